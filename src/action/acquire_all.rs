@@ -242,7 +242,7 @@ async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Resu
     }
     let leases = leases.complete();
     for lease in &leases {
-        lease.lease_shared().begin_progress();
+        lease.lease_shared().note_progress();
     }
     Ok(LeaseSet::of(leases))
 }

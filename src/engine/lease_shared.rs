@@ -1,29 +1,30 @@
 //! The state that a lease shares with its task: until when it is held, and how it ended.
 //!
-//! Mechanism: the deadline is an atomic. The state is behind a lock, and each change of it is published to the
-//! followers.
+//! Mechanism: all that changes is plain data behind one lock. A change of the state is sent to the followers after the
+//! lock is released.
 //!
-//! Invariants: a lease that has ended, or whose deadline was found passed, is never valid again. The first end stays.
-
-mod hold;
-mod limits;
-mod observed;
-mod work;
+//! Invariants:
+//! - A lease that has ended, or whose deadline was found passed, is never valid again. A refresh and all who compare the
+//!   deadline read the clock under the lock, so a refresh never moves a deadline that another thread has found passed.
+//! - The first end stays. Each lease reports its start once, and after that its end, once.
+//! - If a lease has ended before its task checks for work, work that begins later finds the lease ended.
+//! - Under the lock nothing is woken, no observer is called, and no other lock of this crate is taken. So whatever is
+//!   woken, and a follower that borrows the state, can call any method.
 
 use std::{
-    fmt,
+    fmt, mem,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-pub(crate) use limits::Limits;
-use limits::Progress;
-use observed::ObservedLease;
-use tokio::sync::{Notify, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::watch;
+use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
 use tracing::{debug, warn};
 
 use crate::{
@@ -33,23 +34,29 @@ use crate::{
         end_action::EndAction,
         joint_release::{GroupRelease, JointRelease},
         lease_state::LeaseState,
+        observer::{HandleEvent, Observers},
         pending_releases::ReleaseStage,
     },
     record::{LeaseSpec, lease_refs},
 };
 
-/// A deadline that was found passed.
-const PASSED: u64 = 0;
-/// A deadline that was found passed, and was the end of the maximum hold.
-const PASSED_LAST: u64 = 1;
-/// The deadline of a lease without expiry, and any that a clock cannot count to.
-const NEVER: u64 = u64::MAX;
+/// A lease whose deadline is a thousand years on the clock or later has no expiry.
+const NO_EXPIRY: Duration = Duration::from_secs(1_000 * 365 * 24 * 3600);
 
 /// How long a refresh of a long ttl may be unanswered before the lease is at risk.
 const LONGEST_SILENCE: Duration = Duration::from_secs(5);
 
 /// The part of the remaining time after which a silent store puts the lease at risk at the latest.
 const LAST_WARNING: f64 = 0.94;
+
+/// The limits of a lease beside its ttl.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Limits {
+    /// The end of the maximum hold, on the clock.
+    pub(crate) last_deadline: Option<Duration>,
+    /// How long the holder may report no progress.
+    pub(crate) stalled_after: Option<Duration>,
+}
 
 /// The state that a lease shares with its task.
 pub(crate) struct LeaseShared {
@@ -60,40 +67,63 @@ pub(crate) struct LeaseShared {
     pub(crate) token: FencingToken,
     /// How much longer than its ttl the store keeps the key, in milliseconds.
     pub(crate) grace: u64,
-    /// Whether no other lease can be granted while this one is held. A downgrade ends that.
-    exclusive: AtomicBool,
     /// The store's tick at the last answer before the grant, or at the grant.
     pub(crate) tick: HybridTime,
     clock: Clock,
-    /// Nanoseconds on the clock. Only increases, except that [`PASSED`] is final.
-    deadline: AtomicU64,
-    /// The end of the maximum hold, in nanoseconds on the clock: no refresh moves the deadline past it.
-    last_deadline: u64,
-    /// How long the holder may report no progress. Boxed, because few leases have it.
-    progress: Option<Box<Progress>>,
-    /// Nanoseconds that the last confirmed request took.
-    round_trip: AtomicU64,
-    state: Mutex<LeaseState>,
-    /// Sends the state to its followers. Few leases have any, and this is larger than all other fields.
-    state_sender: OnceLock<watch::Sender<LeaseState>>,
+    /// How long the holder may report no progress.
+    stalled_after: Option<Duration>,
+    /// Whether no other lease can be granted while this one is held. A downgrade ends that.
+    exclusive: AtomicBool,
+    held: Mutex<Held>,
     /// What happens to the lease at the store instead of a plain release.
     pub(crate) end_action: OnceLock<EndAction>,
     /// The stage of its release, for which acquires of the same handle wait.
     pub(crate) release: ReleaseStage,
-    /// How many pieces of work run that must stop when the lease ends.
-    work_count: AtomicUsize,
-    /// Wakes the task that waits for their end. Boxed, because few tasks do.
-    idle: OnceLock<Box<Notify>>,
     /// The commands to its task.
     pub(crate) commands: CommandQueue,
     /// Cancelled after the state has become `Lost` or `Released`.
     pub(crate) ended: CancellationToken,
-    /// Whether `ended` is cancelled. Reading the token takes a lock, and each batch reads all its leases.
-    has_ended: AtomicBool,
+}
+
+/// What changes while a lease is held. Times are readings of the clock.
+struct Held {
+    state: LeaseState,
+    /// Only increases.
+    deadline: Duration,
+    /// The end of the maximum hold: no refresh moves the deadline past it.
+    last_deadline: Option<Duration>,
+    /// How long the last confirmed request took.
+    round_trip: Duration,
+    /// When the holder has stalled unless it reports progress before.
+    stalls_at: Option<Duration>,
+    /// Sends the state to its followers. Few leases have any, and it is larger than all the rest.
+    followers: Option<watch::Sender<LeaseState>>,
     /// Another token that is cancelled when the lease ends.
-    linked: OnceLock<CancellationToken>,
+    linked: Option<CancellationToken>,
     /// What reports its events. Boxed, because few handles have an observer.
-    observed: OnceLock<Box<ObservedLease>>,
+    observed: Option<Box<ObservedLease>>,
+    /// The work that must stop when the lease ends. Few leases have any.
+    work: Option<TaskTracker>,
+}
+
+/// What reports the events of a lease.
+struct ObservedLease {
+    observers: Observers,
+    /// When the lease began.
+    since: Duration,
+    is_campaign: bool,
+}
+
+impl Held {
+    fn has_ended(&self) -> bool {
+        matches!(self.state, LeaseState::Lost { .. } | LeaseState::Released)
+    }
+
+    /// The state after the deadline.
+    fn expired(&self) -> LeaseState {
+        let is_last = self.last_deadline == Some(self.deadline);
+        LeaseState::Lost { cause: if is_last { LossCause::HeldTooLong } else { LossCause::Expired } }
+    }
 }
 
 impl LeaseShared {
@@ -103,35 +133,57 @@ impl LeaseShared {
         (token, tick): (FencingToken, HybridTime),
         clock: Clock,
         deadline: Duration,
-        limits: Limits,
+        Limits { last_deadline, stalled_after }: Limits,
     ) -> Self {
-        let last_deadline = limits.last_deadline.map_or(NEVER, nanos);
-        let progress = |stalled_after| Box::new(Progress::new(stalled_after, nanos(clock.now())));
+        let held = Held {
+            state: LeaseState::Held,
+            deadline: last_deadline.into_iter().fold(deadline, Duration::min),
+            last_deadline,
+            round_trip: Duration::ZERO,
+            stalls_at: stalled_after.map(|after| clock.now().saturating_add(after)),
+            followers: None,
+            linked: None,
+            observed: None,
+            work: None,
+        };
         Self {
             key,
             id: terms.lease,
             owner: terms.owner.clone(),
-            grace: terms.grace,
-            exclusive: AtomicBool::new(terms.limit <= 1),
             token,
+            grace: terms.grace,
             tick,
             clock,
-            deadline: AtomicU64::new(nanos(deadline).min(last_deadline)),
-            last_deadline,
-            progress: limits.stalled_after.map(progress),
-            round_trip: AtomicU64::new(0),
-            state: Mutex::new(LeaseState::Held),
-            state_sender: OnceLock::new(),
+            stalled_after,
+            exclusive: AtomicBool::new(terms.limit <= 1),
+            held: Mutex::new(held),
             end_action: OnceLock::new(),
-            linked: OnceLock::new(),
-            observed: OnceLock::new(),
             release: ReleaseStage::default(),
-            work_count: AtomicUsize::new(0),
-            idle: OnceLock::new(),
             commands: CommandQueue::default(),
             ended: CancellationToken::new(),
-            has_ended: AtomicBool::new(false),
         }
+    }
+
+    /// Locks what changes. Release it before anything is woken or called.
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies a change under the lock, and then sends the state to the followers, if it was not sent before. The state is
+    /// read anew for that: if two threads send at once, the latest state is sent last, and an end is sent before either of
+    /// them cancels the token.
+    fn update<T>(&self, change: impl FnOnce(&mut Held) -> T) -> T {
+        let (changed, followers) = {
+            let mut held = self.lock();
+            (change(&mut held), held.followers.clone())
+        };
+        if let Some(followers) = followers {
+            followers.send_if_modified(|sent| {
+                let before = mem::replace(sent, self.lock().state.clone());
+                before != *sent
+            });
+        }
+        changed
     }
 
     /// Whether no other lease can be granted while this one is held.
@@ -144,19 +196,40 @@ impl LeaseShared {
         self.exclusive.store(false, Ordering::Release);
     }
 
-    /// When the lease ends, on the clock. Zero once it was found passed.
+    /// When the lease ends, on the clock.
     pub(crate) fn deadline(&self) -> Duration {
-        Duration::from_nanos(self.deadline.load(Ordering::Acquire))
+        self.lock().deadline
     }
 
     /// Whether there is no deadline.
     pub(crate) fn has_no_expiry(&self) -> bool {
-        self.deadline.load(Ordering::Acquire) == NEVER
+        self.deadline() >= NO_EXPIRY
+    }
+
+    /// The time to the deadline.
+    pub(crate) fn remaining(&self) -> Duration {
+        self.lock().deadline.saturating_sub(self.clock.now())
+    }
+
+    /// The time to the end of the maximum hold.
+    pub(crate) fn remaining_at_most(&self) -> Duration {
+        self.lock().last_deadline.map_or(Duration::MAX, |last| last.saturating_sub(self.clock.now()))
+    }
+
+    /// Whether the lease has neither ended nor reached its deadline.
+    pub(crate) fn is_valid(&self) -> bool {
+        let held = self.lock();
+        !held.has_ended() && self.clock.now() < held.deadline
     }
 
     /// Notes how long a confirmed request took.
     pub(crate) fn note_round_trip(&self, took: Duration) {
-        self.round_trip.store(nanos(took), Ordering::Relaxed);
+        self.lock().round_trip = took;
+    }
+
+    /// How long the last confirmed request took.
+    pub(crate) fn round_trip(&self) -> Duration {
+        self.lock().round_trip
     }
 
     /// How long a refresh may be unanswered before the lease is at risk: a sixth of the ttl and 5 seconds at most, but
@@ -168,77 +241,79 @@ impl LeaseShared {
         silence.min(self.remaining().mul_f64(LAST_WARNING))
     }
 
-    /// How long the last confirmed request took.
-    pub(crate) fn round_trip(&self) -> Duration {
-        Duration::from_nanos(self.round_trip.load(Ordering::Relaxed))
+    /// Notes that the holder makes progress, or that it gets the lease now.
+    pub(crate) fn note_progress(&self) {
+        let stalls_at = self.stalled_after.map(|after| self.clock.now().saturating_add(after));
+        self.lock().stalls_at = stalls_at;
     }
 
-    /// The time to the deadline. A deadline that was found passed stays passed: a caller that was told of the end is
-    /// never told otherwise, even if a refresh is confirmed at that moment.
-    pub(crate) fn remaining(&self) -> Duration {
-        let mut deadline = self.deadline.load(Ordering::Acquire);
-        loop {
-            let left = Duration::from_nanos(deadline).saturating_sub(self.clock.now());
-            if !left.is_zero() {
-                return left;
-            }
-            if deadline <= PASSED_LAST {
-                return Duration::ZERO;
-            }
-            let passed = if deadline == self.last_deadline { PASSED_LAST } else { PASSED };
-            match self.deadline.compare_exchange(deadline, passed, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Duration::ZERO,
-                Err(moved) => deadline = moved,
-            }
+    /// Notes that the holder cannot stall until [`note_progress`](Self::note_progress): it does not have the lease yet,
+    /// because others are acquired with it.
+    pub(crate) fn suspend_progress(&self) {
+        self.lock().stalls_at = None;
+    }
+
+    /// When, on the clock, the holder has stalled unless it reports progress before.
+    pub(crate) fn stalls_at(&self) -> Option<Duration> {
+        self.lock().stalls_at
+    }
+
+    /// Notes that work runs which must stop when the lease ends, until the token is dropped. Call it before the check that
+    /// the lease is held.
+    pub(crate) fn begin_work(&self) -> TaskTrackerToken {
+        self.lock().work.get_or_insert_default().token()
+    }
+
+    /// Whether such work runs.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.lock().work.as_ref().is_some_and(|work| !work.is_empty())
+    }
+
+    /// Waits until no such work runs.
+    pub(crate) async fn work_ended(&self) {
+        let work = self.lock().work.clone();
+        if let Some(work) = work {
+            work.close();
+            work.wait().await;
         }
     }
 
-    /// Whether the lease has not ended. Takes no lock, so it can be called while the state is borrowed.
-    pub(crate) fn is_valid(&self) -> bool {
-        !self.has_ended.load(Ordering::Acquire) && !self.remaining().is_zero()
-    }
-
-    /// Extends the deadline after a confirmed refresh, up to the end of the maximum hold, unless it has passed. A thread that was blocked, or a machine
-    /// that was suspended, can see the answer before it sees the time.
+    /// Extends the deadline after a confirmed refresh, up to the end of the maximum hold, unless it has passed. Returns
+    /// whether it had not passed. A thread that was blocked, or a machine that was suspended, can see the answer before it
+    /// sees the time.
     pub(crate) fn extend_deadline(&self, until: Duration) -> bool {
-        let mut deadline = self.deadline.load(Ordering::Acquire);
-        loop {
-            if Duration::from_nanos(deadline) <= self.clock.now() {
+        self.update(|held| {
+            if held.deadline <= self.clock.now() {
                 return false;
             }
-            let later = nanos(until).max(deadline).min(self.last_deadline);
-            match self.deadline.compare_exchange(deadline, later, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => break,
-                Err(moved) => deadline = moved,
+            held.deadline = held.last_deadline.into_iter().fold(until, Duration::min).max(held.deadline);
+            if held.state == LeaseState::AtRisk {
+                held.state = LeaseState::Held;
             }
-        }
-        self.transition(&LeaseState::Held);
-        true
-    }
-
-    /// What the passing of the deadline means.
-    fn expiry_cause(&self) -> LossCause {
-        let deadline = self.deadline.load(Ordering::Acquire);
-        let is_last = self.last_deadline != NEVER && [PASSED_LAST, self.last_deadline].contains(&deadline);
-        if is_last { LossCause::HeldTooLong } else { LossCause::Expired }
+            true
+        })
     }
 
     /// Notes that a refresh failed. Returns whether that put the lease at risk, which records the error.
     pub(crate) fn note_at_risk(&self, error: &Error) -> bool {
-        let remaining = self.remaining();
-        let is_new = self.transition(&LeaseState::AtRisk);
-        if is_new {
-            self.report_risk(remaining, error);
-            // As an error and not as text, so that a subscriber can read the source, too.
-            let error: &(dyn std::error::Error + 'static) = error;
-            warn!(key = %self.key, token = %self.token, ?remaining, error, "the lease is at risk: its refreshes are not confirmed, and it is lost after the remaining time");
-        }
-        is_new
+        let observers = self.update(|held| {
+            if held.state != LeaseState::Held {
+                return None;
+            }
+            held.state = LeaseState::AtRisk;
+            Some(held.observed.as_ref().map(|observed| observed.observers.clone()).unwrap_or_default())
+        });
+        let Some(observers) = observers else { return false };
+        let (key, token, remaining) = (&self.key, self.token, self.remaining());
+        observers.emit(|| HandleEvent::AtRisk { key, token, remaining, error });
+        // As an error and not as text, so that a subscriber can read the source, too.
+        let error: &(dyn std::error::Error + 'static) = error;
+        warn!(%key, %token, ?remaining, error, "the lease is at risk: its refreshes are not confirmed, and it is lost after the remaining time");
+        true
     }
 
     /// Ends the lease as lost, unless it has ended.
     pub(crate) fn lose(&self, cause: LossCause) {
-        let cause = if cause == LossCause::Expired { self.expiry_cause() } else { cause };
         self.end(&LeaseState::Lost { cause });
     }
 
@@ -246,12 +321,16 @@ impl LeaseShared {
     /// deadline was not seen to pass: the store keeps the key for the grace.
     pub(crate) fn end(&self, end: &LeaseState) {
         let by_will = matches!(end, LeaseState::Released | LeaseState::Lost { cause: LossCause::ShutDown });
-        let lapsed = by_will && self.remaining().is_zero();
-        let lapsed = lapsed.then(|| LeaseState::Lost { cause: self.expiry_cause() });
-        let end = lapsed.as_ref().unwrap_or(end);
-        if self.transition(end)
-            && let LeaseState::Lost { cause } = end
-        {
+        let ended = self.update(|held| {
+            if held.has_ended() {
+                return None;
+            }
+            let is_late = by_will && held.deadline <= self.clock.now();
+            let is_expiry = is_late || *end == LeaseState::Lost { cause: LossCause::Expired };
+            held.state = if is_expiry { held.expired() } else { end.clone() };
+            Some(held.state.clone())
+        });
+        if let Some(LeaseState::Lost { cause }) = ended {
             match cause {
                 LossCause::ShutDown | LossCause::Transferred => {
                     debug!(key = %self.key, token = %self.token, %cause, "the holder ended the lease");
@@ -259,57 +338,47 @@ impl LeaseShared {
                 cause => warn!(key = %self.key, token = %self.token, %cause, "the lease is lost"),
             }
         }
-        // Also if another thread has changed the state and not published it yet: a task that the token wakes finds the
-        // end.
-        if let Some(state_sender) = self.state_sender.get() {
-            self.publish(state_sender);
-        }
-        self.has_ended.store(true, Ordering::Release);
         self.ended.cancel();
-        if let Some(linked) = self.linked.get() {
-            linked.cancel();
-        }
         self.report_end();
     }
 
     /// Cancels another token when the lease ends, or at once if it has ended.
     pub(crate) fn cancel_at_end(&self, other: &CancellationToken) {
-        self.linked.get_or_init(|| other.clone());
-        // The lease may have ended before the token was stored.
-        if self.ended.is_cancelled() {
-            other.cancel();
-        }
+        self.lock().linked = Some(other.clone());
+        self.report_end();
     }
 
-    /// Changes the state, unless the lease has ended or is in that state. Returns whether it changed.
-    fn transition(&self, to: &LeaseState) -> bool {
-        {
-            let mut state = self.lock();
-            if matches!(*state, LeaseState::Lost { .. } | LeaseState::Released) || *state == *to {
-                return false;
+    /// Reports the start of the lease, and from now on its other events. `is_campaign`: it is a leadership.
+    pub(crate) fn observe(&self, observers: &Observers, is_campaign: bool, start: HandleEvent<'_>) {
+        if observers.is_empty() {
+            return;
+        }
+        observers.emit(|| start);
+        let observed = ObservedLease { observers: observers.clone(), since: self.clock.now(), is_campaign };
+        self.lock().observed = Some(Box::new(observed));
+        // It may have ended before it was observed.
+        self.report_end();
+    }
+
+    /// Cancels the linked token and reports the end to the observers, if the lease has ended. Each is done once.
+    fn report_end(&self) {
+        let (state, linked, observed) = {
+            let mut held = self.lock();
+            if !held.has_ended() {
+                return;
             }
-            state.clone_from(to);
+            (held.state.clone(), held.linked.take(), held.observed.take())
+        };
+        if let Some(linked) = linked {
+            linked.cancel();
         }
-        if let Some(state_sender) = self.state_sender.get() {
-            self.publish(state_sender);
-        }
-        true
-    }
-
-    /// Sends the current state to the followers. It is read here, so the latest state is sent last if two threads
-    /// publish at once.
-    fn publish(&self, state_sender: &watch::Sender<LeaseState>) {
-        state_sender.send_if_modified(|published| {
-            let state = self.lock();
-            let moved = *published != *state;
-            published.clone_from(&state);
-            moved
+        let Some(observed) = observed else { return };
+        let (key, token, is_campaign) = (&self.key, self.token, observed.is_campaign);
+        let held = self.clock.now().saturating_sub(observed.since);
+        observed.observers.emit(|| match &state {
+            LeaseState::Lost { cause } => HandleEvent::Lost { key, token, cause, held, is_campaign },
+            _ => HandleEvent::Released { key, token, held, is_campaign },
         });
-    }
-
-    /// No other lock is taken under this one.
-    fn lock(&self) -> MutexGuard<'_, LeaseState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses a lease that has ended.
@@ -319,44 +388,32 @@ impl LeaseShared {
 
     /// The state now. A deadline that has passed is a loss, even if the task has not run since.
     pub(crate) fn state(&self) -> LeaseState {
-        let valid = self.is_valid();
-        let state = self.lock().clone();
-        match state {
-            LeaseState::Held | LeaseState::AtRisk if !valid => LeaseState::Lost { cause: self.expiry_cause() },
-            state => state,
-        }
+        let held = self.lock();
+        if held.has_ended() || self.clock.now() < held.deadline { held.state.clone() } else { held.expired() }
     }
 
     /// What ended a lease that has ended.
     pub(crate) fn cause(&self) -> LossCause {
-        match self.state() {
-            LeaseState::Lost { cause } => cause,
-            // The caller borrows the lease, so it is not released.
-            _ => LossCause::ShutDown,
-        }
+        // The caller borrows the lease, so it is not released.
+        if let LeaseState::Lost { cause } = self.state() { cause } else { LossCause::ShutDown }
+    }
+
+    /// What ended the lease, if its holder did not release it.
+    pub(crate) fn loss(&self) -> Option<LossCause> {
+        if let LeaseState::Lost { cause } = &self.lock().state { Some(cause.clone()) } else { None }
     }
 
     /// Follows the state.
     pub(crate) fn watch(&self) -> watch::Receiver<LeaseState> {
-        let state_sender = self.state_sender.get_or_init(|| watch::Sender::new(self.lock().clone()));
-        let receiver = state_sender.subscribe();
-        // The state may have changed before the sender was there.
-        self.publish(state_sender);
-        receiver
+        self.update(|Held { state, followers, .. }| {
+            followers.get_or_insert_with(|| watch::Sender::new(state.clone())).subscribe()
+        })
     }
 
     /// Ends the lease with the release of its group.
     pub(crate) fn end_with_group(&self, group: &GroupRelease, cause: LossCause) {
         self.end_action.get_or_init(|| EndAction::WithGroup(group.subscribe()));
         self.lose(cause);
-    }
-
-    /// What ended the lease, if its holder did not release it.
-    pub(crate) fn loss(&self) -> Option<LossCause> {
-        match &*self.lock() {
-            LeaseState::Lost { cause } => Some(cause.clone()),
-            _ => None,
-        }
     }
 
     pub(crate) fn lost_error(&self, cause: LossCause) -> Error {
@@ -382,11 +439,6 @@ impl fmt::Debug for LeaseShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LeaseShared").field("key", &self.key).field("token", &self.token).finish_non_exhaustive()
     }
-}
-
-/// A reading of the clock in nanoseconds, which a `u64` counts for 584 years.
-fn nanos(reading: Duration) -> u64 {
-    u64::try_from(reading.as_nanos()).unwrap_or(NEVER)
 }
 
 #[cfg(test)]

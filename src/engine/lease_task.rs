@@ -97,7 +97,6 @@ impl LeaseTask {
         // A waiter's granted request was sent a while ago, and the deadline counts from then. The deadline of a lease that
         // is resumed with a shorter ttl is further away.
         let sent = lease.deadline().saturating_sub(shared.context.settings.validity(ttl)).min(now);
-        let sent = if lease.has_no_expiry() { now } else { sent };
         let due_at = refreshing.due_after(ttl, sent);
         let time = listen_at.min(due_at).min(lease.deadline());
         let task = Self {

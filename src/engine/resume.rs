@@ -72,7 +72,7 @@ pub(crate) async fn resume(shared: &Arc<Shared>, spec: ResumeSpec) -> Result<Hel
     // If the handle was shut down meanwhile, the lease stays as it is.
     context.ensure_open()?;
     let (key, token) = (&lease.key, lease.token);
-    lease.observe(&context.settings.observers, false, || HandleEvent::Resumed { key, token });
+    lease.observe(&context.settings.observers, false, HandleEvent::Resumed { key, token });
     let holder = (caller.number, &lease);
     let holder = HolderGuard::new(context, &shared.siblings().notifier, &shared.releases, holder);
     let (held, mut task) = LeaseTask::start(Arc::clone(shared), lease, (ttl, refreshing), in_use, holder);

@@ -83,7 +83,7 @@ impl AcquireReport {
         let (outcome, waited) = (AcquireOutcome::Granted(lease.token), self.waited());
         self.is_finished.store(true, Ordering::Relaxed);
         end_span(span, outcome, waited);
-        lease.observe(&self.observers, self.is_campaign, || self.finished(outcome, waited));
+        lease.observe(&self.observers, self.is_campaign, self.finished(outcome, waited));
     }
 
     /// Reports the failure, and ends the span.

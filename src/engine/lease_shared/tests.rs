@@ -1,3 +1,5 @@
+use std::thread;
+
 use tokio::time::advance;
 
 use super::*;
@@ -52,7 +54,6 @@ async fn a_lease_is_valid_until_the_moment_of_its_deadline_and_never_after() {
         if *key == lease.key && *token == lease.token),
         "{refused}"
     );
-    assert_eq!(lease.deadline(), Duration::ZERO, "found passed, it stays so");
     assert!(!lease.extend_deadline(SECOND * 9));
     assert!(!lease.is_valid());
 }
@@ -82,6 +83,23 @@ async fn a_refresh_confirmed_at_the_deadline_comes_too_late() {
     advance(SECOND).await;
     assert!(!lease.extend_deadline(SECOND * 2), "the deadline was not seen to pass");
     assert_eq!(lease.state(), lost(LossCause::Expired));
+}
+
+#[test]
+fn a_deadline_that_a_thread_has_found_passed_stays_passed_while_another_confirms_refreshes() {
+    let (clock, step) = (Clock::Boot, Duration::from_micros(20));
+    for _ in 0..200 {
+        let lease = held(clock, clock.now() + step, 0);
+        let refresh_at_the_last_moment = || {
+            while lease.remaining() > step / 50 {}
+            lease.extend_deadline(clock.now() + step)
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| while refresh_at_the_last_moment() {});
+            while lease.is_valid() {}
+            assert!((0..1_000).all(|_| !lease.is_valid()));
+        });
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,13 +171,27 @@ async fn a_change_that_was_not_published_is_seen_when_another_follower_begins() 
     let lease = lasting(SECOND);
     let mut follows = lease.watch();
     // A thread has changed the state and not published it yet.
-    *lease.lock() = LeaseState::AtRisk;
+    lease.lock().state = LeaseState::AtRisk;
     assert!(!follows.has_changed().unwrap());
     assert_eq!(*lease.watch().borrow(), LeaseState::AtRisk);
     assert_eq!(*follows.borrow_and_update(), LeaseState::AtRisk);
-    *lease.lock() = lost(revoked());
+    lease.lock().state = lost(revoked());
     lease.end(&LeaseState::Released);
     assert_eq!(*follows.borrow_and_update(), lost(revoked()), "and when it ends");
+}
+
+#[test]
+fn a_follower_that_borrows_the_state_can_read_the_lease_while_another_thread_ends_it() {
+    let lease = held(Clock::Boot, Duration::MAX, 0);
+    let follows = lease.watch();
+    thread::scope(|scope| {
+        let borrowed = follows.borrow();
+        scope.spawn(|| lease.lose(revoked()));
+        while lease.is_valid() {}
+        assert_eq!((lease.state(), lease.loss()), (lost(revoked()), Some(revoked())));
+        assert_eq!((&*borrowed, lease.ended.is_cancelled()), (&LeaseState::Held, false));
+    });
+    assert_eq!(*follows.borrow(), lost(revoked()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -218,7 +250,7 @@ fn a_lease_that_ended_before_it_was_observed_reports_its_end_after_its_start() {
         events.lock().unwrap().push(name);
     }));
     lease.lose(LossCause::Removed);
-    lease.observe(&observers, false, || HandleEvent::Resumed { key: &lease.key, token: lease.token });
+    lease.observe(&observers, false, HandleEvent::Resumed { key: &lease.key, token: lease.token });
     assert_eq!(*seen.lock().unwrap(), ["start", "lost"]);
     lease.end(&LeaseState::Released);
     assert_eq!(seen.lock().unwrap().len(), 2);
