@@ -28,7 +28,6 @@ mod holds;
 mod leases;
 mod lists;
 mod machine;
-mod prefixes;
 mod waiting;
 
 use std::{fmt, sync::Arc};
@@ -144,7 +143,7 @@ pub fn clauses() -> &'static [Clause] {
         following::an_existing_record_is_sent_first,
         following::each_state_of_a_record_is_sent_in_order,
         following::following_ends_with_its_receiver,
-        prefixes::the_records_of_a_prefix_are_sent_first_and_then_each_change_in_order,
+        following::the_records_of_a_prefix_are_sent_first_and_then_each_change_in_order,
         machine::random_requests_do_what_the_state_machine_does,
     ]
 }

@@ -1,20 +1,19 @@
 //! The verbs `watch` and `watch_prefix`: what happens to a key, or to many keys.
 
 mod poll;
-mod reports;
 mod watcher;
 
 use std::{
-    cmp::Ordering,
     fmt,
     future::poll_fn,
     pin::Pin,
     sync::Arc,
     task::{Poll, ready},
+    vec,
 };
 
 use futures_core::Stream;
-use tokio::sync::{mpsc::Receiver, oneshot};
+use tokio::sync::mpsc::Receiver;
 pub(crate) use watcher::Watched;
 use watcher::Watcher;
 
@@ -72,8 +71,7 @@ impl Mongoseal {
     where
         K: IntoName<Key>,
     {
-        let filter = KeyFilter::Key(key.into_name()?);
-        Ok(EventStream { items: WatchItems::begin(&self.shared.context, filter).await? })
+        EventStream::begin(&self.shared.context, KeyFilter::Key(key.into_name()?)).await
     }
 
     /// Watches all keys that begin with this text, byte for byte: returns what happens to their leases. No character is
@@ -119,8 +117,7 @@ impl Mongoseal {
     pub async fn watch_prefix(&self, prefix: impl Into<String>) -> Result<EventStream> {
         let prefix = prefix.into();
         Filter::ensure_prefix(&prefix)?;
-        let filter = KeyFilter::Prefix(prefix);
-        Ok(EventStream { items: WatchItems::begin(&self.shared.context, filter).await? })
+        EventStream::begin(&self.shared.context, KeyFilter::Prefix(prefix)).await
     }
 }
 
@@ -190,6 +187,15 @@ pub struct EventStream {
 }
 
 impl EventStream {
+    async fn begin(context: &Arc<Context>, filter: KeyFilter) -> Result<Self> {
+        let mut items: WatchItems<WatchItem> = WatchItems::begin(context, filter).await?;
+        items.ready.as_mut_slice().sort_by_key(|item| match item {
+            WatchItem::Event(event) => Some(event.token),
+            WatchItem::Missed { .. } => None,
+        });
+        Ok(Self { items })
+    }
+
     /// Waits for the next item. Returns `None` after an error.
     ///
     /// # Errors
@@ -225,60 +231,58 @@ impl Watched for WatchItem {
     fn missed(since: StoreTime, until: StoreTime) -> Option<Self> {
         Some(Self::Missed { since, until })
     }
-
-    /// In the order of tokens.
-    fn sort_first(first: &mut [Self]) {
-        first.sort_by(|one, other| match (one, other) {
-            (Self::Event(one), Self::Event(other)) => (one.token, &one.key).cmp(&(other.token, &other.key)),
-            _ => Ordering::Equal,
-        });
-    }
 }
 
 /// The items of a watch, until an error.
 pub(crate) struct WatchItems<T> {
     context: Arc<Context>,
-    items: Receiver<Result<T>>,
+    /// The items that were received and not returned.
+    ready: vec::IntoIter<T>,
+    batches: Receiver<Result<Vec<T>>>,
     has_ended: bool,
 }
-
-/// What the task of a watch returns: that it has begun, and its items.
-type Started<T> = (oneshot::Receiver<Result<()>>, Receiver<Result<T>>);
 
 impl<T: Watched> WatchItems<T> {
     /// Starts the task of a watch, and waits until the watch has begun.
     pub(crate) async fn begin(context: &Arc<Context>, filter: KeyFilter) -> Result<Self> {
         context.ensure_open()?;
         let give_up = context.operation_deadline();
-        let (beginning, items) = Watcher::start(context, filter, give_up);
+        let mut batches = Watcher::start(context, filter, give_up);
         tokio::select! {
             biased;
-            begun = beginning => match begun {
-                Ok(begun) => begun?,
-                Err(_ended) => return Err(shut_down_error()),
-            },
-            () = give_up.passed() => {
-                return Err(Error::unavailable(
-                    "the store did not return the watched records within the operation timeout: check that it can be reached, and retry",
-                ));
+            first = batches.recv() => {
+                let ready = first.unwrap_or_else(|| Err(shut_down_error()))?.into_iter();
+                Ok(Self { context: Arc::clone(context), ready, batches, has_ended: false })
             }
+            () = give_up.passed() => Err(Error::unavailable(
+                "the store did not return the watched records within the operation timeout: check that it can be reached, and retry",
+            )),
         }
-        Ok(Self { context: Arc::clone(context), items, has_ended: false })
     }
 
     pub(crate) fn poll_next(&mut self, task: &mut std::task::Context<'_>) -> Poll<Option<Result<T>>> {
-        if self.has_ended {
-            return Poll::Ready(None);
+        loop {
+            if let Some(item) = self.ready.next() {
+                return Poll::Ready(Some(Ok(item)));
+            }
+            if self.has_ended {
+                return Poll::Ready(None);
+            }
+            let batch = ready!(self.batches.poll_recv(task)).unwrap_or_else(|| {
+                Err(if self.context.closing.is_cancelled() {
+                    shut_down_error()
+                } else {
+                    Error::invalid("the runtime of this watch has ended: watch again on a running runtime")
+                })
+            });
+            match batch {
+                Ok(items) => self.ready = items.into_iter(),
+                Err(error) => {
+                    self.has_ended = true;
+                    return Poll::Ready(Some(Err(error)));
+                }
+            }
         }
-        let item = ready!(self.items.poll_recv(task)).unwrap_or_else(|| {
-            Err(if self.context.closing.is_cancelled() {
-                shut_down_error()
-            } else {
-                Error::invalid("the runtime of this watch has ended: watch again on a running runtime")
-            })
-        });
-        self.has_ended = item.is_err();
-        Poll::Ready(Some(item))
     }
 }
 

@@ -1,60 +1,92 @@
-//! Clauses on following a record. A store that cannot follow must return `Invalid`.
+//! Clauses on following the record of a key, or the records of a prefix. A store that cannot follow must return `Invalid`.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use tokio::{
     sync::mpsc::{self, Receiver},
     task::JoinHandle,
+    time::timeout,
 };
 
 use super::bench::{Bench, leave, once, refresh, release, terms, wait};
 use crate::{
-    FencingToken, Result,
-    record::{BatchRequest, KeyFilter, LeaseSpec, Record, Request, Revoke},
+    FencingToken, HybridTime, Key, Result,
+    record::{BatchRequest, Holder, KeyFilter, LeaseSpec, Record, Request, Revoke, StoreTime},
     store::{FollowedState, RecordState},
 };
 
-/// Receives the states of a record.
+/// How long a state may take.
+const STATE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Receives the states of records.
 struct Follower {
     states: Receiver<FollowedState>,
     following: JoinHandle<Result<()>>,
+    tick: HybridTime,
 }
 
-/// Follows the record of the key. `None`: the store cannot follow, and returned `Invalid`.
-async fn follow(bench: &Bench, room: usize) -> Option<(Follower, RecordState)> {
-    let (sender, states) = mpsc::channel(room);
-    let filter = KeyFilter::Key(bench.key.clone());
-    #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
-    let following = tokio::spawn(bench.store.follow(&filter, Vec::new(), sender));
-    let mut follower = Follower { states, following };
-    let Some(first) = follower.receive().await else {
-        let ended = follower.following.await.expect("following must not panic");
+impl Follower {
+    /// Follows records. Also returns the states of the beginning. `None`: the store cannot follow, and returned `Invalid`.
+    async fn begin(
+        bench: &Bench,
+        filter: KeyFilter,
+        known: Vec<Key>,
+        room: usize,
+    ) -> Option<(Self, BTreeMap<Key, RecordState>)> {
+        let (sender, states) = mpsc::channel(room);
+        #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
+        let following = tokio::spawn(bench.store.follow(&filter, known, sender));
+        let mut follower = Self { states, following, tick: HybridTime { seconds: 0, ordinal: 0 } };
+        let mut present = BTreeMap::new();
+        while let Some((key, state)) = follower.receive().await {
+            let again = present.insert(key, state);
+            assert!(again.is_none(), "each record must be sent once at the beginning");
+        }
+        if !present.is_empty() {
+            return Some((follower, present));
+        }
+        let ended = follower.end().await;
         assert!(
             matches!(ended, Err(crate::Error::Invalid { .. })),
             "a store that cannot follow must return Invalid: {ended:?}"
         );
-        return None;
-    };
-    let FollowedState::Record { key, state } = first else {
-        panic!("the state of the key must be sent first, whether it has a record or not")
-    };
-    assert_eq!(key, bench.key, "only the states of the key must be sent");
-    let complete = follower.receive().await;
-    assert!(matches!(complete, Some(FollowedState::Complete { .. })), "the beginning must end: {complete:?}");
-    Some((follower, state))
-}
-
-impl Follower {
-    async fn receive(&mut self) -> Option<FollowedState> {
-        let next = tokio::time::timeout(Duration::from_secs(10), self.states.recv()).await;
-        next.expect("a state must come within 10 seconds")
+        None
     }
 
-    async fn next(&mut self) -> RecordState {
-        match self.receive().await.expect("following must go on") {
-            FollowedState::Record { state, .. } => state,
-            FollowedState::Complete { .. } => panic!("the beginning must end once"),
-        }
+    /// Follows the record of the key. Also returns its first state.
+    async fn begin_key(bench: &Bench, room: usize) -> Option<(Self, RecordState)> {
+        let (follower, mut present) = Self::begin(bench, KeyFilter::Key(bench.key.clone()), Vec::new(), room).await?;
+        let first = present.remove(&bench.key);
+        assert!(present.is_empty(), "only the states of the key must be sent");
+        Some((follower, first.expect("the state of the key must be sent first, whether it has a record or not")))
+    }
+
+    /// The next state. `None`: the beginning has ended, or the following.
+    async fn receive(&mut self) -> Option<(Key, RecordState)> {
+        let next = timeout(STATE_TIMEOUT, self.states.recv()).await;
+        let (tick, state) = match next.expect("a state must come within 10 seconds")? {
+            FollowedState::Record { key, state } => (state.at.tick, Some((key, state))),
+            FollowedState::Complete { at } => (at.tick, None),
+        };
+        assert!(tick >= self.tick, "the hybrid time must not go back");
+        self.tick = tick;
+        state
+    }
+
+    async fn next(&mut self) -> (Key, RecordState) {
+        self.receive().await.expect("following must go on, and its beginning must end once")
+    }
+
+    async fn nothing_more(&mut self) {
+        let more = timeout(Duration::from_millis(200), self.states.recv()).await;
+        assert!(more.is_err(), "nothing else must be sent, and nothing of other keys: {more:?}");
+    }
+
+    /// Drops the receiver. Returns how following ended.
+    async fn end(self) -> Result<()> {
+        drop(self.states);
+        let ended = timeout(STATE_TIMEOUT, self.following).await;
+        ended.expect("following must end within 10 seconds").expect("following must not panic")
     }
 }
 
@@ -67,12 +99,15 @@ fn without_queue(state: &RecordState) -> Option<Box<Record>> {
     as_sent(state.record.as_deref().cloned())
 }
 
+fn revoke() -> Request {
+    Request::Revoke(Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX })
+}
+
 pub(super) async fn each_state_of_a_record_is_sent_in_order(bench: Bench) {
-    let Some((mut follower, first)) = follow(&bench, 1).await else { return };
+    let Some((mut follower, first)) = Follower::begin_key(&bench, 1).await else { return };
     assert_eq!(first.record, None, "the first state must be that there is no record");
     let neighbour = bench.beside("neighbour");
     let waiters: Vec<LeaseSpec> = (0..20).map(|number| LeaseSpec { limit: number % 3, ..terms() }).collect();
-    let revoke = || Request::Revoke(Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX });
     let mut requests: Vec<Request> = waiters.iter().map(|waiter| wait(waiter).into()).collect();
     requests.extend(waiters[..8].iter().flat_map(|waiter| [refresh(waiter), leave(waiter)]));
     requests.push(revoke());
@@ -92,17 +127,13 @@ pub(super) async fn each_state_of_a_record_is_sent_in_order(bench: Bench) {
     let token = bench.granted(once(&terms())).await;
     expected.push(Some(bench.record().await));
     let leases = [(bench.key.clone(), vec![token])].into();
-    assert!(
-        bench
-            .store
-            .apply_batch(&leases, &BatchRequest::Release, bench.deadline())
-            .await
-            .expect("the batch must be applied")
-    );
+    let applied = bench.store.apply_batch(&leases, &BatchRequest::Release, bench.deadline()).await;
+    assert!(applied.expect("the batch must be applied"));
     expected.push(Some(bench.record().await));
     let mut tick = first.at.tick;
     for (number, after) in expected.into_iter().enumerate() {
-        let state = follower.next().await;
+        let (key, state) = follower.next().await;
+        assert_eq!(key, bench.key, "only the states of the key must be sent");
         assert_eq!(without_queue(&state), as_sent(after.clone()), "change {number}");
         let last_seen = after.expect("there must be a record").last_seen;
         let late = state.at.now.since(last_seen);
@@ -113,27 +144,85 @@ pub(super) async fn each_state_of_a_record_is_sent_in_order(bench: Bench) {
         assert!(state.at.tick > tick, "the hybrid time must grow");
         tick = state.at.tick;
     }
-    let more = tokio::time::timeout(Duration::from_millis(200), follower.states.recv()).await;
-    assert!(more.is_err(), "nothing else must be sent, and nothing of other keys: {more:?}");
+    follower.nothing_more().await;
 }
 
 pub(super) async fn an_existing_record_is_sent_first(bench: Bench) {
     let holder = terms();
     let token = bench.granted(once(&holder)).await;
     bench.send(wait(&terms())).await;
-    let Some((mut follower, first)) = follow(&bench, 64).await else { return };
+    let Some((mut follower, first)) = Follower::begin_key(&bench, 64).await else { return };
     let (record, at) = bench.seen().await;
     assert_eq!(without_queue(&first), as_sent(record));
     let at = at.expect("there must be a record");
     assert!(first.at.now <= at.now && first.at.tick <= at.tick, "the first state must be from before this read");
     bench.send(release(&holder, token)).await;
-    assert_eq!(without_queue(&follower.next().await), as_sent(Some(bench.record().await)));
+    assert_eq!(without_queue(&follower.next().await.1), as_sent(Some(bench.record().await)));
 }
 
 pub(super) async fn following_ends_with_its_receiver(bench: Bench) {
-    let Some((Follower { states, following }, _)) = follow(&bench, 64).await else { return };
-    drop(states);
-    let ended = tokio::time::timeout(Duration::from_secs(10), following).await;
-    let ended = ended.expect("following must end within 10 seconds").expect("following must not panic");
+    let Some((follower, _)) = Follower::begin_key(&bench, 64).await else { return };
+    let ended = follower.end().await;
+    assert!(ended.is_ok(), "a dropped receiver is no error: {ended:?}");
+}
+
+/// The part of a record of a prefix that must be right: holders, version, time, and the tokens that the last revocation
+/// ended.
+type Visible = Option<(Vec<Holder>, FencingToken, StoreTime, Vec<FencingToken>)>;
+
+fn visible(record: Option<&Record>) -> Visible {
+    record.map(|record| {
+        let revoked = record.history.last().filter(|revocation| revocation.at == record.last_seen);
+        let revoked = revoked.map(|revocation| revocation.tokens.clone()).unwrap_or_default();
+        (record.holders.clone(), record.version, record.last_seen, revoked)
+    })
+}
+
+pub(super) async fn the_records_of_a_prefix_are_sent_first_and_then_each_change_in_order(bench: Bench) {
+    let [held, idle, never, new] = ["held", "idle", "never", "new"].map(|name| bench.beside(name));
+    let (first, shared) = (terms(), terms());
+    let token = held.granted(once(&first)).await;
+    let before = idle.granted(once(&shared)).await;
+    idle.send(release(&shared, before)).await;
+    bench.granted(once(&terms())).await;
+
+    let (filter, known) = (KeyFilter::Prefix(format!("{}/", bench.key)), vec![idle.key.clone(), never.key.clone()]);
+    let Some((mut follower, present)) = Follower::begin(&bench, filter, known, 1).await else { return };
+    let present: BTreeMap<Key, Visible> =
+        present.into_iter().map(|(key, state)| (key, visible(state.record.as_deref()))).collect();
+    let expected = [
+        (held.key.clone(), visible(Some(&held.record().await))),
+        (idle.key.clone(), visible(Some(&idle.record().await))),
+        (never.key.clone(), None),
+    ];
+    assert_eq!(present, BTreeMap::from(expected), "records with holders and known keys must be sent first");
+
+    let waiter = terms();
+    let steps: [(&Bench, Request); 9] = [
+        (&held, wait(&waiter).into()),
+        (&idle, once(&shared).into()),
+        (&idle, refresh(&shared)),
+        (&new, once(&terms()).into()),
+        (&held, release(&first, token)),
+        (&new, revoke()),
+        (&idle, leave(&shared)),
+        (&held, revoke()),
+        (&idle, once(&terms()).into()),
+    ];
+    // All of them before any state is received, so that the store cannot look up a state late.
+    let mut expected = Vec::new();
+    for (of, request) in steps {
+        bench.send(once(&terms())).await;
+        of.send(request).await;
+        expected.push((of.key.clone(), visible(Some(&of.record().await))));
+    }
+    for (number, expected) in expected.into_iter().enumerate() {
+        let (changed, state) = follower.next().await;
+        assert_eq!((changed, visible(state.record.as_deref())), expected, "change {number}");
+        let late = state.record.map_or(Duration::MAX, |record| state.at.now.since(record.last_seen));
+        assert!(late < Duration::from_secs(5), "state {number} must have the time of its change: {late:?}");
+    }
+    follower.nothing_more().await;
+    let ended = follower.end().await;
     assert!(ended.is_ok(), "a dropped receiver is no error: {ended:?}");
 }

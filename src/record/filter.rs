@@ -60,6 +60,18 @@ impl KeyFilter {
             Self::Prefix(prefix) => key.as_str().starts_with(prefix),
         }
     }
+
+    pub(crate) fn is_key(&self) -> bool {
+        matches!(self, Self::Key(_))
+    }
+
+    /// The key or the prefix, for the log.
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Key(key) => key.as_str(),
+            Self::Prefix(prefix) => prefix,
+        }
+    }
 }
 
 /// A position in a list of leases: behind the lease with this key and this token.

@@ -2,40 +2,47 @@
 //!
 //! Mechanism: the store's stream of states is followed. It begins with a snapshot. Each state of a record is compared with
 //! the one before. If the stream fails, changes may be missing: it is followed again, and what the new snapshot changes is
-//! reported behind [`Watched::missed`]. If the store has no such stream, the records are polled. Because expired holders
-//! stay in their records, the task also reads a record when its next holder expires, and before a later change of another
-//! key.
+//! reported behind [`Watched::missed`]. If the store has no such stream, the records are polled: `watch/poll.rs`. Because
+//! expired holders stay in their records, the task also reads a record when its next holder expires, and before a later
+//! change of another key.
 //!
 //! Invariants: a state with an earlier tick than the last one is ignored. Of a prefix, a record is kept while it has
 //! holders. What a snapshot changes is kept until it is reported, also if the stream fails before the snapshot is complete.
+//! The first batch that is reported, which may be empty, says that the watch has begun.
 
 use std::{
     collections::{BTreeSet, HashMap},
-    future::poll_fn,
     mem,
     sync::Arc,
-    task::Poll,
     time::Duration,
 };
 
-use tokio::sync::mpsc;
-use tracing::warn;
-
-use super::{
-    Started,
-    reports::{CHANNEL_SIZE, Reports},
+use tokio::{
+    sync::mpsc::{self, Receiver, Sender},
+    task::JoinSet,
 };
+use tracing::{debug, warn};
+
 use crate::{
     Clock, Deadline, Error, Key, Result,
     engine::{context::Context, retry::Backoff},
-    record::{KeyFilter, Record, StoreClock, StoreTime, events},
+    record::{KeyFilter, Record, StoreClock, StoreTime, events, remaining},
     store::{FollowedState, RecordState, Snapshot},
     types::token::HybridTime,
 };
 
+/// How many states and how many batches of items wait for a slow reader.
+const CHANNEL_SIZE: usize = 64;
+
+/// The shortest and the longest delay before the stream is opened again, and between two polls.
+const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
 /// How long the stream may be behind a record before it counts as stuck. A store that goes on where it was may have to read
 /// many changes first.
 const MAX_LAG: Duration = Duration::from_secs(600);
+
+/// How long to wait after a check for which the stream was behind, or the store away.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How many records are read concurrently.
 const MAX_READS: usize = 32;
@@ -50,46 +57,48 @@ pub(crate) trait Watched: Send + Sync + Sized + 'static {
 
     /// The item for changes between these times that may be missing. `None`: that is not reported.
     fn missed(since: StoreTime, until: StoreTime) -> Option<Self>;
-
-    /// Sorts the first items of many keys.
-    fn sort_first(_first: &mut [Self]) {}
 }
 
 /// The task of a watch.
 pub(super) struct Watcher<T> {
     pub(super) context: Arc<Context>,
     pub(super) filter: KeyFilter,
-    pub(super) clock: Clock,
-    pub(super) reports: Reports<T>,
-    /// The items of a snapshot that is not complete.
+    clock: Clock,
+    /// Receives the items, or the error that ends the watch.
+    report: Sender<Result<Vec<T>>>,
+    /// Until when the watch must have begun.
+    give_up: Deadline,
+    has_begun: bool,
+    /// The items that are not reported, of a snapshot that is not complete.
     pub(super) pending: Vec<T>,
     /// Whether changes before the next snapshot may be missing.
-    pub(super) is_interrupted: bool,
+    is_interrupted: bool,
     /// The store's time of the last state that was received.
     seen: StoreTime,
     /// The last states of the records, without expired holders.
     pub(super) records: HashMap<Key, Record>,
-    /// When, on the store's clock, each holder of these records expires.
-    pub(super) expiries: BTreeSet<(StoreTime, Key)>,
+    /// When, on the store's clock, the first holder of each of these records expires.
+    expiries: BTreeSet<(StoreTime, Key)>,
     /// The tick of the last state.
     pub(super) tick: HybridTime,
     /// How far the store's clock is ahead of the clock, in milliseconds, if that is known.
-    ahead: Option<i64>,
+    pub(super) ahead: Option<i64>,
+    /// The delays after failures and between polls.
+    pub(super) backoff: Backoff,
 }
 
 impl<T: Watched> Watcher<T> {
-    /// Starts the task. Returns the reply that the watch has begun, which arrives before `give_up`, and the items.
-    pub(super) fn start(context: &Arc<Context>, filter: KeyFilter, give_up: Deadline) -> Started<T> {
-        let subject = match &filter {
-            KeyFilter::Key(key) => key.to_string(),
-            KeyFilter::Prefix(prefix) => prefix.clone(),
-        };
-        let (reports, started) = Reports::new(context, subject, give_up);
+    /// Starts the task of a watch that begins before `give_up`. Returns its items in batches: first those of the
+    /// beginning.
+    pub(super) fn start(context: &Arc<Context>, filter: KeyFilter, give_up: Deadline) -> Receiver<Result<Vec<T>>> {
+        let (report, batches) = mpsc::channel(CHANNEL_SIZE);
         let watcher = Self {
             context: Arc::clone(context),
             filter,
             clock: context.clock(),
-            reports,
+            report,
+            give_up,
+            has_begun: false,
             pending: Vec::new(),
             is_interrupted: false,
             seen: StoreTime::default(),
@@ -97,99 +106,98 @@ impl<T: Watched> Watcher<T> {
             expiries: BTreeSet::new(),
             tick: HybridTime { seconds: 0, ordinal: 0 },
             ahead: None,
+            backoff: retries(),
         };
         context.spawn(watcher.run());
-        started
+        batches
     }
 
     /// Reports items until the receiver is dropped, the handle is shut down, or a permanent error.
     async fn run(mut self) {
-        let (closing, closed) = (self.context.closing.clone(), self.reports.closed());
+        let (closing, report) = (self.context.closing.clone(), self.report.clone());
         let watch = async {
             let error = self.watch().await;
-            self.reports.end(error).await;
+            drop(self.report.send(Err(error)).await);
         };
         tokio::select! {
             biased;
             () = closing.cancelled() => {}
-            () = closed => {}
+            () = report.closed() => {}
             () = watch => {}
         }
     }
 
     /// Watches until an error that a retry does not remove.
     async fn watch(&mut self) -> Error {
-        let mut backoff = Backoff::new();
+        let mut polls = false;
         loop {
-            let prepared = self.context.prepare(self.reports.attempt_deadline()).await;
+            if !self.has_begun {
+                self.records.clear();
+                self.expiries.clear();
+                self.pending.clear();
+            }
+            let prepared = self.context.prepare(self.context.attempt_deadline()).await;
             let is_prepared = prepared.is_ok();
-            if is_prepared && !self.context.store.capabilities().change_streams {
-                return self.poll().await;
-            }
-            let error = match prepared {
-                Ok(()) => self.follow(&mut backoff).await,
-                Err(error) => error,
+            polls |= !self.context.store.capabilities().change_streams;
+            let ended = match prepared {
+                Ok(()) if polls => self.poll().await,
+                Ok(()) => self.follow().await,
+                Err(error) => Err(error),
             };
-            if is_prepared && matches!(error, Error::Invalid { .. }) {
-                self.warn(&error);
-                return self.poll().await;
+            self.is_interrupted |= ended.is_err() && self.has_begun;
+            let now = self.clock.now();
+            let mut next = now.saturating_add(self.backoff.next());
+            if let Err(error) = ended {
+                let (is_refused, watched) = (matches!(error, Error::Invalid { .. }), self.filter.text());
+                if is_refused && is_prepared && !polls {
+                    let error: &(dyn std::error::Error + 'static) = &error;
+                    warn!(watched, error, "the change stream cannot be opened: this watch polls from now on");
+                    polls = true;
+                    continue;
+                }
+                let is_too_late = !self.has_begun && self.give_up.reading() <= next;
+                if is_too_late || !matches!(error, Error::Unavailable { .. }) {
+                    return error;
+                }
+                let error: &(dyn std::error::Error + 'static) = &error;
+                debug!(watched, error, "a watch is interrupted: retrying");
             }
-            let next = self.clock.now().saturating_add(backoff.next());
-            if let Err(permanent) = self.reports.ensure_transient(error, next) {
-                return permanent;
+            if polls && let Some(due) = self.next_expiry() {
+                next = next.min(due.max(now.saturating_add(RETRY_BOUNDS.0)));
             }
             self.clock.sleep_until(next).await;
         }
     }
 
-    fn warn(&self, error: &(dyn std::error::Error + 'static)) {
-        let watched = &self.reports.subject;
-        warn!(watched, error, "the change stream cannot be opened: this watch polls from now on");
-    }
-
-    /// Follows the store's stream of states until it ends.
-    async fn follow(&mut self, backoff: &mut Backoff) -> Error {
-        if !self.reports.has_begun() {
-            self.records.clear();
-            self.expiries.clear();
-            self.pending.clear();
-        }
+    /// Follows the store's stream of states until it ends, which is an error.
+    async fn follow(&mut self) -> Result<()> {
         let (tell, mut states) = mpsc::channel(CHANNEL_SIZE);
         let known = self.records.keys().cloned().collect();
         let mut following = self.context.store.follow(&self.filter, known, tell);
         let mut check = ExpiryCheck::default();
-        let error = loop {
+        loop {
             let due = self.next_expiry().filter(|_| check.is_complete).map(|due| due.max(check.not_before));
             tokio::select! {
                 biased;
                 Some(state) = states.recv() => {
                     if check.is_complete {
-                        *backoff = Backoff::new();
+                        self.backoff = retries();
                         check.behind_since = None;
                     }
-                    if let Err(error) = self.note(state, &mut check).await {
-                        break error;
-                    }
+                    self.note(state, &mut check).await?;
                 }
                 ended = &mut following => {
-                    let mut error = ended.err();
                     while let Ok(state) = states.try_recv() {
-                        if let Err(earlier) = self.note(state, &mut check).await {
-                            error = Some(earlier);
-                            break;
-                        }
+                        self.note(state, &mut check).await?;
                     }
-                    break error.unwrap_or_else(|| Error::unavailable("the stream of changes has ended: it is opened again"));
+                    ended?;
+                    return Err(Error::unavailable("the stream of changes has ended: it is opened again"));
                 }
                 () = self.clock.sleep_until(due.unwrap_or_default()), if due.is_some() => {
-                    if let Err(error) = self.check_expiries(&mut check, self.store_now(), None).await {
-                        break error;
-                    }
+                    self.check_expiries(&mut check, self.store_now(), None).await?;
                 }
             }
-        };
-        self.is_interrupted = self.reports.has_begun();
-        error
+        }
     }
 
     /// Takes a state of the stream, and reports what happened until then.
@@ -205,8 +213,7 @@ impl<T: Watched> Watcher<T> {
                     self.check_expiries(check, state.at.now, Some(&key)).await?;
                 }
                 let at = state.at.now;
-                let items = self.apply(key, state);
-                self.pending.extend(items);
+                self.apply(key, state);
                 if check.is_complete {
                     self.seen = self.seen.max(at);
                     self.report_pending().await;
@@ -218,92 +225,87 @@ impl<T: Watched> Watcher<T> {
 
     /// Reports what a snapshot of this time has changed, or, at the beginning, what it has.
     pub(super) async fn complete(&mut self, at: StoreTime) {
-        if self.reports.begin() {
-            T::sort_first(&mut self.pending);
+        if !mem::replace(&mut self.has_begun, true) {
+            drop(self.report.send(Ok(mem::take(&mut self.pending))).await);
         } else if mem::take(&mut self.is_interrupted)
             && let Some(missed) = T::missed(self.seen.min(at), at)
         {
-            self.reports.send(missed).await;
+            self.pending.insert(0, missed);
         }
         self.seen = at;
         self.report_pending().await;
     }
 
+    /// Waits until there is room for the items. If the receiver was dropped, the task ends.
     async fn report_pending(&mut self) {
-        for item in mem::take(&mut self.pending) {
-            self.reports.send(item).await;
+        if !self.pending.is_empty() {
+            drop(self.report.send(Ok(mem::take(&mut self.pending))).await);
         }
     }
 
-    /// Takes a state of a record. Returns what happened.
-    pub(super) fn apply(&mut self, key: Key, state: RecordState) -> Vec<T> {
+    /// Takes a state of a record. What happened is then pending.
+    pub(super) fn apply(&mut self, key: Key, state: RecordState) {
         let RecordState { record, at } = state;
         // A new primary may be behind a majority, and return an earlier state.
         if at.tick < self.tick {
-            return Vec::new();
+            return;
         }
         self.tick = at.tick;
         self.note_clock(at.now);
-        let before = self.records.remove(&key);
-        for holder in before.iter().flat_map(|before| &before.holders) {
-            self.expiries.remove(&(holder.expires_at, key.clone()));
-        }
-        let items = if self.reports.has_begun() {
-            T::changes(&key, before.as_ref(), record.as_deref(), at.now)
+        let before = self.records.get(&key);
+        self.pending.extend(if self.has_begun {
+            T::changes(&key, before, record.as_deref(), at.now)
         } else {
             T::first(&key, record.as_deref(), at.now)
-        };
-        let is_key = matches!(self.filter, KeyFilter::Key(_));
-        if let Some(record) = record.filter(|record| is_key || !record.holders.is_empty()) {
-            let record = events::without_expired(*record, at.now);
-            let ends = record.holders.iter().filter(|holder| holder.remaining(at.now).is_some());
-            self.expiries.extend(ends.map(|holder| (holder.expires_at, key.clone())));
-            self.records.insert(key, record);
-        }
-        items
+        });
+        let is_kept = |record: &Record| self.filter.is_key() || !record.holders.is_empty();
+        let kept = record.filter(|record| is_kept(record)).map(|record| events::without_expired(*record, at.now));
+        self.keep(key, kept);
     }
 
-    /// Reads the records of the holders that expire until this time on the store's clock, without those of one key.
+    /// Keeps a record in place of the one before.
+    pub(super) fn keep(&mut self, key: Key, record: Option<Record>) {
+        let end_of = |record: &Record| record.holders.iter().map(|holder| holder.expires_at).min();
+        if let Some(end) = self.records.remove(&key).as_ref().and_then(end_of) {
+            self.expiries.remove(&(end, key.clone()));
+        }
+        if let Some(record) = record {
+            self.expiries.extend(end_of(&record).map(|end| (end, key.clone())));
+            self.records.insert(key, record);
+        }
+    }
+
+    /// Reads the records whose first holder expires until this time on the store's clock, without that of one key.
     /// Reports the holders that have expired. If a record has changed, the stream reports that, too, and in order.
     async fn check_expiries(&mut self, check: &mut ExpiryCheck, until: StoreTime, except: Option<&Key>) -> Result<()> {
-        let mut due: Vec<Key> = Vec::new();
-        for (_, key) in self.expiries.iter().take_while(|(end, _)| *end <= until) {
-            if due.len() < MAX_READS && Some(key) != except && !due.contains(key) {
-                due.push(key.clone());
-            }
-        }
+        let due = self.expiries.iter().take_while(|(end, _)| *end <= until).map(|(_, key)| key);
+        let due: Vec<Key> = due.filter(|key| Some(*key) != except).take(MAX_READS).cloned().collect();
         if due.is_empty() {
             return Ok(());
         }
         let began = self.clock.now();
-        let (mut are_all_current, mut is_behind) = (true, false);
+        let (mut is_away, mut is_behind) = (false, false);
         for (key, read) in self.read_all(due).await {
             match read {
                 Ok(Some(Snapshot { record, at })) if self.is_last_seen(&key, &record) => {
                     self.ahead = Some(self.ahead_at(at.now));
                     // The next state of the stream may have an earlier tick than the read.
                     let at = StoreClock { tick: self.tick, ..at };
-                    let expired = self.apply(key, RecordState { record: Some(record), at });
-                    self.pending.extend(expired);
+                    self.apply(key, RecordState { record: Some(record), at });
                 }
                 // The stream is interrupted, too.
-                Err(Error::Unavailable { .. }) => are_all_current = false,
-                Err(error) if matches!(self.filter, KeyFilter::Key(_)) => return Err(error),
+                Err(Error::Unavailable { .. }) => is_away = true,
+                Err(error) if self.filter.is_key() => return Err(error),
                 _ => is_behind = true,
             }
         }
         self.report_pending().await;
-        if are_all_current && !is_behind {
-            *check = ExpiryCheck { is_complete: check.is_complete, ..ExpiryCheck::default() };
-            return Ok(());
+        let now = self.clock.now();
+        check.behind_since = is_behind.then(|| check.behind_since.unwrap_or(began));
+        if is_away || is_behind {
+            check.not_before = now.saturating_add(RECHECK_INTERVAL);
         }
-        check.not_before = self.clock.now().saturating_add(check.backoff.next());
-        if !is_behind {
-            check.behind_since = None;
-            return Ok(());
-        }
-        let since = *check.behind_since.get_or_insert(began);
-        if self.clock.now().saturating_sub(since) > MAX_LAG {
+        if check.behind_since.is_some_and(|since| now.saturating_sub(since) > MAX_LAG) {
             return Err(Error::unavailable("the stream of changes is behind the records: it is opened again"));
         }
         Ok(())
@@ -322,21 +324,14 @@ impl<T: Watched> Watcher<T> {
     pub(super) async fn read_all(&self, keys: Vec<Key>) -> Vec<(Key, Result<Option<Snapshot>>)> {
         let mut done = Vec::new();
         for keys in keys.chunks(MAX_READS) {
-            let deadline = self.reports.attempt_deadline();
-            let mut reads: Vec<_> = keys.iter().map(|key| (self.context.store.read(key, deadline), None)).collect();
-            poll_fn(|task| {
-                let mut is_pending = false;
-                for (read, answer) in reads.iter_mut().filter(|(_, answer)| answer.is_none()) {
-                    match read.as_mut().poll(task) {
-                        Poll::Ready(read) => *answer = Some(read),
-                        Poll::Pending => is_pending = true,
-                    }
-                }
-                if is_pending { Poll::Pending } else { Poll::Ready(()) }
-            })
-            .await;
-            let answers = reads.into_iter().filter_map(|(_, answer)| answer);
-            done.extend(keys.iter().cloned().zip(answers));
+            let (deadline, mut reads) = (self.context.attempt_deadline(), JoinSet::new());
+            for (place, key) in keys.iter().enumerate() {
+                let read = self.context.store.read(key, deadline);
+                reads.spawn(async move { (place, read.await) });
+            }
+            let mut answers = reads.join_all().await;
+            answers.sort_by_key(|(place, _)| *place);
+            done.extend(keys.iter().cloned().zip(answers.into_iter().map(|(_, answer)| answer)));
         }
         done
     }
@@ -350,10 +345,6 @@ impl<T: Watched> Watcher<T> {
         now.millis().saturating_sub(whole_millis(self.clock.now()))
     }
 
-    pub(super) fn knows_clock(&self) -> bool {
-        self.ahead.is_some()
-    }
-
     /// About what the store's clock reads.
     pub(super) fn store_now(&self) -> StoreTime {
         let ahead =
@@ -361,9 +352,9 @@ impl<T: Watched> Watcher<T> {
         ahead.unwrap_or_default()
     }
 
-    /// When, on the clock, the next holder expires.
-    pub(super) fn next_expiry(&self) -> Option<Duration> {
-        let (end, _) = self.expiries.first()?;
+    /// When, on the clock, the next holder expires. `None`: none does, as far as is known.
+    fn next_expiry(&self) -> Option<Duration> {
+        let (end, _) = self.expiries.first().filter(|(end, _)| remaining(*end, self.store_now()).is_some())?;
         // A millisecond later, because the clock is rounded down.
         let due = end.millis().saturating_sub(self.ahead?).saturating_add(1);
         Some(Duration::from_millis(u64::try_from(due).unwrap_or_default()))
@@ -374,19 +365,18 @@ fn whole_millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
+pub(super) fn retries() -> Backoff {
+    let (shortest, longest) = RETRY_BOUNDS;
+    Backoff::between(shortest, longest)
+}
+
 /// The state of a stream, and of the checks whether a holder has expired.
+#[derive(Default)]
 struct ExpiryCheck {
     /// Whether the snapshot is complete.
     is_complete: bool,
     /// When, on the clock, the next check may be sent.
     not_before: Duration,
-    backoff: Backoff,
     /// Since when a record is ahead of the stream.
     behind_since: Option<Duration>,
-}
-
-impl Default for ExpiryCheck {
-    fn default() -> Self {
-        Self { is_complete: false, not_before: Duration::ZERO, backoff: Backoff::new(), behind_since: None }
-    }
 }

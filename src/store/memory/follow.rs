@@ -43,16 +43,12 @@ impl Followers {
 
 /// Passes states on until the receiver is dropped.
 async fn pass_on(mut queued: UnboundedReceiver<FollowedState>, receiver: Sender<FollowedState>) {
-    let pass_on = async {
-        while let Some(state) = queued.recv().await {
-            if receiver.send(state).await.is_err() {
-                break;
-            }
-        }
-    };
-    tokio::select! {
-        () = pass_on => {}
-        () = receiver.closed() => {}
+    while let Some(state) = tokio::select! {
+        state = queued.recv() => state,
+        () = receiver.closed() => None,
+    } {
+        // If the receiver is dropped now, this is the last state.
+        drop(receiver.send(state).await);
     }
 }
 

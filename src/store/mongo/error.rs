@@ -82,7 +82,7 @@ const TRANSIENT_CODES: [&[i32]; 9] = [
     &[TIME_LIMIT, 64, 202, 262, 365, 11601], // out of time, write concern not met, unavailable, interrupted
     &[433, 449, 450, 462], // overloaded
     &[24, 46, 112],    // lock timeout, lock busy, write conflict
-    &[133, 134, 211],  // no suitable member, read concern or keys not yet available
+    &[133, 134, 211, 239, 246], // no suitable member; read concern, keys or snapshot not yet available
     &[63, 150, 13388], // a router with an old configuration
     &[175],            // the collection was dropped during the command
     &[117],            // a conflicting operation is in progress

@@ -18,16 +18,18 @@ mod shared_stream;
 mod streams;
 pub(super) mod subscribers;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
-
-use mongodb::{
-    bson::{Bson, DateTime, Document, Timestamp, doc},
-    error::Error as DriverError,
+use std::{
+    collections::{HashMap, HashSet},
+    mem,
+    sync::Arc,
+    time::Duration,
 };
-use tokio::sync::mpsc::Sender;
+
+use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
+use tokio::sync::mpsc::{Receiver, Sender};
 use tracing::debug;
 
-use self::{streams::Streams, subscribers::Subscription};
+use self::{streams::Streams, subscribers::Change};
 use super::{
     context::MongoContext,
     document::{self, hybrid_time},
@@ -46,9 +48,6 @@ use crate::{
 /// How long a snapshot may take.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Codes of a server that has no snapshot now: the collection was just created, or a majority lags behind.
-const NO_SNAPSHOT_CODES: [i32; 2] = [239, 246];
-
 /// How long to wait after a snapshot that was too old.
 const SNAPSHOT_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -62,63 +61,76 @@ pub(super) async fn follow(
     known: Vec<Key>,
     states: &Sender<FollowedState>,
 ) -> Result<()> {
-    let into_error = |end: StreamEnd| end.into_error(store.database.name(), &store.collection);
-    let mut changes = Changes::of(store, filter).map_err(into_error)?;
-    let from = changes.begin(filter).await.map_err(into_error)?;
     let mut followed = FollowedDocuments { filter, documents: HashMap::new(), states };
-    let Some(as_of) = store.send_snapshot(&mut followed, known, from).await? else { return Ok(()) };
+    let ended = send_all(store, &mut followed, known).await;
+    if states.is_closed() { Ok(()) } else { ended }
+}
+
+/// Sends a snapshot, and the changes after it, until an error. A receiver that was dropped is one.
+async fn send_all(store: &Arc<MongoContext>, followed: &mut FollowedDocuments<'_>, known: Vec<Key>) -> Result<()> {
+    let into_error = |end: StreamEnd| end.into_error(store.database.name(), &store.collection);
+    let (mut changes, from) = Changes::begin(store, followed.filter).await.map_err(into_error)?;
+    let as_of = store.send_snapshot(followed, known, from).await?;
     loop {
         let change = tokio::select! {
             change = changes.next() => change.map_err(into_error)?,
-            () = states.closed() => return Ok(()),
+            () = followed.states.closed() => return Ok(()),
         };
         // Changes in the snapshot are skipped.
-        if change.get_timestamp("clusterTime").is_ok_and(|time| time > as_of) && !followed.apply(&change).await? {
-            return Ok(());
+        if let Some(change) = change
+            && change.get_timestamp("clusterTime").is_ok_and(|time| time > as_of)
+        {
+            followed.apply(&change).await?;
         }
     }
 }
 
-/// Matches the `_id`s of these keys.
-fn match_ids(filter: &KeyFilter) -> Document {
+/// Matches the documents of the snapshot whose `_id` is behind this one. A document that does not matter to a follower of
+/// a prefix is left out.
+fn match_snapshot(filter: &KeyFilter, behind: Option<String>) -> Document {
     match filter {
-        KeyFilter::Key(key) => doc! { "$eq": key.as_str() },
-        KeyFilter::Prefix(prefix) => list::match_prefix(prefix),
+        KeyFilter::Key(key) => doc! { "_id": key.as_str() },
+        KeyFilter::Prefix(prefix) => {
+            let mut ids = list::match_prefix(prefix);
+            ids.extend(behind.map(|behind| ("$gt".to_owned(), Bson::String(behind))));
+            let matters = ["holders.0", "history.0"].map(|path| doc! { path: { "$exists": true } });
+            doc! { "$and": [{ "_id": ids }, { "$or": matters.to_vec() }] }
+        }
     }
 }
 
 /// Where the changes come from.
 enum Changes {
     /// The change stream that the keys share.
-    Shared(Subscription),
-    /// A change stream of a prefix.
+    Shared(Receiver<Change>),
+    /// A change stream of a prefix. It is not read while the receiver is slow.
     Own(Box<Streams>),
 }
 
 impl Changes {
-    fn of(store: &Arc<MongoContext>, filter: &KeyFilter) -> std::result::Result<Self, StreamEnd> {
+    /// Opens a stream of the changes. Also returns a time after which each change comes.
+    async fn begin(store: &Arc<MongoContext>, filter: &KeyFilter) -> std::result::Result<(Self, Timestamp), StreamEnd> {
         Ok(match filter {
-            KeyFilter::Key(key) => Self::Shared(shared_stream::subscribe(store, key)),
-            KeyFilter::Prefix(_) => Self::Own(Box::new(Streams::new(store)?)),
+            KeyFilter::Key(key) => {
+                let (begins, mut changes) = shared_stream::subscribe(store, key);
+                match begins.await {
+                    Ok(from) => (Self::Shared(changes), from),
+                    Err(_ended) => return Err(changes.recv().await.and_then(Result::err).unwrap_or(StreamEnd::Silent)),
+                }
+            }
+            KeyFilter::Prefix(prefix) => {
+                let mut streams = Box::new(Streams::new(store)?);
+                let from = streams.open(list::match_prefix(prefix)).await?;
+                (Self::Own(streams), from)
+            }
         })
     }
 
-    /// Returns a time after which each change comes.
-    async fn begin(&mut self, filter: &KeyFilter) -> std::result::Result<Timestamp, StreamEnd> {
+    /// Waits for the next change. `None`: there is none yet. Dropping the future loses nothing.
+    async fn next(&mut self) -> std::result::Result<Option<Arc<Document>>, StreamEnd> {
         match self {
-            Self::Shared(subscription) => subscription.begun().await.map_err(|end| end.unwrap_or(StreamEnd::Silent)),
-            Self::Own(streams) => streams.open(match_ids(filter)).await,
-        }
-    }
-
-    /// Waits for the next change. Dropping the future loses nothing.
-    async fn next(&mut self) -> std::result::Result<Arc<Document>, StreamEnd> {
-        match self {
-            Self::Own(streams) => streams.next().await.map(Arc::new),
-            Self::Shared(subscription) => match subscription.changes.recv().await {
-                Some(change) => Ok(change),
-                None => Err(subscription.end().unwrap_or(StreamEnd::LeftBehind)),
-            },
+            Self::Shared(changes) => changes.recv().await.unwrap_or(Err(StreamEnd::LeftBehind)).map(Some),
+            Self::Own(streams) => Ok(streams.next().await?.map(Arc::new)),
         }
     }
 }
@@ -134,77 +146,65 @@ struct SnapshotReply {
 
 impl MongoContext {
     /// Sends the records of the snapshot, those of the known keys, and that these are all. Returns the cluster time of the
-    /// snapshot, which is not earlier than `from`. `None`: the receiver was dropped.
+    /// snapshot, which is not earlier than `from`.
     async fn send_snapshot(
         &self,
         followed: &mut FollowedDocuments<'_>,
-        mut known: Vec<Key>,
+        known: Vec<Key>,
         from: Timestamp,
-    ) -> Result<Option<Timestamp>> {
-        let ids = match_ids(followed.filter);
-        let is_key = matches!(followed.filter, KeyFilter::Key(_));
-        let wanted = |ids: &Document| {
-            let ids = doc! { "_id": ids.clone() };
-            let matters = ["holders.0", "history.0"].map(|path| doc! { path: { "$exists": true } });
-            if is_key {
-                ids
-            } else {
-                doc! { "$and": [ids, { "$or": matters.to_vec() }] }
-            }
+    ) -> Result<Timestamp> {
+        let mut known: HashSet<Key> = match followed.filter {
+            KeyFilter::Key(key) => [key.clone()].into(),
+            KeyFilter::Prefix(_) => known.into_iter().collect(),
         };
-        let (mut page, as_of) = self.snapshot_after(wanted(&ids), from).await?;
+        let (mut page, as_of) = self.first_page(match_snapshot(followed.filter, None), from).await?;
         let mut at = StoreClock { now: second(as_of), tick: hybrid_time(as_of) };
         while let Some(last) = page.last().and_then(|last| last.get_str("_id").ok()).map(str::to_owned) {
             for found in page {
                 at.now = time(&found, "now").unwrap_or(at.now);
                 let Some(key) = list::key(&found) else { continue };
-                if !is_key && !has_entries(Some(&found), "holders") {
-                    followed.keep(key, Some(found));
-                } else if !followed.begin(key, Some(found), at).await? {
-                    return Ok(None);
+                if known.remove(&key) || has_entries(Some(&found), "holders") {
+                    followed.send(&key, Some(&found), at).await?;
                 }
+                followed.keep(key, Some(found));
             }
-            let mut behind = ids.clone();
-            behind.insert("$gt", last);
-            page = if is_key {
-                Vec::new()
-            } else {
-                self.read_snapshot(wanted(&behind), PAGE_SIZE, Some(as_of)).await?.found
-            };
-        }
-        if let KeyFilter::Key(key) = followed.filter {
-            known.clear();
-            if !followed.documents.contains_key(key) && !followed.begin(key.clone(), None, at).await? {
-                return Ok(None);
+            if followed.filter.is_key() {
+                break;
             }
+            page = self.read_snapshot(match_snapshot(followed.filter, Some(last)), Some(as_of)).await?.found;
         }
-        known.retain(|key| !has_entries(followed.documents.get(key), "holders"));
+        // Those that have neither holders nor a history, or no document.
+        let known: Vec<Key> = known.into_iter().collect();
         for keys in known.chunks(usize::try_from(PAGE_SIZE).unwrap_or(usize::MAX)) {
-            let names: Vec<&str> = keys.iter().map(Key::as_str).collect();
-            let filter = doc! { "_id": { "$in": names } };
-            let found = self.read_snapshot(filter, PAGE_SIZE, Some(as_of)).await?.found;
-            let mut found: HashMap<String, Document> =
-                found.into_iter().filter_map(|found| Some((found.get_str("_id").ok()?.to_owned(), found))).collect();
+            let mut found = HashMap::new();
+            if !followed.filter.is_key() {
+                let names: Vec<&str> = keys.iter().map(Key::as_str).collect();
+                let reply = self.read_snapshot(doc! { "_id": { "$in": names } }, Some(as_of)).await?;
+                found.extend(reply.found.into_iter().filter_map(|found| Some((list::key(&found)?, found))));
+            }
             for key in keys {
-                let found = found.remove(key.as_str());
+                let found = found.remove(key);
                 at.now = found.as_ref().and_then(|found| time(found, "now")).unwrap_or(at.now);
-                if !followed.begin(key.clone(), found, at).await? {
-                    return Ok(None);
-                }
+                followed.send(key, found.as_ref(), at).await?;
+                followed.keep(key.clone(), found);
             }
         }
-        let is_sent = followed.states.send(FollowedState::Complete { at }).await.is_ok();
-        Ok(is_sent.then_some(as_of))
+        followed.tell(FollowedState::Complete { at }).await?;
+        Ok(as_of)
     }
 
-    /// Reads the first page of a snapshot that is not older than this time. A new primary may not know yet how far a
-    /// majority has come.
-    async fn snapshot_after(&self, filter: Document, time: Timestamp) -> Result<(Vec<Document>, Timestamp)> {
+    /// Reads the first documents that match, as a majority has them, and the cluster time of that state, which is not
+    /// earlier than `from`. A new primary may not know yet how far a majority has come.
+    async fn first_page(&self, filter: Document, from: Timestamp) -> Result<(Vec<Document>, Timestamp)> {
         let deadline = deadline_after(SNAPSHOT_TIMEOUT);
+        let mut absent_at = None;
         loop {
-            let (page, as_of) = self.first_snapshot(filter.clone()).await?;
-            if as_of >= time {
-                return Ok((page, as_of));
+            let SnapshotReply { found, as_of, answered } = self.read_snapshot(filter.clone(), None).await?;
+            // A collection that does not exist has no snapshot. If it does not exist at a second read either, the
+            // stream passes on each change after the time of the first answer.
+            let was_absent_at = mem::replace(&mut absent_at, as_of.is_none().then_some(answered));
+            if let Some(as_of) = as_of.or(was_absent_at).filter(|as_of| *as_of >= from) {
+                return Ok((found, as_of));
             }
             if deadline.has_passed() {
                 return Err(Error::unavailable(
@@ -215,22 +215,9 @@ impl MongoContext {
         }
     }
 
-    /// The first documents that match, as a majority has them, and the cluster time of that state.
-    async fn first_snapshot(&self, filter: Document) -> Result<(Vec<Document>, Timestamp)> {
-        match self.read_snapshot(filter.clone(), PAGE_SIZE, None).await? {
-            SnapshotReply { found, as_of: Some(from), .. } => Ok((found, from)),
-            // A collection that does not exist has no snapshot. If it does not exist at a second read either, the
-            // stream passes on each change after the time of the first answer.
-            SnapshotReply { answered, .. } => match self.read_snapshot(filter, PAGE_SIZE, None).await? {
-                SnapshotReply { found, as_of: Some(from), .. } => Ok((found, from)),
-                SnapshotReply { .. } => Ok((Vec::new(), answered)),
-            },
-        }
-    }
-
     /// Reads the first documents that match, in the order of `_id`s, as of this cluster time or of the latest. If they
     /// do not fit in a reply, there are fewer.
-    async fn read_snapshot(&self, filter: Document, limit: i64, as_of: Option<Timestamp>) -> Result<SnapshotReply> {
+    async fn read_snapshot(&self, filter: Document, as_of: Option<Timestamp>) -> Result<SnapshotReply> {
         let mut level = doc! { "level": "snapshot" };
         level.extend(as_of.map(|as_of| ("atClusterTime".to_owned(), Bson::Timestamp(as_of))));
         let mut projection = document::whole_projection();
@@ -240,13 +227,14 @@ impl MongoContext {
             "filter": filter,
             "projection": projection,
             "sort": { "_id": 1 },
-            "limit": limit,
-            "batchSize": limit,
+            "limit": PAGE_SIZE,
+            "batchSize": PAGE_SIZE,
             "singleBatch": true,
             "readConcern": level,
             "maxTimeMS": server_limit(deadline_after(SNAPSHOT_TIMEOUT)),
         };
-        let reply = self.raw_command(&self.database, command).await.map_err(|error| self.no_snapshot(error))?;
+        let reply =
+            self.raw_command(&self.database, command).await.map_err(|error| self.translate(error, needs::READ))?;
         let cursor = reply.get_document("cursor").map_err(error::unreadable)?;
         let found = cursor.get_array("firstBatch").map_err(error::unreadable)?.iter();
         Ok(SnapshotReply {
@@ -255,17 +243,9 @@ impl MongoContext {
             answered: reply.get_timestamp("operationTime").map_err(error::unreadable)?,
         })
     }
-
-    fn no_snapshot(&self, error: DriverError) -> Error {
-        if error::code(&error).is_some_and(|code| NO_SNAPSHOT_CODES.contains(&code)) {
-            return error::stream_failed(error);
-        }
-        self.translate(error, needs::READ)
-    }
 }
 
-/// The followed documents: that of a key, or those of a prefix that have holders or a history. Each method that sends
-/// returns whether there is a receiver.
+/// The followed documents: that of a key, or those of a prefix that have holders or a history.
 struct FollowedDocuments<'a> {
     filter: &'a KeyFilter,
     documents: HashMap<Key, Document>,
@@ -273,70 +253,57 @@ struct FollowedDocuments<'a> {
 }
 
 impl FollowedDocuments<'_> {
-    /// Keeps a document of the snapshot, and sends its record.
-    async fn begin(&mut self, key: Key, found: Option<Document>, at: StoreClock) -> Result<bool> {
-        let is_received = self.send(&key, found.as_ref(), at).await?;
-        self.keep(key, found);
-        Ok(is_received)
+    /// Applies an event, and sends the states after it.
+    async fn apply(&mut self, event: &Document) -> Result<()> {
+        let is_end_of_all = matches!(event.get_str("operationType"), Ok("drop" | "rename"));
+        let changed: Vec<Key> = if is_end_of_all {
+            self.documents.keys().cloned().collect()
+        } else {
+            event.get_document("documentKey").ok().and_then(list::key).into_iter().collect()
+        };
+        for key in changed {
+            self.apply_to(key, event).await?;
+        }
+        Ok(())
     }
 
-    /// Applies an event, and sends the state after it.
-    async fn apply(&mut self, event: &Document) -> Result<bool> {
-        if matches!(event.get_str("operationType"), Ok("drop" | "rename")) {
-            return self.end_all(event).await;
-        }
-        let id = event.get_document("documentKey").and_then(|key| key.get_str("_id"));
-        let Some(key) = id.ok().and_then(|id| id.parse::<Key>().ok()) else { return Ok(true) };
+    /// Applies an event to the document of a key, and sends the state after it.
+    async fn apply_to(&mut self, key: Key, event: &Document) -> Result<()> {
         let before = self.documents.remove(&key);
-        let is_known = before.is_some() || self.is_key();
+        let is_known = before.is_some() || self.filter.is_key();
         let had_holders = has_entries(before.as_ref(), "holders");
-        let base = before.or_else(|| (!is_known && is_update_of_holders(event)).then(idle));
+        let base = before.or_else(|| (!is_known).then(idle));
         let (mut after, at) = match update(base, event) {
             Ok(updated) => updated,
             // Not an update of a record: see the invariants of this file.
-            Err(_misfit) if !is_known => return Ok(true),
+            Err(_misfit) if !is_known => return Ok(()),
             Err(error) => return Err(error),
         };
-        if !self.is_key()
+        if !self.filter.is_key()
             && let Some(document) = after.as_mut().filter(|document| !document.contains_key("last_seen"))
         {
             document.insert("last_seen", DateTime::from_millis(at.now.millis()));
         }
-        let is_sent = self.is_key() || had_holders || has_entries(after.as_ref(), "holders");
-        let is_received = !is_sent || self.send(&key, after.as_ref(), at).await?;
-        self.keep(key, after);
-        Ok(is_received)
-    }
-
-    /// Ends all records, because their collection is gone.
-    async fn end_all(&mut self, event: &Document) -> Result<bool> {
-        for (key, document) in std::mem::take(&mut self.documents) {
-            let had_holders = has_entries(Some(&document), "holders");
-            let (after, at) = update(Some(document), event)?;
-            if (self.is_key() || had_holders) && !self.send(&key, after.as_ref(), at).await? {
-                return Ok(false);
-            }
+        if self.filter.is_key() || had_holders || has_entries(after.as_ref(), "holders") {
+            self.send(&key, after.as_ref(), at).await?;
         }
-        Ok(true)
-    }
-
-    fn is_key(&self) -> bool {
-        matches!(self.filter, KeyFilter::Key(_))
+        self.keep(key, after);
+        Ok(())
     }
 
     fn keep(&mut self, key: Key, document: Option<Document>) {
         let matters = |document: &Document| ["holders", "history"].iter().any(|name| has_entries(Some(document), name));
-        if let Some(document) = document.filter(|document| self.is_key() || matters(document)) {
+        if let Some(document) = document.filter(|document| self.filter.is_key() || matters(document)) {
             self.documents.insert(key, document);
         }
     }
 
     /// Sends a state. A document that is not a record is an error of the follower of its key. The follower of a prefix
     /// leaves it out.
-    async fn send(&self, key: &Key, document: Option<&Document>, at: StoreClock) -> Result<bool> {
+    async fn send(&self, key: &Key, document: Option<&Document>, at: StoreClock) -> Result<()> {
         let record = match document.map(|document| decode(key, document)).transpose() {
             Ok(record) => record,
-            Err(error) if self.is_key() => return Err(error),
+            Err(error) if self.filter.is_key() => return Err(error),
             Err(error) => {
                 let error: &(dyn std::error::Error + 'static) = &error;
                 debug!(%key, error, "a document is not a record: a watch of its prefix leaves it out");
@@ -344,7 +311,11 @@ impl FollowedDocuments<'_> {
             }
         };
         let state = RecordState { record: record.map(Box::new), at };
-        Ok(self.states.send(FollowedState::Record { key: key.clone(), state }).await.is_ok())
+        self.tell(FollowedState::Record { key: key.clone(), state }).await
+    }
+
+    async fn tell(&self, state: FollowedState) -> Result<()> {
+        self.states.send(state).await.map_err(|_dropped| Error::unavailable("nobody follows the records"))
     }
 }
 
@@ -385,12 +356,6 @@ fn update(before: Option<Document>, event: &Document) -> Result<(Option<Document
 fn has_entries(document: Option<&Document>, name: &str) -> bool {
     let entries = document.and_then(|document| document.get(name));
     entries.is_some_and(|entries| entries.as_array().is_none_or(|entries| !entries.is_empty()))
-}
-
-/// Whether an event changes the holders of a document by a difference.
-fn is_update_of_holders(event: &Document) -> bool {
-    let updated = event.get_document("updateDescription").and_then(|update| update.get_document("updatedFields"));
-    updated.is_ok_and(|fields| fields.keys().any(|path| path == "holders" || path.starts_with("holders.")))
 }
 
 /// A record without holders. The difference of a grant replaces the fields that matter.

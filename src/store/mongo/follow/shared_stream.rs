@@ -12,9 +12,9 @@
 //!
 //! Invariant: see `follow/subscribers.rs`.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
-use mongodb::bson::{Bson, doc};
+use mongodb::bson::{Bson, Timestamp, doc};
 
 use super::{
     super::{context::MongoContext, stream_error::StreamEnd, task},
@@ -26,7 +26,7 @@ use crate::Key;
 /// Follows the changes of a key. Starts the task that reads them if it does not run.
 pub(super) fn subscribe(store: &Arc<MongoContext>, key: &Key) -> Subscription {
     let subscribers = Arc::clone(&store.by_runtime.here().subscribers);
-    let (subscription, has_to_run) = Subscription::begin(Arc::clone(&subscribers), key);
+    let (subscription, has_to_run) = subscribers.join(key);
     if has_to_run {
         task::spawn(run(Arc::clone(store), subscribers));
     }
@@ -36,35 +36,30 @@ pub(super) fn subscribe(store: &Arc<MongoContext>, key: &Key) -> Subscription {
 /// Reads the changes of the followed keys until no subscriber is left or the stream ends.
 async fn run(store: Arc<MongoContext>, subscribers: Arc<Subscribers>) {
     // If this task is dropped with its runtime, so are its subscribers.
-    let end = match read_all(&store, &subscribers).await {
-        Ok(()) => return,
-        Err(end) => end,
-    };
-    subscribers.end(&end);
+    if let Err(end) = read_all(&store, &subscribers).await {
+        subscribers.end(&end);
+    }
 }
 
 async fn read_all(store: &Arc<MongoContext>, subscribers: &Subscribers) -> std::result::Result<(), StreamEnd> {
     let mut streams = Streams::new(store)?;
-    let mut is_open = false;
+    // The keys of the open stream, and the time until which all changes were passed on.
+    let (mut open, mut passed_on) = (HashSet::new(), Timestamp { time: 0, increment: 0 });
     while let Some(keys) = subscribers.keys() {
         let ids: Vec<Bson> = keys.iter().map(|key| key.as_str().into()).collect();
         match streams.open(doc! { "$in": ids }).await {
-            Ok(from) => {
-                subscribers.opened(keys, from);
-                is_open = true;
-            }
+            Ok(from) => (open, passed_on) = (keys, from),
             // The other subscribers still have the stream before.
-            Err(end) if is_open && !end.is_definite() => subscribers.end_waiting(&end),
+            Err(end) if !open.is_empty() && !end.is_definite() => subscribers.end_waiting(&end),
             Err(end) => return Err(end),
         }
-        loop {
+        while subscribers.begin(&open, passed_on) {
             tokio::select! {
-                change = streams.next() => subscribers.pass_on(change?),
-                () = subscribers.changed.notified() => {
-                    if subscribers.has_changed() {
-                        break;
-                    }
-                }
+                change = streams.next() => if let Some(change) = change? {
+                    passed_on = change.get_timestamp("clusterTime").map_or(passed_on, |time| time.max(passed_on));
+                    subscribers.pass_on(change);
+                },
+                () = subscribers.changed.notified() => {}
             }
         }
     }

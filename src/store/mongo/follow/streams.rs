@@ -16,11 +16,7 @@ use std::{sync::Arc, time::Duration};
 
 use mongodb::{
     bson::{Bson, Document, Timestamp, doc},
-    change_stream::{
-        ChangeStream,
-        event::{ChangeStreamEvent, ResumeToken},
-    },
-    error::Result as DriverResult,
+    change_stream::event::ResumeToken,
     options::{ChangeStreamOptions, ReadConcern},
 };
 use tokio::sync::{
@@ -46,9 +42,6 @@ const MAX_REPLACED: usize = 3;
 /// How long the position may stay the same. An idle primary writes to its oplog every 10 seconds. Each time without
 /// progress the limit doubles, because a server that reads a long oplog may need longer.
 const MAX_SILENCE: Duration = Duration::from_secs(20);
-
-/// The shortest and the longest pause before a stream is opened again.
-const REOPEN_BOUNDS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 
 /// The change streams of one reader. All but the last are replaced.
 pub(super) struct Streams {
@@ -90,7 +83,7 @@ impl Position {
 }
 
 /// A change, if there was one, and the position behind it. Or why the stream has ended.
-type Read = Result<(Option<Document>, Option<Position>), StreamEnd>;
+type Read = Result<(Option<Document>, Position), StreamEnd>;
 
 impl Streams {
     pub(super) fn new(store: &Arc<MongoContext>) -> Result<Self, StreamEnd> {
@@ -103,7 +96,7 @@ impl Streams {
             reads: None,
             due: Duration::ZERO,
             max_silence: MAX_SILENCE,
-            backoff: reopening(),
+            backoff: Backoff::new(),
         })
     }
 
@@ -115,54 +108,51 @@ impl Streams {
         let now = self.store.operation_time().await.map_err(StreamEnd::NotOpened)?;
         let position = self.position.clone().unwrap_or_else(|| Position::after(now));
         let mut reads = self.start(ids.clone(), position.clone());
-        let opened = reads.recv().await.unwrap_or(Err(StreamEnd::Closed));
-        opened?;
+        reads.recv().await.unwrap_or(Err(StreamEnd::Closed))?;
         (self.ids, self.position, self.reads) = (ids, Some(position), Some(reads));
         self.note_progress();
         Ok(now)
     }
 
-    /// Waits for the next change. Fails if changes may be lost, or if the stream cannot be opened again.
+    /// Waits for the next change. `None`: the server has answered that there is none, or the stream has to be opened again.
+    /// Fails if changes may be lost, or if the stream cannot be opened again.
     ///
     /// Dropping the future loses nothing, and drops no future of the driver.
-    pub(super) async fn next(&mut self) -> Result<Document, StreamEnd> {
-        loop {
-            let Some(reads) = &mut self.reads else {
-                Clock::Boot.sleep_until(self.due).await;
-                let position = self.position.clone().ok_or(StreamEnd::Closed)?;
-                self.reads = Some(self.start(self.ids.clone(), position));
-                self.due = Clock::Boot.now().saturating_add(self.max_silence);
-                continue;
-            };
-            let read = tokio::select! {
-                biased;
-                read = reads.recv() => read.unwrap_or(Err(StreamEnd::Silent)),
-                () = Clock::Boot.sleep_until(self.due) => {
-                    self.max_silence = self.max_silence.saturating_mul(2);
-                    Err(StreamEnd::Silent)
+    pub(super) async fn next(&mut self) -> Result<Option<Document>, StreamEnd> {
+        let Some(reads) = &mut self.reads else {
+            Clock::Boot.sleep_until(self.due).await;
+            let position = self.position.clone().ok_or(StreamEnd::Closed)?;
+            self.reads = Some(self.start(self.ids.clone(), position));
+            self.due = Clock::Boot.now().saturating_add(self.max_silence);
+            return Ok(None);
+        };
+        let read = tokio::select! {
+            biased;
+            read = reads.recv() => read.unwrap_or(Err(StreamEnd::Silent)),
+            () = Clock::Boot.sleep_until(self.due) => {
+                self.max_silence = self.max_silence.saturating_mul(2);
+                Err(StreamEnd::Silent)
+            }
+        };
+        match read {
+            Ok((change, position)) => {
+                if self.position.as_ref() != Some(&position) {
+                    self.position = Some(position);
+                    self.note_progress();
                 }
-            };
-            match read {
-                Ok((change, position)) => {
-                    if position.is_some() && position != self.position {
-                        self.position = position;
-                        self.note_progress();
-                    }
-                    if let Some(change) = change {
-                        return Ok(change);
-                    }
-                }
-                // A stream from another position may still be opened.
-                Err(StreamEnd::NotOpened(error)) if error::meaning(&error) != Meaning::Transient => {
-                    return Err(StreamEnd::Failed(error));
-                }
-                Err(end) if end.is_definite() => return Err(end),
-                Err(end) => {
-                    let error = end.into_error(self.store.database.name(), &self.store.collection);
-                    debug!(%error, "a change stream failed: it is opened again where it was");
-                    self.reads = None;
-                    self.due = Clock::Boot.now().saturating_add(self.backoff.next());
-                }
+                Ok(change)
+            }
+            // A stream from another position may still be opened.
+            Err(StreamEnd::NotOpened(error)) if error::meaning(&error) != Meaning::Transient => {
+                Err(StreamEnd::Failed(error))
+            }
+            Err(end) if end.is_definite() => Err(end),
+            Err(end) => {
+                let error = end.into_error(self.store.database.name(), &self.store.collection);
+                debug!(%error, "a change stream failed: it is opened again where it was");
+                self.reads = None;
+                self.due = Clock::Boot.now().saturating_add(self.backoff.next());
+                Ok(None)
             }
         }
     }
@@ -170,7 +160,7 @@ impl Streams {
     fn note_progress(&mut self) {
         self.max_silence = MAX_SILENCE;
         self.due = Clock::Boot.now().saturating_add(self.max_silence);
-        self.backoff = reopening();
+        self.backoff = Backoff::new();
     }
 
     /// Starts a task that opens a stream and reads it. The first read is that it is open.
@@ -193,70 +183,48 @@ impl Streams {
     }
 }
 
-fn reopening() -> Backoff {
-    let (shortest, longest) = REOPEN_BOUNDS;
-    Backoff::between(shortest, longest)
-}
-
 /// Opens a stream, and reads it until its receiver is dropped or it ends.
 async fn read_stream(
     store: &MongoContext,
     ids: Document,
-    position: Position,
+    mut position: Position,
     pass_on: &Sender<Read>,
 ) -> Result<(), StreamEnd> {
-    let mut behind = position.clone();
-    let opened = store.open_change_stream(ids, position).await;
+    let (from, behind, id) = match position.clone() {
+        Position::At(from) => (Some(from), None, None),
+        Position::Behind { token, id } => (None, Some(token), id),
+    };
+    let options = ChangeStreamOptions::builder()
+        .start_at_operation_time(from)
+        .resume_after(behind)
+        .max_await_time(CHANGES_AWAIT)
+        .read_concern(ReadConcern::majority())
+        .selection_criteria(PRIMARY)
+        .build();
+    let collection = store.database.collection::<Document>(&store.collection);
+    let opened = collection.watch().pipeline(filter_stages(ids, id, &store.collection)).with_options(options).await;
     let mut events = opened.map_err(StreamEnd::NotOpened)?.with_type::<Document>();
-    // Where the collection was dropped. The stream ends then, and the next one begins behind that.
-    let mut dropped = None;
-    if pass_on.send(Ok((None, None))).await.is_err() {
-        return Ok(());
-    }
-    loop {
-        let change = events.next_if_any().await.map_err(StreamEnd::Failed)?;
+    let (mut change, mut is_dropped) = (None, false);
+    while pass_on.send(Ok((change, position.clone()))).await.is_ok() {
+        change = events.next_if_any().await.map_err(StreamEnd::Failed)?;
         if change.is_none() && !events.is_alive() {
-            return Err(if dropped.is_some() { StreamEnd::Dropped } else { StreamEnd::Closed });
+            return Err(if is_dropped { StreamEnd::Dropped } else { StreamEnd::Closed });
         }
         if let Some(change) = &change
             && matches!(change.get_str("operationType"), Ok("drop" | "rename"))
+            && let Ok(time) = change.get_timestamp("clusterTime")
         {
-            dropped = change.get_timestamp("clusterTime").ok().map(Position::after);
+            // The stream ends then, and the next one begins behind that.
+            (position, is_dropped) = (Position::after(time), true);
         }
-        if let Some(token) = events.resume_token()
-            && !matches!(&behind, Position::Behind { token: before, .. } if *before == token)
+        if let Some(token) = events.resume_token().filter(|_| !is_dropped)
+            && !matches!(&position, Position::Behind { token: before, .. } if *before == token)
         {
             let changed = change.as_ref().and_then(|change| change.get_document("documentKey").ok());
-            behind = Position::Behind { token, id: changed.and_then(|key| key.get("_id")).cloned() };
-        }
-        let position = dropped.clone().unwrap_or_else(|| behind.clone());
-        if pass_on.send(Ok((change, Some(position)))).await.is_err() {
-            return Ok(());
+            position = Position::Behind { token, id: changed.and_then(|key| key.get("_id")).cloned() };
         }
     }
-}
-
-impl MongoContext {
-    /// Opens a change stream of the documents whose `_id`s match.
-    async fn open_change_stream(
-        &self,
-        ids: Document,
-        position: Position,
-    ) -> DriverResult<ChangeStream<ChangeStreamEvent<Document>>> {
-        let (from, behind, id) = match position {
-            Position::At(from) => (Some(from), None, None),
-            Position::Behind { token, id } => (None, Some(token), id),
-        };
-        let options = ChangeStreamOptions::builder()
-            .start_at_operation_time(from)
-            .resume_after(behind)
-            .max_await_time(CHANGES_AWAIT)
-            .read_concern(ReadConcern::majority())
-            .selection_criteria(PRIMARY)
-            .build();
-        let collection = self.database.collection::<Document>(&self.collection);
-        collection.watch().pipeline(filter_stages(ids, id, &self.collection)).with_options(options).await
-    }
+    Ok(())
 }
 
 /// Selects the events of the documents whose `_id`s match, of the document with the other `_id`, if there is one, and
