@@ -28,19 +28,18 @@ pub(super) fn subscribe(store: &Arc<MongoContext>, key: &Key) -> Subscription {
     let subscribers = Arc::clone(&store.by_runtime.here().subscribers);
     let (subscription, has_to_run) = subscribers.join(key);
     if has_to_run {
-        task::spawn(run(Arc::clone(store), subscribers));
+        let store = Arc::clone(store);
+        // If this task is dropped with its runtime, so are its subscribers.
+        task::spawn(async move {
+            if let Err(end) = read_all(&store, &subscribers).await {
+                subscribers.end(&end);
+            }
+        });
     }
     subscription
 }
 
 /// Reads the changes of the followed keys until no subscriber is left or the stream ends.
-async fn run(store: Arc<MongoContext>, subscribers: Arc<Subscribers>) {
-    // If this task is dropped with its runtime, so are its subscribers.
-    if let Err(end) = read_all(&store, &subscribers).await {
-        subscribers.end(&end);
-    }
-}
-
 async fn read_all(store: &Arc<MongoContext>, subscribers: &Subscribers) -> std::result::Result<(), StreamEnd> {
     let mut streams = Streams::new(store)?;
     // The keys of the open stream, and the time until which all changes were passed on.

@@ -128,3 +128,64 @@ impl Subscriber {
         let _sent = self.changes.try_send(Err(end.clone()));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::doc;
+    use tokio::sync::mpsc::error::TryRecvError;
+
+    use super::*;
+
+    const TIME: Timestamp = Timestamp { time: 7, increment: 1 };
+
+    fn key(text: &str) -> Key {
+        text.parse().unwrap()
+    }
+
+    fn change_of(key: &str) -> Document {
+        doc! { "documentKey": { "_id": key } }
+    }
+
+    #[test]
+    fn a_subscriber_gets_a_time_and_each_change_of_its_key_and_a_slow_one_is_left_behind() {
+        let subscribers = Subscribers::default();
+        let ((mut begins, mut changes), has_to_run) = subscribers.join(&key("k"));
+        let ((_, mut others), has_to_run_again) = subscribers.join(&key("other"));
+        assert!(has_to_run && !has_to_run_again);
+        assert!(!subscribers.begin(&[key("k")].into(), TIME), "the stream lacks a key");
+        assert_eq!(begins.try_recv(), Ok(TIME));
+        assert!(subscribers.begin(&subscribers.keys().unwrap(), TIME));
+        for _ in 0..=MAX_BEHIND {
+            subscribers.pass_on(change_of("k"));
+        }
+        subscribers.pass_on(change_of("other"));
+        assert!(matches!(others.try_recv(), Ok(Ok(change)) if *change == change_of("other")));
+        assert!(matches!(others.try_recv(), Err(TryRecvError::Empty)));
+        for _ in 0..MAX_BEHIND {
+            assert!(matches!(changes.try_recv(), Ok(Ok(_))));
+        }
+        assert!(matches!(changes.try_recv(), Err(TryRecvError::Disconnected)));
+        drop(others);
+        assert!(!subscribers.begin(&[key("k"), key("other")].into(), TIME), "no subscriber is left");
+        assert!(subscribers.keys().is_none());
+        assert!(subscribers.join(&key("k")).1, "the task that reads has ended");
+    }
+
+    #[test]
+    fn an_end_reaches_those_that_wait_for_a_stream_or_all() {
+        let subscribers = Subscribers::default();
+        let ((_begins, mut begun), _) = subscribers.join(&key("begun"));
+        subscribers.begin(&[key("begun")].into(), TIME);
+        let ((mut begins, mut waiting), _) = subscribers.join(&key("waiting"));
+        subscribers.end_waiting(&StreamEnd::Closed);
+        assert!(begins.try_recv().is_err());
+        assert!(matches!(waiting.try_recv(), Ok(Err(StreamEnd::Closed))));
+        assert!(matches!(begun.try_recv(), Err(TryRecvError::Empty)));
+        // A change of the whole collection concerns all.
+        subscribers.pass_on(doc! { "operationType": "drop" });
+        subscribers.end(&StreamEnd::Silent);
+        assert!(matches!(begun.try_recv(), Ok(Ok(_))));
+        assert!(matches!(begun.try_recv(), Ok(Err(StreamEnd::Silent))));
+        assert!(subscribers.join(&key("k")).1, "the task that reads has ended");
+    }
+}
