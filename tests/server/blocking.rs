@@ -16,7 +16,7 @@ use std::{
 
 use libtest_mimic::{Arguments, Trial};
 use mongoseal::{
-    Error, Fence, LeaseState,
+    Error, Fence,
     blocking::Mongoseal,
     mongodb::{
         Client,
@@ -54,7 +54,7 @@ fn a_lease_survives_a_caller_that_computes_without_a_pause() {
                     hint::spin_loop();
                 }
                 shortest = shortest.min(view.remaining());
-                assert_eq!(lease.state(), LeaseState::Held, "after {:?}", began.elapsed());
+                assert!(view.is_valid(), "{:?} after {:?}", lease.state(), began.elapsed());
             }
         })
         .unwrap();
