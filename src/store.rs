@@ -91,10 +91,12 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>>;
 
     /// Applies a request to many leases, for each key as [`record::apply_batch`](crate::record::apply_batch) does.
-    /// Returns whether it was applied to all of them. It is applied to each key by itself, so if not, it may have been applied
-    /// to some keys. To a key whose record cannot be read,
-    /// or cannot be written before the [limit of the work](Deadline::work_limit), they were not applied: that is no error if
-    /// several keys are named, because the others must not share its fate.
+    /// Returns whether it was applied to all of them. The store applies it to each key by itself, so if the answer is `false`,
+    /// it may have been applied to some keys.
+    ///
+    /// If a request that names several keys cannot be applied to one of them, that is no error: the other keys must not
+    /// share its fate. A request that names one key returns its error if the record cannot be read. If the record cannot be
+    /// written before the [limit of the work](Deadline::work_limit), a store may return `false` or `Unavailable`.
     fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>>;
 
     /// Reads the record of a key, linearizably.

@@ -235,7 +235,7 @@ async fn a_group_is_refreshed_whatever_concerns_the_client_has() {
 }
 
 #[tokio::test]
-async fn a_group_is_refreshed_but_for_a_record_that_a_transaction_has_locked() {
+async fn a_group_is_refreshed_and_released_but_for_a_record_that_a_transaction_has_locked() {
     let db = TestDatabase::new("mongoseal_locked_group").await;
     let builder = Mongoseal::builder().database("mongoseal_locked_group").operation_timeout(secs(3));
     let seal = builder.connect(db.set.uri()).await.unwrap();
@@ -246,18 +246,21 @@ async fn a_group_is_refreshed_but_for_a_record_that_a_transaction_has_locked() {
     session.start_transaction().await.unwrap();
     let beside = doc! { "$set": { "beside": true } };
     db.records().update_one(doc! { "_id": "b" }, beside).session(&mut session).await.unwrap();
-    match seal.refresh_group("g", secs(600)).await {
-        Err(error @ Error::Unavailable { .. }) => assert!(error.to_string().contains("that on \"b\""), "{error}"),
-        other => panic!("{other:?}"),
-    }
+    let names_the_locked_key = |error: Error| {
+        let is_unavailable = matches!(error, Error::Unavailable { .. });
+        assert!(is_unavailable && error.to_string().contains("that on \"b\""), "{error:?}");
+    };
+    names_the_locked_key(seal.refresh_group("g", secs(600)).await.unwrap_err());
     let lasting = async || {
         let long = seal.leases().group("g").remaining_at_least(secs(500)).await.unwrap().collect().await.unwrap();
         long.into_iter().map(|lease| lease.key.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(lasting().await, ["a", "c"]);
+    names_the_locked_key(seal.release_group("g").await.unwrap_err());
+    assert_eq!(lasting().await, [""; 0]);
     session.abort_transaction().await.unwrap();
-    assert_eq!(seal.refresh_group("g", secs(600)).await.unwrap().refreshed.len(), 3);
-    assert_eq!(lasting().await, ["a", "b", "c"]);
+    let left = seal.refresh_group("g", secs(600)).await.unwrap().refreshed;
+    assert_eq!(left.iter().map(|lease| lease.key.as_str()).collect::<Vec<_>>(), ["b"]);
 }
 
 #[tokio::test]

@@ -17,9 +17,11 @@ const BEFORE: Micros = 5_000_000;
 const WRITES: u64 = 3;
 const WRITES_OF_WAITER: u64 = 6;
 
-/// How many leases a handle refreshes alone at once after a part of theirs met a locked record, and so after how many
-/// writes, one after another, the last of the fleet is refreshed.
+/// How many single refreshes a handle with a pool of 64 connections sends at once: see `store/pool.rs`.
 const SINGLES: u64 = 8;
+
+/// After a part of the fleet met a locked record, its leases are refreshed alone. The last one waits for so many writes, one
+/// after another.
 const WRITES_OF_FLEET: u64 = (FLEET as u64).div_ceil(SINGLES);
 
 impl Case<'_> {
