@@ -8,7 +8,7 @@ use crate::{
         observer::{Observer, Observers},
         owned_runtime::DedicatedThread,
         retry_policy::OnHeld,
-        settings::Settings,
+        settings::{LONGEST_ATTEMPT, Settings},
         shared::Shared,
     },
     store::{Store, pool::PoolShares},
@@ -281,7 +281,7 @@ impl Builder {
             operation_timeout: self.operation_timeout,
             queue_limit: self.queue_limit,
             on_held: OnHeld::of(self.wait, self.retry.clone())?.unwrap_or(OnHeld::Once),
-            attempt: self.operation_timeout.min(Duration::from_secs(5)),
+            attempt: self.operation_timeout.min(LONGEST_ATTEMPT),
             observers: self.observers.clone(),
             pool: PoolShares::default(),
         })

@@ -27,4 +27,3 @@ pub(crate) mod settings;
 pub(crate) mod shared;
 pub(crate) mod shutdown_release;
 pub(crate) mod siblings;
-mod single_attempt;

@@ -8,13 +8,15 @@
 
 use std::{
     collections::VecDeque,
-    mem,
+    fmt::Debug,
+    mem, result,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::{Metadata, Result, Ttl, engine::single_attempt::SingleAttempt};
+use crate::{Deadline, Error, Metadata, Result, Ttl};
 
 /// A refresh that the holder requests.
 #[derive(Debug)]
@@ -24,6 +26,16 @@ pub(crate) struct RefreshCommand {
     /// The metadata from now on, if it changes.
     pub(crate) metadata: Option<Metadata>,
     pub(crate) reply: oneshot::Sender<Result<()>>,
+}
+
+/// The permission to refresh a lease alone, once. The schedule gives it to the lease's task. This queue knows no schedule, so
+/// it is a trait. Dropping it ends the attempt.
+pub(crate) trait SingleAttempt: Debug + Send + Sync {
+    /// When it is given up if it is sent now, at this reading of the clock at the latest.
+    fn deadline(&self, until: Duration) -> Deadline;
+
+    /// Notes the answer: when the confirmed request was sent, or the error. `is_done`: the holder waits for no other refresh.
+    fn end(&self, now: Duration, answer: result::Result<Duration, &Error>, is_done: bool);
 }
 
 /// A command to a lease's task.

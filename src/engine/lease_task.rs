@@ -16,11 +16,11 @@ use self::attempt::{RefreshRound, Reply};
 use crate::{
     LossCause, Metadata, Result, Ttl,
     engine::{
-        command_queue::Command,
+        command_queue::{Command, SingleAttempt},
         context::Context,
         end_action::End,
         held_lease::HeldLease,
-        in_flight::InFlight,
+        in_flight,
         lease_ids::InUse,
         lease_shared::LeaseShared,
         notifier::HolderGuard,
@@ -28,8 +28,8 @@ use crate::{
         refresh_schedule::{ScheduleSpec, Slot},
         release,
         shared::Shared,
-        single_attempt::SingleAttempt,
     },
+    store::BoxFuture,
 };
 
 /// How long a lease is held before its handle listens for a revocation of it.
@@ -49,7 +49,7 @@ pub(crate) struct LeaseTask {
     /// How many attempts are in flight. A confirmed attempt of an earlier round still extends the deadline.
     attempts: u8,
     /// The requests in flight.
-    sent: InFlight<Reply>,
+    sent: Vec<BoxFuture<Reply>>,
     /// The attempt that the schedule has permitted and that was not sent.
     permitted: Option<Box<dyn SingleAttempt>>,
     /// The refresh for the holder that is under way, and how many there were.
@@ -107,7 +107,7 @@ impl LeaseTask {
             metadata: None,
             slot: Placed::From { time, sent, due_at },
             attempts: 0,
-            sent: InFlight::default(),
+            sent: Vec::new(),
             permitted: None,
             round: None,
             rounds: 0,
@@ -167,7 +167,7 @@ impl LeaseTask {
                     lease.lose(LossCause::ShutDown);
                     continue;
                 }
-                answer = sent.next(), if !sent.is_empty() => Wakeup::Answered(answer),
+                answer = in_flight::next_answer(sent), if !sent.is_empty() => Wakeup::Answered(answer),
                 command = lease.commands.next(takes_refresh) => Wakeup::Command(command),
                 () = slept(sleep) => Wakeup::Time,
             };
@@ -219,7 +219,7 @@ impl LeaseTask {
             self.place(sent, due_at);
         }
         self.end_unconfirmed(now);
-        self.send_permitted(now);
+        self.send_permitted();
     }
 
     /// Acts at the store on the end of the lease, and replies.

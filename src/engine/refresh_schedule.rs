@@ -41,62 +41,68 @@ use tokio::{
 };
 
 use crate::{
-    Deadline, Error, Ttl,
+    Clock, Deadline, Error, Ttl,
     engine::{
+        command_queue::SingleAttempt,
         context::Context,
-        in_flight::{InFlight, attempt_life},
+        in_flight,
         lease_shared::LeaseShared,
         notifier::Notifier,
         refresh::{self, PartAnswer},
-        retry,
-        single_attempt::SingleAttempt,
+        retry::{self, Limit},
+        settings::LONGEST_ATTEMPT,
     },
     record::lease_refs,
     store::{BoxFuture, pool::RefreshPermits},
 };
 
-/// The most leases of a part. With 64 or more, MongoDB takes the same time for each lease. If one lease of a part cannot be
-/// refreshed, 63 others are refreshed alone.
+/// The most leases of a part. With the default pool, eight single refreshes at a time have tried all leases of a part after
+/// a quarter of the ttl. MongoDB takes the same time for each lease of a larger part.
 const PART: usize = 64;
 
-/// The times of a schedule. Between a refresh, at a third of the ttl, and the deadline are two thirds of the ttl.
+/// The times of a schedule. A refresh is sent at a third of the ttl, so two thirds are left to the deadline.
 ///
-/// - The store gives a part up after `limit`, a sixteenth of the ttl, and a single refresh after half of that, because
-///   a record that is not locked is written in milliseconds. So if 120 of 300 leases are locked, and all of them come
-///   first, 8 single refreshes at a time have tried all after 15/32 of the ttl, and a sixteenth was lost before. A second
-///   is enough for any ttl.
-/// - After each failure the limit doubles, up to three times, and it is never less than the last round trip, so that a
-///   slow store can answer.
-/// - An attempt is late after twice that time: the answer of a store that gave up has come by then. Over a slow network it
-///   is late after one and a half round trips. Of a round trip, 5 seconds count, the longest that a lease outlasts.
-/// - While nothing is answered, a probe goes out each twelfth of the ttl, but at least every 2.5 seconds: eight until
-///   the deadline, which keep eight connections at most.
-/// - Whatever the store refuses is sent again after a tenth of the ttl.
-/// - A part that is not full waits for a 128th of the ttl, 50 ms at most: leases that were acquired together are due
-///   together, and over a slow network each part of one or two would keep a permit for a round trip.
+/// - `limit` is how long the store may work on a part: a sixteenth of the ttl, and at most the limit of a first attempt. A
+///   single refresh has half of it, because a record that is not locked is written in milliseconds. So if 120 of 300 leases
+///   are locked, and all of them come first, eight single refreshes at a time have tried all after 15/32 of the ttl, and a
+///   sixteenth was lost before.
+/// - Each failure doubles the limit. An attempt is late after twice its limit: the answer of a store that gave up has come by
+///   then. After three late single refreshes, 14/32 of the ttl have passed, and twice the limit is longer than the time that
+///   is left. So the limit doubles three times.
+/// - A limit is never less than the last round trip, so that a slow store can answer. Over a slow network an attempt is late
+///   after one and a half round trips. Of a round trip, the longest attempt of a call counts: no lease outlasts a longer one.
+/// - `retry` is an eighth of the time to the deadline. What the store refuses is sent again after it. While nothing is
+///   answered, a probe goes out after it, so probes keep eight connections at most until the deadline. A probe goes out at
+///   least twice in the longest attempt of a call, so that a refresh for a holder meets one before it is given up.
+/// - An attempt waits for its answer until the deadline, and at most for 16 probes: so many connections of the default pool are
+///   left by the shares of requests, refreshes and reads. With a ttl of up to a minute, the deadline comes first.
+/// - A part that is not full waits for an eighth of its limit: if a round trip is longer than the interval, leases are due
+///   when their answers come, and each part of one or two would keep a permit for a round trip.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     limit: Duration,
-    probe: Duration,
     retry: Duration,
-    gather: Duration,
 }
 
 impl Pace {
     fn of(ttl: Ttl) -> Self {
         let part = |of: u32| ttl.duration().checked_div(of).unwrap_or_default();
-        Self {
-            limit: part(16).min(Duration::from_secs(1)),
-            probe: part(12).min(Duration::from_millis(2_500)),
-            retry: part(10),
-            gather: part(128).min(Duration::from_millis(50)),
-        }
+        Self { limit: part(16).min(Limit::FIRST_LIMIT), retry: part(12) }
+    }
+
+    fn probe(&self) -> Duration {
+        self.retry.min(LONGEST_ATTEMPT.mul_f64(0.5))
+    }
+
+    /// The deadline of an attempt that is sent now for leases with this deadline, and this limit at the store.
+    fn deadline(&self, clock: Clock, until: Duration, limit: Duration) -> Deadline {
+        Deadline::at(clock, until).or_after(self.probe().saturating_mul(16)).with_work_limit(limit)
     }
 
     /// How long the store may work on a part or a single refresh after so many failures, and after which time it is late,
     /// if the last round trip was this.
     fn times(&self, is_part: bool, round_trip: Duration, failures: u32) -> (Duration, Duration) {
-        let round_trip = round_trip.min(Duration::from_secs(5));
+        let round_trip = round_trip.min(LONGEST_ATTEMPT);
         let limit = self.limit.mul_f64(if is_part { 1.0 } else { 0.5 }).saturating_mul(1 << failures.min(3));
         (limit.max(round_trip), limit.saturating_mul(2).max(round_trip.mul_f64(1.5)))
     }
@@ -131,10 +137,8 @@ struct ScheduledLeases {
     by_slot: HashMap<u64, Scheduled>,
     /// When, on the clock, each lease is checked next.
     checks: BTreeSet<(Duration, u64)>,
-    /// The deadlines of the leases that wait for a part.
-    due: BTreeSet<(Duration, u64)>,
-    /// The leases that wait to be refreshed alone: whether they have failed, and their deadlines.
-    queue: BTreeSet<(bool, Duration, u64)>,
+    /// The leases that wait for a permit: first those in [`Stage::Due`], then those in [`Stage::Queued`].
+    waits: BTreeSet<(Stage, u64)>,
     attempts: Attempts,
     /// How many parts have failed since one was answered, and when, on the clock, the next may be sent.
     part_failures: u32,
@@ -164,16 +168,16 @@ struct Scheduled {
 }
 
 /// The stage of a lease's refresh.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
-    /// It is not due.
-    Waiting,
-    /// It waits for a part, in [`ScheduledLeases::due`].
+    /// It waits for a part. The earliest deadline comes first.
     Due(Duration),
-    /// It waits to be refreshed alone, in [`ScheduledLeases::queue`].
+    /// It waits to be refreshed alone. Whether it has failed, and its deadline.
     Queued(bool, Duration),
     /// It was sent with the attempt of this number.
     Sent(u64),
+    /// It is not due.
+    Waiting,
 }
 
 /// The attempts in flight, by their numbers, which are in the order in which they were sent.
@@ -227,6 +231,11 @@ type Members = Vec<(u64, Arc<LeaseShared>)>;
 type PartReply = (u64, Members, PartAnswer);
 
 impl Scheduled {
+    fn new(lease: Arc<LeaseShared>, spec: ScheduleSpec) -> Self {
+        let (check_at, stage, is_alone, is_requested) = (Duration::MAX, Stage::Waiting, false, false);
+        Self { lease, spec, check_at, stage, is_alone, is_requested, failures: 0, risk_at: None }
+    }
+
     /// Begins a refresh, if none has begun.
     fn begin(&mut self, now: Duration) {
         let Self { lease, spec, risk_at, .. } = self;
@@ -303,17 +312,9 @@ impl ScheduledLeases {
         let scheduled = self.by_slot.get_mut(&slot)?;
         let before = scheduled.stage;
         let changed = change(scheduled);
-        if before != scheduled.stage {
-            match before {
-                Stage::Due(deadline) => self.due.remove(&(deadline, slot)),
-                Stage::Queued(has_failed, deadline) => self.queue.remove(&(has_failed, deadline, slot)),
-                Stage::Waiting | Stage::Sent(_) => true,
-            };
-            match scheduled.stage {
-                Stage::Due(deadline) => self.due.insert((deadline, slot)),
-                Stage::Queued(has_failed, deadline) => self.queue.insert((has_failed, deadline, slot)),
-                Stage::Waiting | Stage::Sent(_) => true,
-            };
+        self.waits.remove(&(before, slot));
+        if matches!(scheduled.stage, Stage::Due(_) | Stage::Queued(..)) {
+            self.waits.insert((scheduled.stage, slot));
         }
         self.checks.remove(&(scheduled.check_at, slot));
         let Scheduled { lease, spec, risk_at, .. } = &*scheduled;
@@ -342,6 +343,25 @@ impl ScheduledLeases {
         for slot in slots {
             self.update(slot, |scheduled| (scheduled.stage == Stage::Sent(number)).then(|| change(scheduled)));
         }
+    }
+
+    /// Adds a lease to the schedule. Returns its slot.
+    fn add(&mut self, lease: Arc<LeaseShared>, spec: ScheduleSpec) -> u64 {
+        self.slots = self.slots.saturating_add(1);
+        self.by_slot.insert(self.slots, Scheduled::new(lease, spec));
+        self.update(self.slots, |_| ());
+        self.slots
+    }
+
+    /// The slots of the leases that wait for a part, the earliest deadlines first.
+    fn due(&self) -> impl Iterator<Item = u64> {
+        self.waits.iter().take_while(|(stage, _)| matches!(stage, Stage::Due(_))).map(|(_, slot)| *slot)
+    }
+
+    /// The first lease that waits to be refreshed alone.
+    fn first_queued(&self) -> Option<(u64, &Scheduled)> {
+        let (_, slot) = self.waits.range((Stage::Queued(false, Duration::ZERO), 0)..).next()?;
+        Some((*slot, self.by_slot.get(slot)?))
     }
 
     fn remove(&mut self, slot: u64) -> Option<Arc<LeaseShared>> {
@@ -381,15 +401,15 @@ impl ScheduledLeases {
                 }
             });
         }
-        let first = self.queue.first().copied();
-        self.queued_since = first.map(|_| self.queued_since.unwrap_or(now));
+        todo.single = self.first_queued().map(|(_, scheduled)| scheduled.failures > 0);
+        self.queued_since = todo.single.map(|_| self.queued_since.unwrap_or(now));
         let is_silent = self.attempts.in_flight.values().all(|attempt| attempt.slots.is_empty());
-        let probe_at = self.queued_since.filter(|_| is_silent).map(|since| since.saturating_add(pace.probe));
-        let gather = if self.due.len() < PART && self.by_slot.len() > 1 { pace.gather } else { Duration::ZERO };
-        self.due_since = (!self.due.is_empty()).then(|| self.due_since.unwrap_or(now));
+        let probe_at = self.queued_since.filter(|_| is_silent).map(|since| since.saturating_add(pace.probe()));
+        let due = self.due().take(PART).count();
+        let gather = if due < PART && self.by_slot.len() > 1 { pace.limit.mul_f64(0.125) } else { Duration::ZERO };
+        self.due_since = (due > 0).then(|| self.due_since.unwrap_or(now));
         let part_at = self.due_since.map(|since| since.saturating_add(gather).max(self.parts_from));
         todo.wants_part = part_at.is_some_and(|at| at <= now);
-        todo.single = first.map(|(has_failed, ..)| has_failed);
         todo.is_probe_due = probe_at.is_some_and(|at| at <= now);
         let late_at = self.attempts.in_flight.values().map(|attempt| attempt.late_at);
         let later = late_at.chain(part_at).filter(|at| *at > now).chain(probe_at);
@@ -401,10 +421,11 @@ impl ScheduledLeases {
     /// is no part, and is queued. So is one that must be refreshed alone to listen for revocations: the answer to a
     /// single refresh has a tick from which to listen, and the answer to a part has none.
     fn take_part(&mut self, now: Duration, ttl: Ttl, is_listener_missing: bool) -> Members {
+        // An interval is at most half of the ttl, and a lease that is ready is past half of its interval.
         let ready_until = now.saturating_add(ttl.duration().checked_div(4).unwrap_or_default());
         let ready = self.checks.iter().take_while(|(check_at, _)| *check_at <= ready_until).map(|(_, slot)| *slot);
         let ready = ready.filter(|slot| self.by_slot.get(slot).is_some_and(|scheduled| scheduled.is_ready(now)));
-        let mut slots: Vec<u64> = self.due.iter().map(|(_, slot)| *slot).chain(ready).take(PART).collect();
+        let mut slots: Vec<u64> = self.due().chain(ready).take(PART).collect();
         let listens = |slot: &u64| self.by_slot.get(slot).is_some_and(|scheduled| scheduled.spec.has_listened);
         let is_single = |slot: &u64| slots.len() == 1 || (is_listener_missing && listens(slot));
         if let Some(single) = slots.iter().position(is_single) {
@@ -425,7 +446,7 @@ impl Schedule {
         let Schedules { context, permits, .. } = &*schedules;
         let clock = context.clock();
         let (parts, singles, retries) = (permits.parts.here(), permits.singles.here(), permits.retries.here());
-        let mut sent = InFlight::default();
+        let mut sent = Vec::new();
         loop {
             let now = clock.now();
             let todo = self.leases().collect(now, self.pace);
@@ -436,7 +457,7 @@ impl Schedule {
                 lease.note_at_risk(&refresh::unanswered_error());
             }
             if todo.is_probe_due {
-                self.send_single(now, Vec::new());
+                self.send_single(clock, Vec::new());
                 continue;
             }
             if todo.next.is_none() && schedules.forget_if_empty(kind) {
@@ -445,14 +466,14 @@ impl Schedule {
             tokio::select! {
                 biased;
                 () = context.closing.cancelled() => return,
-                reply = sent.next(), if !sent.is_empty() => self.handle_part(context, reply),
+                reply = in_flight::next_answer(&mut sent), if !sent.is_empty() => self.handle_part(context, reply),
                 Ok(permit) = Arc::clone(&parts).acquire_owned(), if todo.wants_part => {
                     if let Some(part) = self.send_part(&schedules, permit) {
                         sent.push(part);
                     }
                 }
                 permits = acquire(&singles, Some(&retries).filter(|_| todo.single == Some(true))), if todo.single.is_some() => {
-                    self.send_single(clock.now(), permits);
+                    self.send_single(clock, permits);
                 }
                 () = self.changed.notified() => {}
                 () = clock.sleep_until(todo.next.unwrap_or(Duration::MAX)) => {}
@@ -461,16 +482,15 @@ impl Schedule {
     }
 
     /// Sends the first lease of the queue, which its task refreshes alone.
-    fn send_single(self: &Arc<Self>, now: Duration, permits: Vec<OwnedSemaphorePermit>) {
-        let mut leases = self.leases();
+    fn send_single(self: &Arc<Self>, clock: Clock, permits: Vec<OwnedSemaphorePermit>) {
+        let (now, mut leases) = (clock.now(), self.leases());
         leases.queued_since = None;
-        let first = leases.queue.first().and_then(|(_, _, slot)| Some((*slot, leases.by_slot.get(slot)?)));
-        let Some((slot, Scheduled { lease, failures, .. })) = first else { return };
+        let Some((slot, Scheduled { lease, failures, .. })) = leases.first_queued() else { return };
         let (limit, late) = self.pace.times(false, lease.round_trip(), *failures);
-        let lease = Arc::clone(lease);
+        let (lease, schedule) = (Arc::clone(lease), Arc::clone(self));
         let number = leases.send(now, now.saturating_add(late), vec![slot], permits);
         drop(leases);
-        lease.commands.refresh_single(Box::new(Permission { schedule: Arc::clone(self), slot, number, limit }));
+        lease.commands.refresh_single(Box::new(Permission { schedule, slot, number, clock, limit }));
     }
 
     /// Sends one part, if there are leases for it.
@@ -489,10 +509,9 @@ impl Schedule {
         // Keys that are neighbours are stored close to each other, too.
         members.sort_unstable_by(|(_, one), (_, other)| one.key.cmp(&other.key));
         let (context, ttl) = (Arc::clone(context), self.ttl);
+        let deadline = self.pace.deadline(context.clock(), until, limit);
         Some(Box::pin(async move {
             let named = lease_refs(members.iter().map(|(_, lease)| (lease.key.clone(), lease.token)));
-            let life = attempt_life(until.saturating_sub(now));
-            let deadline = Deadline::after(context.clock(), life).with_work_limit(limit);
             let answer = refresh::attempt_part(&context, &named, ttl, deadline).await;
             (number, members, answer)
         }))
@@ -590,27 +609,9 @@ impl Slot {
             schedules.context.spawn(Arc::clone(&schedule).run(Arc::clone(schedules), kind));
             schedule
         }));
-        let mut leases = schedule.leases();
-        leases.slots = leases.slots.saturating_add(1);
-        let number = leases.slots;
-        let entry = Scheduled {
-            lease: Arc::clone(lease),
-            spec,
-            check_at: Duration::MAX,
-            stage: Stage::Waiting,
-            is_alone: false,
-            is_requested: false,
-            failures: 0,
-            risk_at: None,
-        };
-        leases.by_slot.insert(number, entry);
-        leases.update(number, |_| ());
-        let is_first = leases.checks.first().is_some_and(|(_, first)| *first == number);
-        drop(leases);
+        let number = schedule.leases().add(Arc::clone(lease), spec);
         drop(by_kind);
-        if is_first {
-            schedule.changed.notify_one();
-        }
+        schedule.changed.notify_one();
         Self { schedule, number, ttl, is_single }
     }
 
@@ -653,38 +654,34 @@ struct Permission {
     schedule: Arc<Schedule>,
     slot: u64,
     number: u64,
+    clock: Clock,
     limit: Duration,
 }
 
 impl SingleAttempt for Permission {
-    fn limit(&self) -> Duration {
-        self.limit
+    fn deadline(&self, until: Duration) -> Deadline {
+        self.schedule.pace.deadline(self.clock, until, self.limit)
     }
 
-    fn confirm(&self, sent: Duration, is_done: bool) {
-        let mut leases = self.schedule.leases();
-        leases.attempts.end(self.number, true);
-        leases.update(self.slot, |scheduled| {
-            scheduled.is_requested &= !is_done;
-            scheduled.note_confirmed(sent);
-        });
-    }
-
-    fn fail(&self, now: Duration) {
-        self.schedule.leases().update_sent(self.number, [self.slot], |scheduled| {
-            scheduled.failures = scheduled.failures.saturating_add(1);
-            scheduled.spec.due_at = now.saturating_add(retry::delay_after(scheduled.failures));
-            scheduled.stage = Stage::Waiting;
-        });
-    }
-
-    fn refuse(&self, now: Duration, is_done: bool) {
+    fn end(&self, now: Duration, answer: Result<Duration, &Error>, is_done: bool) {
         let soon = now.saturating_add(self.schedule.pace.retry);
         let mut leases = self.schedule.leases();
-        leases.attempts.end(self.number, true);
-        leases.update_sent(self.number, [self.slot], |scheduled| {
-            scheduled.is_requested &= !is_done;
-            scheduled.wait_at_least_until(soon);
+        leases.attempts.end(self.number, !matches!(answer, Err(Error::Unavailable { .. })));
+        leases.update(self.slot, |scheduled| match answer {
+            Ok(sent) => {
+                scheduled.is_requested &= !is_done;
+                scheduled.note_confirmed(sent);
+            }
+            Err(_) if scheduled.stage != Stage::Sent(self.number) => {}
+            Err(Error::Unavailable { .. }) => {
+                scheduled.failures = scheduled.failures.saturating_add(1);
+                scheduled.spec.due_at = now.saturating_add(retry::delay_after(scheduled.failures));
+                scheduled.stage = Stage::Waiting;
+            }
+            Err(_refused) => {
+                scheduled.is_requested &= !is_done;
+                scheduled.wait_at_least_until(soon);
+            }
         });
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Limit {
 impl Limit {
     /// The limit of the first attempt. A primary that died is replaced within seconds, and an attempt that waits for
     /// the old one does not reach the new one.
-    const FIRST_LIMIT: Duration = Duration::from_secs(1);
+    pub(crate) const FIRST_LIMIT: Duration = Duration::from_secs(1);
 
     /// A short limit at first, because a request takes milliseconds if all is well, and twice the limit each time. An
     /// attempt gets the whole limit as soon as one such attempt would not fit after it, so that a slow store can

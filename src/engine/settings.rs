@@ -31,6 +31,9 @@ pub(crate) struct Settings {
     pub(crate) pool: PoolShares,
 }
 
+/// The longest time of one request of a call, before it is sent again.
+pub(crate) const LONGEST_ATTEMPT: Duration = Duration::from_secs(5);
+
 /// The default grace of a lease with a long ttl. NTP keeps clocks much closer than that.
 const LONGEST_DEFAULT_GRACE: Duration = Duration::from_millis(500);
 

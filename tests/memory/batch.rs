@@ -101,7 +101,7 @@ async fn the_deadlines_of_a_batch_are_counted_from_before_its_send() {
     let store = Faulty::new();
     let leases = leases(&store.seal(), 10, secs(30), Duration::ZERO).await;
     Asked::of(&store, |_, _| Some(Fault::DelayReply(millis(900))));
-    // Sent after 10 seconds, and 50 milliseconds in which leases gather for the part.
+    // Sent after 10 seconds, and an eighth of a second in which leases gather for the part.
     tokio::time::sleep(millis(11_100)).await;
     for lease in &leases {
         let remaining = lease.remaining();

@@ -6,13 +6,11 @@ use tracing::Span;
 
 use super::{LeaseTask, Placed};
 use crate::{
-    Deadline, Error, HybridTime, LossCause, Metadata, Result, Ttl,
+    Error, HybridTime, LossCause, Metadata, Result, Ttl,
     engine::{
-        command_queue::RefreshCommand,
+        command_queue::{RefreshCommand, SingleAttempt},
         confirm::confirm_loss,
-        in_flight::attempt_life,
         refresh::{self, Confirmed},
-        single_attempt::SingleAttempt,
     },
     spans,
 };
@@ -81,7 +79,7 @@ impl LeaseTask {
 
     /// Sends the attempt that the schedule has permitted. A change of the metadata waits for earlier attempts, which could
     /// undo it.
-    pub(super) fn send_permitted(&mut self, now: Duration) {
+    pub(super) fn send_permitted(&mut self) {
         let changes_metadata = |round: &RefreshRound| !round.is_sent && round.command.metadata.is_some();
         if self.attempts > 0 && self.round.as_deref().is_some_and(changes_metadata) {
             return;
@@ -96,8 +94,7 @@ impl LeaseTask {
             }
             None => (None, self.ttl, self.metadata.as_deref().cloned(), deadline),
         };
-        let attempt_deadline = Deadline::after(context.clock(), attempt_life(until.saturating_sub(now)));
-        let attempt_deadline = attempt_deadline.with_work_limit(attempt.limit());
+        let attempt_deadline = attempt.deadline(until);
         self.attempts = self.attempts.saturating_add(1);
         self.sent.push(Box::pin(async move {
             let span = spans::refresh(&lease.key, lease.token);
@@ -109,7 +106,7 @@ impl LeaseTask {
 
     pub(super) fn check_loss(&mut self) {
         let (context, lease) = (Arc::clone(self.context()), Arc::clone(&self.lease));
-        let deadline = Deadline::after(context.clock(), attempt_life(lease.remaining()));
+        let deadline = context.operation_deadline().or_at(lease.deadline());
         self.sent.push(Box::pin(async move { Reply::LossCheck(confirm_loss(&context, &lease, deadline).await) }));
     }
 
@@ -125,7 +122,7 @@ impl LeaseTask {
                 let until = sent.saturating_add(self.context().settings.validity(ttl));
                 if self.lease.extend_deadline(until) {
                     let done = self.round.take_if(|current| Some(current.number) == round);
-                    attempt.confirm(sent, self.round.is_none());
+                    attempt.end(now, Ok(sent), self.round.is_none());
                     self.note_confirmed(done, sent, tick);
                 }
             }
@@ -135,7 +132,7 @@ impl LeaseTask {
                 let is_risk = (round.is_none() || round == current) && self.lease.deadline() <= deadline;
                 refresh::record_error(&span, &error, || is_risk && self.lease.note_at_risk(&error));
                 if matches!(error, Error::Unavailable { .. }) {
-                    attempt.fail(now);
+                    attempt.end(now, Err(&error), false);
                     if let Some(round) = self.round.as_mut().filter(|current| Some(current.number) == round) {
                         round.last_error = Some(error);
                     }
@@ -143,7 +140,7 @@ impl LeaseTask {
                 }
                 // The cause may pass before the deadline.
                 let done = self.round.take_if(|current| Some(current.number) == round);
-                attempt.refuse(now, self.round.is_none());
+                attempt.end(now, Err(&error), self.round.is_none());
                 if let Some(round) = done {
                     drop(round.command.reply.send(Err(error)));
                 }

@@ -19,9 +19,7 @@ fn refreshed_at(clock: Clock, seconds: &[u64]) -> ScheduledLeases {
         let lease = Arc::new(held(clock, sent + 3 * INTERVAL, 0));
         let (interval, is_single, has_listened, due_at) = (Some(INTERVAL), false, false, sent + INTERVAL);
         let spec = ScheduleSpec { ttl: ttl(), interval, is_single, has_listened, sent, due_at };
-        let (check_at, stage, is_alone, is_requested) = (Duration::MAX, Stage::Waiting, false, false);
-        let entry = Scheduled { lease, spec, check_at, stage, is_alone, is_requested, failures: 0, risk_at: None };
-        leases.by_slot.insert(slot, entry);
+        leases.by_slot.insert(slot, Scheduled::new(lease, spec));
         leases.update(slot, |_| ());
     }
     leases
@@ -53,7 +51,7 @@ async fn a_part_takes_the_earliest_deadlines_first_and_then_those_past_half_of_t
         leases.update(slot, |scheduled| scheduled.note_confirmed(secs(23)));
     }
     assert_eq!(leases.take_part(secs(32), ttl(), false).len(), 0, "one is no part");
-    assert_eq!(leases.queue.len(), 1);
+    assert_eq!(leases.waits.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -79,7 +77,7 @@ async fn a_late_part_is_refreshed_alone_and_loses_its_permit_with_the_answer_to_
     assert_eq!((todo.single, todo.is_probe_due), (Some(false), false));
     assert!(leases.attempts.in_flight.contains_key(&number), "its connection is in use");
     // Nothing is answered for so long that a refresh goes out without a permit.
-    let probe_at = secs(21) + Pace::of(ttl()).probe;
+    let probe_at = secs(21) + Pace::of(ttl()).probe();
     assert!(collect(&mut leases, probe_at).is_probe_due);
     let probe = leases.send(probe_at, probe_at + secs(1), vec![0], Vec::new());
     assert!(!collect(&mut leases, probe_at).is_probe_due, "one is in flight");
@@ -96,8 +94,8 @@ async fn a_lease_that_was_not_tried_comes_first_and_then_the_earliest_deadline()
     for (slot, has_failed) in [(0, false), (1, true), (2, false), (3, true)] {
         leases.update(slot, |scheduled| scheduled.queue(secs(21), has_failed));
     }
-    let queued: Vec<_> = leases.queue.iter().map(|(has_failed, _, slot)| (*has_failed, *slot)).collect();
-    assert_eq!(queued, [(false, 2), (false, 0), (true, 1), (true, 3)]);
+    let queued: Vec<_> = leases.waits.iter().map(|(_, slot)| *slot).collect();
+    assert_eq!(queued, [2, 0, 1, 3]);
 }
 
 #[test]
