@@ -62,16 +62,6 @@ impl<B> Clone for CompareAndSwap<B> {
     }
 }
 
-/// What became of a load and its swap.
-enum Attempt {
-    /// The requests that it applied are answered.
-    Applied,
-    /// The key had no value, and has a blank now.
-    Blank,
-    /// Another process has changed the key between load and swap.
-    Overtaken,
-}
-
 impl<B: Backend> CompareAndSwap<B> {
     /// Makes a store that keeps idle records for `retention`, which is at least 11 seconds.
     #[must_use]
@@ -115,8 +105,8 @@ impl<B: Backend> CompareAndSwap<B> {
         let (key, mut turn, mut longest) = (turn.key().clone(), Some(turn), 1);
         loop {
             match self.attempt(&key, &mut turn, &mut requests).await {
-                Ok(Attempt::Applied | Attempt::Blank) => {}
-                Ok(Attempt::Overtaken) => {
+                Ok(true) => {}
+                Ok(false) => {
                     let pause = Duration::from_millis(fastrand::u64(0..=longest));
                     longest = cmp::min(longest.saturating_mul(2), MAX_PAUSE);
                     self.clock().sleep_until(self.clock().now().saturating_add(pause)).await;
@@ -132,18 +122,19 @@ impl<B: Backend> CompareAndSwap<B> {
         }
     }
 
-    /// Applies requests by one load and one swap, and answers those that were applied. The others stay.
+    /// Applies requests by one load and one swap, and answers those that were applied. The others stay: all, if the key had no
+    /// value and has a blank now. Returns `false` if another process has changed the key between load and swap.
     async fn attempt(
         &self,
         key: &Key,
         turn: &mut Option<Turn<Shared<B>>>,
         requests: &mut Vec<Queued<KeyRequest>>,
-    ) -> Result<Attempt> {
-        let Some(deadline) = coalesce::prepare(key, requests) else { return Ok(Attempt::Applied) };
+    ) -> Result<bool> {
+        let Some(deadline) = coalesce::prepare(key, requests) else { return Ok(true) };
         let sent = self.clock().now();
         let (loaded, before) = coalesce::wait_for(turn, self.load(key, deadline)).await?;
         // Without those whose callers have given up meanwhile.
-        let Some(deadline) = coalesce::prepare(key, requests) else { return Ok(Attempt::Applied) };
+        let Some(deadline) = coalesce::prepare(key, requests) else { return Ok(true) };
         let at = store_clock(loaded.now);
         let all = requests.iter().map(|queued| &queued.request);
         let (after, outcomes) = record::apply_in_turn(before.as_ref(), at, all);
@@ -152,46 +143,33 @@ impl<B: Backend> CompareAndSwap<B> {
         // repeated acquire or refresh changes its count.
         let confirms = requests.iter().take(outcomes.len()).any(|queued| queued.request.is_of_operator());
         if let Some(after) = after.filter(|_| changed || confirms) {
-            // After a deletion the key has no value again, so that cannot be compared. A blank has a nonce.
-            let is_nothing = loaded.bytes.is_none();
-            let swap = if is_nothing { blank(key, loaded.now)? } else { self.swap(key, loaded, &after)? };
-            if !coalesce::wait_for(turn, self.0.backend.swap(swap, deadline)).await? {
-                return Ok(Attempt::Overtaken);
-            }
-            if is_nothing {
-                return Ok(Attempt::Blank);
+            let is_blank = loaded.bytes.is_none();
+            let swap = self.swap(key, loaded, &after)?;
+            let is_swapped = coalesce::wait_for(turn, self.0.backend.swap(swap, deadline)).await?;
+            if is_blank || !is_swapped {
+                return Ok(is_swapped);
             }
         }
         for (queued, outcome) in requests.drain(..outcomes.len()).zip(outcomes) {
             queued.answer(Ok(Applied { outcome, at: Some(at), changed, sent: Some(sent) }));
         }
-        Ok(Attempt::Applied)
+        Ok(true)
     }
 
-    /// The swap to this record.
+    /// The swap of what was loaded to this record, or of nothing to a blank: after a deletion the key has no value again, so
+    /// that cannot be compared. A blank has a nonce.
     fn swap(&self, key: &Key, Loaded { bytes, now }: Loaded, after: &Record) -> Result<Swap> {
-        let left = after.expires_at.since(store_clock(now).now);
+        let after = bytes.as_ref().map(|_| after);
+        let keep_for = |after: &Record| after.expires_at.since(store_clock(now).now).saturating_add(self.0.retention);
         Ok(Swap {
             key: key.clone(),
+            bytes: codec::encode(after)?,
             loaded: bytes,
-            bytes: codec::encode(Some(after))?,
             now,
             max_age: MAX_AGE,
-            keep_for: left.saturating_add(self.0.retention),
-            publish: codec::messages(after).map(|(caller, message)| (caller.handle, message)).collect(),
+            keep_for: after.map_or(BLANK_RETENTION, keep_for),
+            publish: after.into_iter().flat_map(codec::messages).map(|(to, message)| (to.handle, message)).collect(),
         })
-    }
-
-    /// Applies a batch to one key. Returns whether it was applied.
-    async fn apply_to_key(
-        &self,
-        key: &Key,
-        tokens: &[FencingToken],
-        batch: &BatchRequest,
-        deadline: Deadline,
-    ) -> Result<bool> {
-        let request = KeyRequest::Batch(tokens.to_vec(), batch.clone());
-        Ok(coalesce::apply(&self.0, key, request, deadline).await?.outcome != Outcome::Absent)
     }
 
     /// All records that can be read. A value that is not a record is left out.
@@ -204,19 +182,6 @@ impl<B: Backend> CompareAndSwap<B> {
         });
         Ok((records.collect(), store_clock(now)))
     }
-}
-
-/// The swap of nothing to a blank.
-fn blank(key: &Key, now: Duration) -> Result<Swap> {
-    Ok(Swap {
-        key: key.clone(),
-        loaded: None,
-        bytes: codec::encode(None)?,
-        now,
-        max_age: MAX_AGE,
-        keep_for: BLANK_RETENTION,
-        publish: Vec::new(),
-    })
 }
 
 /// The store's clocks at this time. The count of the hybrid clock is that of microseconds, so the clock itself moves it on.
@@ -266,18 +231,18 @@ impl<B: Backend> Store for CompareAndSwap<B> {
         let (store, leases, batch) = (self.clone(), leases.clone(), batch.clone());
         Box::pin(async move {
             let is_several = leases.len() > 1;
-            let (batch, mut leases) = (Arc::new(batch), leases.into_iter());
+            let mut leases = leases.into_iter();
             let (mut running, mut all, mut failed) = (JoinSet::new(), true, None);
             loop {
                 while running.len() < MAX_CONCURRENT
                     && let Some((key, tokens)) = leases.next()
                 {
-                    let (store, batch) = (store.clone(), Arc::clone(&batch));
-                    running.spawn(async move { store.apply_to_key(&key, &tokens, &batch, deadline).await });
+                    let (store, request) = (store.clone(), KeyRequest::Batch(tokens, batch.clone()));
+                    running.spawn(async move { coalesce::apply(&store.0, &key, request, deadline).await });
                 }
                 let Some(applied) = running.join_next().await else { break };
                 match applied {
-                    Ok(Ok(is_applied)) => all &= is_applied,
+                    Ok(Ok(Applied { outcome, .. })) => all &= outcome != Outcome::Absent,
                     // Only the request of this key alone reports a record that cannot be read.
                     Ok(Err(Error::Corrupt { .. } | Error::Invalid { .. })) if is_several => all = false,
                     Ok(Err(error)) => failed = Some(error),
