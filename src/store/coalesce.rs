@@ -79,14 +79,13 @@ pub(super) enum Join {
 }
 
 /// The queues of the keys that have a turn.
-#[derive(Debug)]
-pub(super) struct Coalescer<R>(Mutex<HashMap<Place, Queue<R>>>);
+pub(super) type Coalescer<R> = Mutex<HashMap<Place, Queue<R>>>;
 
 /// A queue is of a key and a runtime.
 type Place = (Id, Key);
 
 #[derive(Debug)]
-struct Queue<R> {
+pub(super) struct Queue<R> {
     waiting: VecDeque<Queued<R>>,
     /// Whether the last turn took requests that give back.
     gave_back: bool,
@@ -110,7 +109,7 @@ pub(super) struct Queued<R> {
 /// The right to send the next command of a key. Dropping it passes it on.
 pub(super) struct Turn<S: SendTogether> {
     sender: Arc<S>,
-    key: Key,
+    place: Place,
     runtime: Handle,
     /// How long it waits for an answer.
     patience: Duration,
@@ -222,17 +221,13 @@ pub(super) fn fail<R>(mut requests: Vec<Queued<R>>, error: Error) {
 }
 
 impl<R> Queued<R> {
-    /// Whether its caller still waits, and long enough for an answer.
-    fn is_awaited(&self) -> bool {
-        !self.answer.is_closed() && self.deadline.remaining() > self.min_remaining
-    }
-
     /// Returns it if its caller still waits, and long enough for an answer. Otherwise answers it.
     fn if_awaited(self, key: &Key) -> Option<Self> {
-        if self.is_awaited() {
+        let is_abandoned = self.answer.is_closed();
+        if !is_abandoned && self.deadline.remaining() > self.min_remaining {
             return Some(self);
         }
-        if !self.answer.is_closed() {
+        if !is_abandoned {
             let error = late_error(key, self.deadline, self.sent.get().is_some());
             self.answer(Err(error));
         }
@@ -245,16 +240,9 @@ impl<R> Queued<R> {
     }
 }
 
-impl<R> Default for Coalescer<R> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
-impl<R> Coalescer<R> {
-    fn queues(&self) -> MutexGuard<'_, HashMap<Place, Queue<R>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Locks the queues.
+fn lock<R>(queues: &Coalescer<R>) -> MutexGuard<'_, HashMap<Place, Queue<R>>> {
+    queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<R: Send + 'static> Queue<R> {
@@ -303,60 +291,53 @@ impl<R: Send + 'static> Queue<R> {
 impl<S: SendTogether> Turn<S> {
     /// Queues a request. Returns the turn if the key has none.
     fn first(sender: &Arc<S>, key: &Key, runtime: Handle, queued: Queued<S::Request>) -> Option<Self> {
-        let mut all = sender.coalescer().queues();
+        let mut all = lock(sender.coalescer());
         let place = (runtime.id(), key.clone());
         let has_turn = all.contains_key(&place);
-        let queue = all.entry(place).or_insert_with(|| Queue { waiting: VecDeque::new(), gave_back: false });
+        let queue = all.entry(place.clone()).or_insert_with(|| Queue { waiting: VecDeque::new(), gave_back: false });
         queue.waiting.push_back(queued);
         drop(all);
-        (!has_turn).then(|| {
-            let (sender, key) = (Arc::clone(sender), key.clone());
-            Self { sender, key, runtime, patience: S::PATIENCE, has_begun: true }
-        })
+        let sender = Arc::clone(sender);
+        (!has_turn).then(|| Self { sender, place, runtime, patience: S::PATIENCE, has_begun: true })
     }
 
     pub(super) fn key(&self) -> &Key {
-        &self.key
+        &self.place.1
     }
 
     /// Takes the requests that have come since and can be sent together with these.
     #[cfg_attr(not(feature = "compare-and-swap"), allow(dead_code, reason = "for stores that compare and swap"))]
     pub(super) fn take_more(&self, requests: &mut Vec<Queued<S::Request>>) {
-        if let Some(queue) = self.sender.coalescer().queues().get_mut(&self.place()) {
-            queue.take_more::<S>(&self.key, requests, true);
+        if let Some(queue) = lock(self.sender.coalescer()).get_mut(&self.place) {
+            queue.take_more::<S>(self.key(), requests, true);
         }
     }
 
     /// Puts these requests at the head of the queue. Each is then sent without others.
     #[cfg_attr(not(feature = "mongodb"), allow(dead_code, reason = "for the store on MongoDB"))]
     pub(super) fn put_back(&self, requests: Vec<Queued<S::Request>>) {
-        if let Some(queue) = self.sender.coalescer().queues().get_mut(&self.place()) {
+        if let Some(queue) = lock(self.sender.coalescer()).get_mut(&self.place) {
             for queued in requests.into_iter().rev() {
                 queue.waiting.push_front(Queued { is_alone: true, ..queued });
             }
         }
     }
-
-    fn place(&self) -> Place {
-        (self.runtime.id(), self.key.clone())
-    }
 }
 
 impl<S: SendTogether> Drop for Turn<S> {
     fn drop(&mut self) {
-        let mut queues = self.sender.coalescer().queues();
-        let place = self.place();
-        let queue = queues.get_mut(&place).filter(|_| self.has_begun);
-        let requests = queue.map(|queue| queue.take::<S>(&self.key)).unwrap_or_default();
-        let left = if requests.is_empty() { queues.remove(&place) } else { None };
+        let mut queues = lock(self.sender.coalescer());
+        let queue = queues.get_mut(&self.place).filter(|_| self.has_begun);
+        let requests = queue.map(|queue| queue.take::<S>(self.key())).unwrap_or_default();
+        let left = if requests.is_empty() { queues.remove(&self.place) } else { None };
         // Not under the lock: it wakes the callers that wait, and the task may be dropped at once.
         drop(queues);
         drop(left);
         if requests.is_empty() {
             return;
         }
-        let (sender, key, runtime) = (Arc::clone(&self.sender), self.key.clone(), self.runtime.clone());
-        let mut turn = Self { sender, key, runtime, patience: self.patience, has_begun: false };
+        let (sender, place, runtime) = (Arc::clone(&self.sender), self.place.clone(), self.runtime.clone());
+        let mut turn = Self { sender, place, runtime, patience: self.patience, has_begun: false };
         let sending = async move {
             turn.has_begun = true;
             Arc::clone(&turn.sender).send(turn, requests).await;
