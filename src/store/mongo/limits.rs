@@ -16,11 +16,6 @@ pub(super) fn deadline_after(time: Duration) -> Deadline {
     Deadline::after(Clock::Boot, time)
 }
 
-/// Half of the time until a deadline.
-pub(super) fn half_remaining(deadline: Deadline) -> Duration {
-    deadline.remaining().mul_f64(0.5)
-}
-
 /// Refuses a request that has less than this left.
 pub(super) fn ensure_remaining(deadline: Deadline, least: Duration) -> Result<()> {
     if deadline.remaining() < least {

@@ -11,13 +11,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{
-    command,
-    context::MongoContext,
-    limits::{ensure_remaining, half_remaining},
-    operation::Operation,
-    task,
-};
+use super::{command, context::MongoContext, limits::ensure_remaining, operation::Operation, task};
 use crate::{
     Clock, Deadline, Error, Key, Result,
     record::{Acquire, Outcome, Request},
@@ -102,7 +96,11 @@ async fn send(
         Ok(admitted) => admitted,
         Err(error) => return coalesce::fail(requests, error),
     };
-    send_hurried(&context, &key, &mut requests);
+    // Those with less than half of the longest time left are sent at once, each with a limit of its own at the server: a
+    // write that arrives after its caller has given up holds the key without a holder.
+    let half = latest.remaining().mul_f64(0.5);
+    let hurried = requests.extract_if(.., |queued| queued.deadline.remaining() < half).collect();
+    send_alone(&context, &key, None, hurried);
     let Some(deadline) = coalesce::prepare(&key, &mut requests) else { return };
     let sent = Clock::Boot.now();
     let batch: Vec<Request> = requests.iter().map(|queued| queued.request.clone()).collect();
@@ -144,15 +142,6 @@ fn send_alone(
         let sending: BoxFuture<()> = Box::pin(send(Arc::clone(context), key.clone(), None, vec![queued]));
         task::spawn(sending);
     }
-}
-
-/// Sends the requests with less than half of the longest time left at once, each with a limit of its own at the server: a
-/// write that arrives after its caller has given up holds the key without a holder.
-fn send_hurried(context: &Arc<MongoContext>, key: &Key, requests: &mut Vec<Queued<Request>>) {
-    let Some(latest) = coalesce::latest_deadline(requests) else { return };
-    let half = half_remaining(latest);
-    let hurried = requests.extract_if(.., |queued| queued.deadline.remaining() < half).collect();
-    send_alone(context, key, None, hurried);
 }
 
 /// Whether the outcome is the answer to the request. The server counts the free places before the grant, for all
