@@ -33,8 +33,11 @@
 //! 5. An idle record is kept for at least the longest ttl after its `expires_at`.
 //! 6. `read` is linearizable: it returns the effect of each write that was answered before the call. `now` reads the clock
 //!    that ends leases, at some time between the call and its answer.
-//! 7. An answer of `apply_batch` means that it is durable, as with `apply`. `true` comes from writes that changed each
-//!    record.
+//! 7. `apply_batch` applies a request to many leases, by keys: to all named leases of a key, or to none, as
+//!    [`record::apply_batch`](crate::record::apply_batch) does. It returns whether it was applied to all. `true` comes from
+//!    writes that changed each record. An answer means that it is durable. One key does not share the fate of another: a
+//!    record that cannot be read is an error only if the request names no other key. If a record cannot be written before
+//!    the [limit of the work](Deadline::work_limit), the answer is `false` or `Unavailable`.
 //! 8. `list` returns, of the holders at the time of the call, those that [`Filter::admits`], in the order of keys and
 //!    then of tokens. Each is as it was at some time between the call and its answer.
 //! 9. `delete_idle` deletes a record only if it has no holders and no waiters and has been idle for the retention. It
@@ -90,13 +93,7 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// Applies a request to the record of a key.
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>>;
 
-    /// Applies a request to many leases, for each key as [`record::apply_batch`](crate::record::apply_batch) does.
-    /// Returns whether it was applied to all of them. The store applies it to each key by itself, so if the answer is `false`,
-    /// it may have been applied to some keys.
-    ///
-    /// If a request that names several keys cannot be applied to one of them, that is no error: the other keys must not
-    /// share its fate. A request that names one key returns its error if the record cannot be read. If the record cannot be
-    /// written before the [limit of the work](Deadline::work_limit), a store may return `false` or `Unavailable`.
+    /// Applies a request to many leases. If the answer is `false` or an error, it may have been applied to some keys.
     fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>>;
 
     /// Reads the record of a key, linearizably.

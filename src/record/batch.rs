@@ -21,21 +21,19 @@ pub fn lease_refs(leases: impl IntoIterator<Item = (Key, FencingToken)>) -> Leas
     refs
 }
 
-/// A request for many leases. Each can be sent twice.
+/// A request for many leases. Each can be sent twice. The [contract of a store](crate::store) says how it is applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchRequest {
-    /// Releases them: for each key all named leases, or none if one of them has ended.
+    /// Releases them.
     Release,
-    /// Takes the key from them and notifies their holders: for each key all named leases, or none if one of them has
-    /// ended.
+    /// Takes the key from them and notifies their holders.
     Revoke {
         /// The operator.
         by: String,
         /// The reason.
         reason: String,
     },
-    /// Refreshes them: for each key all named leases, or none if one of them has ended. No lease ends sooner than
-    /// before, and each keeps its own grace.
+    /// Refreshes them. No lease ends sooner than before, and each keeps its own grace.
     Keep {
         /// How long they last from now without a further refresh, in milliseconds.
         ttl: u64,
