@@ -131,7 +131,7 @@ impl Mongoseal {
         let end = context.close();
         // If a runtime is not driven, its tasks do not end.
         context.wait_until(end.later_by(SHUTDOWN_MARGIN), context.tasks.wait()).await;
-        let unreleased = shared.shutdown_releases.take_unreleased();
+        let unreleased = shared.releases.take_unreleased();
         if unreleased > 0 {
             warn!(
                 leases = unreleased,
@@ -142,7 +142,7 @@ impl Mongoseal {
         // Without a runtime nothing is open that must be closed.
         if shared.siblings().is_over() && Handle::try_current().is_ok() {
             // Requests without an answer may be for many leases, and the store may be busy with them.
-            let until = shared.shutdown_releases.deadline_at(context, ANSWER_PART);
+            let until = shared.releases.deadline_at(context, ANSWER_PART);
             let deadline = Deadline::after(context.clock(), until.remaining().max(CLOSE_TIMEOUT));
             shared.siblings().closed.get_or_init(|| context.store.close(deadline)).await;
         }

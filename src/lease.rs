@@ -8,7 +8,6 @@ mod end;
 pub(crate) mod state_stream;
 #[cfg(feature = "mongodb")]
 pub(crate) mod transaction;
-mod transfer;
 pub(crate) mod watchdog;
 pub(crate) mod work;
 

@@ -9,9 +9,11 @@ use crate::{
     Deadline, Error, FencingToken, Group, IntoName, Key, LossCause, Mongoseal, Result,
     engine::{
         context::Context,
-        joint_release::GroupRelease,
+        end_action::EndAction,
         lease_shared::LeaseShared,
+        lease_state::LeaseState,
         notifier::Notifier,
+        release_batch::ReleaseBatch,
         retry::{self, Backoff},
     },
     record::{BatchRequest, Filter, HolderInfo, LeaseRefs, ListedLease, Request, lease_refs},
@@ -96,16 +98,20 @@ impl Mongoseal {
         let (expired, mut released) = split_expired(list_members(context, &selection, until).await?);
         let mut expired: HashSet<_> = expired.into_iter().map(|lease| lease.key).collect();
         released.reverse();
-        // Work in this process stops before another acquire is granted a key. If the release fails, each lease is
-        // released alone by its task.
-        let releasing = GroupRelease::default();
-        for lease in held_of(&self.shared.siblings().notifier, &released) {
-            lease.end_with_group(&releasing, LossCause::Revoked { by: by.clone(), reason: reason.clone() });
-        }
-        let revoke = BatchRequest::Revoke { by, reason };
-        // The tokens that are still listed are the ones that the batch has not released.
-        let repeated = apply_to_members(context, &selection, &released, &revoke, until, |_| true).await?;
-        releasing.finish();
+        let held = held_of(&self.shared.siblings().notifier, &released);
+        let revoke = BatchRequest::Revoke { by: by.clone(), reason: reason.clone() };
+        let (batch, mut repeated) = (Arc::new(ReleaseBatch::default()), None);
+        let revoked = async {
+            // Work in this process stops before another acquire is granted a key.
+            for lease in held {
+                let cause = LossCause::Revoked { by: by.clone(), reason: reason.clone() };
+                lease.end_with(EndAction::Jointly(Arc::clone(&batch)), &LeaseState::Lost { cause });
+            }
+            // The tokens that are still listed are the ones that the batch has not released.
+            repeated = apply_to_members(context, &selection, &released, &revoke, until, |_| true).await?;
+            Ok(())
+        };
+        batch.release_by(revoked).await?;
         if let Some(Repeated { lapsed, .. }) = repeated {
             expired.extend(lapsed.into_iter().map(|lease| lease.key));
             // A lease may have expired instead.

@@ -33,7 +33,7 @@ use crate::{
         lease_ids::InUse,
         lease_shared::{LeaseShared, Limits},
         lease_task::LeaseTask,
-        notifier::{HolderGuard, WaiterGuard, Wake},
+        notifier::{WaiterGuard, Wake},
         refresh::{self, Refreshing},
         retry::{self, Backoff},
         retry_policy::{Attempts, OnHeld},
@@ -110,9 +110,8 @@ impl AcquireTask {
         match self.obtain(&shared, &mut reply).instrument(span.clone()).await {
             Ok(lease) => {
                 self.report.granted(span, &lease);
-                let holder = (self.terms.caller.number, &lease);
-                let holder = HolderGuard::new(&shared.context, &shared.siblings().notifier, &shared.releases, holder);
-                let (held, task) = LeaseTask::start(shared, lease, (self.ttl, self.refreshing), self.in_use, holder);
+                let (held, task) =
+                    LeaseTask::start(shared, lease, (self.ttl, self.refreshing), self.in_use, self.terms.caller);
                 // If the caller is gone, this drops the lease, which releases it.
                 drop(reply.send(Ok(held)));
                 Some(task)
@@ -153,7 +152,7 @@ impl AcquireTask {
             () = reply.closed() => return Err(abandoned_error()),
             () = shared.context.closing.cancelled() => return Err(shut_down_error()),
             // A release of the key that has not ended would refuse this acquire.
-            () = shared.releases.wait_until_none(&self.key) => {}
+            () = shared.own_leases.wait_for_ends(&self.key) => {}
             () = give_up.passed() => {
                 return Err(Error::unavailable(format!(
                     "an earlier release of the key {:?} by this handle has not ended within the operation timeout: check that the store can be reached and that the runtime of the earlier lease runs, and retry",

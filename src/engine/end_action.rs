@@ -9,10 +9,7 @@ use tracing::Span;
 
 use crate::{
     FencingToken, LeaseId, LossCause,
-    engine::{
-        joint_release::{JointRelease, WithGroup},
-        lease_state::ReleaseOutcome,
-    },
+    engine::{lease_state::ReleaseOutcome, release_batch::ReleaseBatch},
 };
 
 /// What happens to a lease at the store. Without one it is released.
@@ -24,10 +21,8 @@ pub(crate) enum EndAction {
     Orphan,
     /// It is transferred to this lease id.
     Transfer(LeaseId),
-    /// One command releases it together with others.
-    Jointly(Arc<JointRelease>),
-    /// The release of its group, by this handle, releases it.
-    WithGroup(WithGroup),
+    /// One command releases it together with others. If the lease is lost, that is the release of its group by this handle.
+    Jointly(Arc<ReleaseBatch>),
     /// It completes this tick, in the same write, which the store keeps for this long.
     Complete(u64, Duration),
     /// It is released although its minimum hold is not over: no work has run under it.

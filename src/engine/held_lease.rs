@@ -8,9 +8,9 @@ use std::{
 use tokio::sync::oneshot;
 
 use crate::{
-    Error, LeaseId, LossCause, Result,
+    Error, Result,
     engine::{
-        end_action::{End, EndAction},
+        end_action::End,
         lease_shared::LeaseShared,
         lease_state::{LeaseState, ReleaseOutcome},
         shared::Shared,
@@ -38,24 +38,6 @@ impl HeldLease {
         &self.lease
     }
 
-    /// Ends the lease. Its task then releases it.
-    pub(crate) fn end(&self) {
-        self.shared.releases.begin(&self.lease.key, &self.lease.release);
-        self.lease.end(&LeaseState::Released);
-    }
-
-    /// Ends the lease. Its task then transfers it.
-    pub(crate) fn transfer(&self, to: LeaseId) {
-        self.lease.end_action.get_or_init(|| EndAction::Transfer(to));
-        self.lease.lose(LossCause::Transferred);
-    }
-
-    /// Ends the lease. Its task then does this at the store.
-    pub(crate) fn end_with(&self, action: EndAction) {
-        self.lease.end_action.get_or_init(|| action);
-        self.end();
-    }
-
     /// Waits until the task has ended the lease at the store, and returns what it did.
     pub(crate) async fn wait_for_end(&self) -> Result<End> {
         let released = self.released.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -80,6 +62,6 @@ impl HeldLease {
 
 impl Drop for HeldLease {
     fn drop(&mut self) {
-        self.end();
+        self.lease.end(&LeaseState::Released);
     }
 }

@@ -32,12 +32,11 @@ use crate::{
     engine::{
         command_queue::CommandQueue,
         end_action::EndAction,
-        joint_release::{GroupRelease, JointRelease},
         lease_state::LeaseState,
         observer::{HandleEvent, Observers},
-        pending_releases::ReleaseStage,
+        release_batch::{Member, ReleaseBatch},
     },
-    record::{LeaseSpec, lease_refs},
+    record::LeaseSpec,
 };
 
 /// A lease whose deadline is a thousand years on the clock or later has no expiry.
@@ -77,8 +76,6 @@ pub(crate) struct LeaseShared {
     held: Mutex<Held>,
     /// What happens to the lease at the store instead of a plain release.
     pub(crate) end_action: OnceLock<EndAction>,
-    /// The stage of its release, for which acquires of the same handle wait.
-    pub(crate) release: ReleaseStage,
     /// The commands to its task.
     pub(crate) commands: CommandQueue,
     /// Cancelled after the state has become `Lost` or `Released`.
@@ -158,7 +155,6 @@ impl LeaseShared {
             exclusive: AtomicBool::new(terms.limit <= 1),
             held: Mutex::new(held),
             end_action: OnceLock::new(),
-            release: ReleaseStage::default(),
             commands: CommandQueue::default(),
             ended: CancellationToken::new(),
         }
@@ -317,6 +313,12 @@ impl LeaseShared {
         self.end(&LeaseState::Lost { cause });
     }
 
+    /// Ends the lease. Its task then does this at the store, unless an earlier call has set what it does.
+    pub(crate) fn end_with(&self, action: EndAction, end: &LeaseState) {
+        self.end_action.get_or_init(|| action);
+        self.end(end);
+    }
+
     /// Ends the lease, unless it has ended. After the deadline an end by the holder counts as an expiry, even if the
     /// deadline was not seen to pass: the store keeps the key for the grace.
     pub(crate) fn end(&self, end: &LeaseState) {
@@ -410,10 +412,9 @@ impl LeaseShared {
         })
     }
 
-    /// Ends the lease with the release of its group.
-    pub(crate) fn end_with_group(&self, group: &GroupRelease, cause: LossCause) {
-        self.end_action.get_or_init(|| EndAction::WithGroup(group.subscribe()));
-        self.lose(cause);
+    /// The lease in a batch of releases.
+    pub(crate) fn member(&self) -> Member {
+        (self.key.clone(), self.token, self.ended.clone())
     }
 
     pub(crate) fn lost_error(&self, cause: LossCause) -> Error {
@@ -424,15 +425,10 @@ impl LeaseShared {
 /// Ends those of these leases that are held. The first of their tasks to run releases all of them.
 pub(crate) fn end_together<'a>(leases: impl IntoIterator<Item = &'a Arc<LeaseShared>>) {
     let leases: Vec<_> = leases.into_iter().filter(|lease| lease.is_valid()).collect();
-    let release = Arc::new(JointRelease::new(lease_refs(leases.iter().map(|lease| (lease.key.clone(), lease.token)))));
-    // A single lease is released like any other.
-    for lease in leases.iter().filter(|_| leases.len() > 1) {
-        lease.end_action.get_or_init(|| EndAction::Jointly(Arc::clone(&release)));
+    let batch = ReleaseBatch::of(leases.iter().map(|lease| lease.member()).collect());
+    for lease in leases {
+        lease.end_with(EndAction::Jointly(Arc::clone(&batch)), &LeaseState::Released);
     }
-    for lease in &leases {
-        lease.end(&LeaseState::Released);
-    }
-    release.ended.cancel();
 }
 
 impl fmt::Debug for LeaseShared {

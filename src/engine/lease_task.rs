@@ -6,7 +6,6 @@
 //! confirmation counts: the new deadline is the ttl after that attempt was sent.
 
 mod attempt;
-mod end;
 
 use std::{future::pending, pin::Pin, sync::Arc, time::Duration};
 
@@ -14,7 +13,7 @@ use tokio::sync::oneshot;
 
 use self::attempt::{RefreshRound, Reply};
 use crate::{
-    LossCause, Metadata, Result, Ttl,
+    AcquireId, HybridTime, LossCause, Metadata, Result, Ttl,
     engine::{
         command_queue::{Command, SingleAttempt},
         context::Context,
@@ -23,7 +22,6 @@ use crate::{
         in_flight,
         lease_ids::InUse,
         lease_shared::LeaseShared,
-        notifier::HolderGuard,
         refresh::Refreshing,
         refresh_schedule::{ScheduleSpec, Slot},
         release,
@@ -55,7 +53,7 @@ pub(crate) struct LeaseTask {
     /// The refresh for the holder that is under way, and how many there were.
     round: Option<Box<RefreshRound>>,
     rounds: u32,
-    holder: HolderGuard,
+    registration: Registration,
     shared: Arc<Shared>,
     in_use: InUse,
     released: oneshot::Sender<Result<End>>,
@@ -73,6 +71,32 @@ enum Placed {
     },
 }
 
+/// A lease whose task has not ended: its handle notifies it of a revocation, and makes acquires of its key wait for its
+/// release. Ends the lease when a runtime that shuts down drops the task.
+struct Registration {
+    shared: Arc<Shared>,
+    lease: Arc<LeaseShared>,
+    caller: AcquireId,
+}
+
+impl Registration {
+    fn begin(shared: &Arc<Shared>, lease: &Arc<LeaseShared>, caller: AcquireId) -> Self {
+        shared.siblings().notifier.add_holder(caller.number, lease);
+        shared.own_leases.add(lease);
+        Self { shared: Arc::clone(shared), lease: Arc::clone(lease), caller }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let Self { shared, lease, caller } = self;
+        lease.lose(LossCause::ShutDown);
+        lease.commands.end();
+        shared.siblings().notifier.remove_holder(&shared.context, caller.number);
+        shared.own_leases.remove(lease);
+    }
+}
+
 /// What wakes the task.
 enum Wakeup {
     Command(Command),
@@ -81,13 +105,13 @@ enum Wakeup {
 }
 
 impl LeaseTask {
-    /// Creates the holder's side of a lease and the task.
+    /// Creates the holder's side of a lease and the task. `caller`: the acquire by which the store knows the holder.
     pub(crate) fn start(
         shared: Arc<Shared>,
         lease: Arc<LeaseShared>,
         (ttl, refreshing): (Ttl, Refreshing),
         in_use: InUse,
-        holder: HolderGuard,
+        caller: AcquireId,
     ) -> (HeldLease, Box<Self>) {
         let (released, done) = oneshot::channel();
         let held = HeldLease::new(Arc::clone(&shared), Arc::clone(&lease), done);
@@ -99,6 +123,7 @@ impl LeaseTask {
         let sent = lease.deadline().saturating_sub(shared.context.settings.validity(ttl)).min(now);
         let due_at = refreshing.due_after(ttl, sent);
         let time = listen_at.min(due_at).min(lease.deadline());
+        let registration = Registration::begin(&shared, &lease, caller);
         let task = Self {
             lease,
             ttl,
@@ -111,7 +136,7 @@ impl LeaseTask {
             permitted: None,
             round: None,
             rounds: 0,
-            holder,
+            registration,
             shared,
             in_use,
             released,
@@ -125,6 +150,11 @@ impl LeaseTask {
 
     fn now(&self) -> Duration {
         self.context().clock().now()
+    }
+
+    /// Starts a listener if there is none, for what happens after `tick`, the tick of the last answer.
+    fn listen_since(&self, tick: HybridTime) {
+        self.shared.siblings().notifier.listen(self.context(), tick);
     }
 
     /// When the lease is due after a refresh that was sent at `sent`.
@@ -154,8 +184,6 @@ impl LeaseTask {
     ///
     /// A future is as large as the largest that it ever awaits. So short-lived futures are boxed, here and in `AcquireTask`.
     pub(crate) async fn run(&mut self) {
-        // A runtime that shuts down drops this task here.
-        let _ended = end::LeaseTaskEnd(Arc::clone(&self.lease));
         loop {
             let sleep = self.wake_at().map(|at| Box::pin(self.context().clock().sleep_until(at)));
             let takes_refresh = self.round.is_none();
@@ -207,7 +235,7 @@ impl LeaseTask {
             return;
         }
         if self.listen_at.is_some_and(|at| at <= now) {
-            self.holder.listen_since(self.lease.tick);
+            self.listen_since(self.lease.tick);
             self.listen_at = None;
             if let Placed::At(slot) = &self.slot {
                 slot.note_listened();
@@ -224,10 +252,11 @@ impl LeaseTask {
 
     /// Acts at the store on the end of the lease, and replies.
     pub(crate) async fn end(self: Box<Self>) {
-        let Self { lease, slot, holder, shared, in_use, released, .. } = *self;
+        let Self { lease, slot, registration, shared, in_use, released, .. } = *self;
         drop(slot);
-        let end = release::run(&shared.context, &shared.shutdown_releases, &lease, holder.caller()).await;
-        drop(holder);
+        lease.commands.end();
+        let end = release::run(&shared, &lease, registration.caller).await;
+        drop(registration);
         // A caller that learns of the end may use the lease id at once.
         drop(in_use);
         drop(released.send(end));

@@ -18,11 +18,8 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tracing::{debug, warn};
 
 use crate::{
-    AcquireId, Error, FencingToken, HandleId, HybridTime, Result,
-    engine::{
-        context::Context, lease_shared::LeaseShared, observer::HandleEvent, pending_releases::PendingReleases,
-        retry::Backoff,
-    },
+    Error, FencingToken, HandleId, HybridTime, Result,
+    engine::{context::Context, lease_shared::LeaseShared, observer::HandleEvent, retry::Backoff},
     record::StoreTime,
     store::Notification,
 };
@@ -135,48 +132,6 @@ impl Drop for WaiterGuard {
     }
 }
 
-/// A holder of a handle, until this is dropped.
-#[derive(Debug)]
-pub(crate) struct HolderGuard {
-    context: Arc<Context>,
-    notifier: Arc<Notifier>,
-    releases: Arc<PendingReleases>,
-    number: u64,
-}
-
-impl HolderGuard {
-    pub(crate) fn new(
-        context: &Arc<Context>,
-        notifier: &Arc<Notifier>,
-        releases: &Arc<PendingReleases>,
-        (number, lease): (u64, &Arc<LeaseShared>),
-    ) -> Self {
-        notifier.state().holding.insert(number, Arc::clone(lease));
-        let (context, notifier, releases) = (Arc::clone(context), Arc::clone(notifier), Arc::clone(releases));
-        Self { context, notifier, releases, number }
-    }
-
-    /// The acquire of the lease.
-    pub(crate) fn caller(&self) -> AcquireId {
-        AcquireId { handle: self.notifier.handle, number: self.number }
-    }
-
-    /// Starts a listener if there is none, for what happens after `tick`, the tick of the last answer.
-    pub(crate) fn listen_since(&self, tick: HybridTime) {
-        self.notifier.listen(&self.context, tick);
-    }
-}
-
-impl Drop for HolderGuard {
-    fn drop(&mut self) {
-        let mut lease = None;
-        self.notifier.leave(&self.context, |state| lease = state.holding.remove(&self.number));
-        if let Some(lease) = lease {
-            self.releases.end(&lease.key, &lease.release);
-        }
-    }
-}
-
 impl NotifierState {
     /// Whether the listener has shown no sign of life for too long.
     fn is_silent(&self, now: Duration) -> bool {
@@ -194,6 +149,15 @@ impl Notifier {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Adds a holder, by the number of its acquire.
+    pub(crate) fn add_holder(&self, number: u64, lease: &Arc<LeaseShared>) {
+        self.state().holding.insert(number, Arc::clone(lease));
+    }
+
+    pub(crate) fn remove_holder(&self, context: &Context, number: u64) {
+        self.leave(context, |state| drop(state.holding.remove(&number)));
+    }
+
     /// Removes a waiter or a holder.
     fn leave(&self, context: &Context, leave: impl FnOnce(&mut NotifierState)) {
         let now = context.clock().now();
@@ -202,8 +166,9 @@ impl Notifier {
         state.idle_since = now;
     }
 
-    /// Starts a listener if there is none. Returns whether what happens after `tick` is notified.
-    fn listen(self: &Arc<Self>, context: &Arc<Context>, tick: HybridTime) -> bool {
+    /// Starts a listener if there is none. Returns whether what happens after `tick`, the tick of the last answer, is
+    /// notified.
+    pub(crate) fn listen(self: &Arc<Self>, context: &Arc<Context>, tick: HybridTime) -> bool {
         let now = context.clock().now();
         let mut state = self.state();
         if !context.store.capabilities().notifications {

@@ -1,44 +1,48 @@
-//! Acts at the store on a lease that has ended in this process: releases it, transfers it, or leaves it to its ttl.
+//! Acts at the store on a lease that has ended in this process: releases it, transfers it, completes its tick, or leaves it
+//! to its ttl.
 //!
-//! Invariant: each request can be sent twice with the effect of once.
+//! Mechanism: the task of the lease calls [`run`] after the lease has ended. What happens depends on the cause of the end
+//! and on the [`EndAction`] that the holder has set.
+//!
+//! Invariants:
+//! - Each request can be sent twice with the effect of once.
+//! - A tick counts as completed only if a write of this lease says so. An answer that wrote nothing can come from a deposed
+//!   primary, so a linearizable read follows it.
 
-use std::{mem, sync::Arc};
+use std::{mem, time::Duration};
 
 use tracing::{Instrument, debug, warn};
 
 use crate::{
     AcquireId, Deadline, Error, FencingToken, LeaseId, LossCause, Result,
     engine::{
-        completion,
-        confirm::{confirm_loss, stale_error},
+        confirm::{confirm_loss, loss_of, stale_error},
         context::Context,
         end_action::{End, EndAction},
         lease_shared::LeaseShared,
         lease_state::ReleaseOutcome,
         observer::HandleEvent,
+        release_batch::{BATCH_PART, BatchOutcome},
         retry::{self, Limit},
-        shutdown_release::{BatchOutcome, ShutdownReleases},
+        shared::Shared,
     },
     record::{self, Outcome, Request},
     spans,
+    types::ttl,
 };
 
-/// The part of the operation timeout that a shutdown keeps for the releases after the work: the time that it gives a batch.
+/// The part of the operation timeout that a shutdown keeps for the releases after the work.
 const RELEASE_PART: f64 = 0.2;
 
 /// Acts at the store on a lease that has ended, and returns what it did. Its span is that of a release, and ends before
 /// the caller has the answer.
-pub(crate) async fn run(
-    context: &Arc<Context>,
-    at_shutdown: &Arc<ShutdownReleases>,
-    lease: &LeaseShared,
-    caller: AcquireId,
-) -> Result<End> {
+pub(crate) async fn run(shared: &Shared, lease: &LeaseShared, caller: AcquireId) -> Result<End> {
+    let context = &*shared.context;
     let began = context.clock().now();
     let waiting = lease.end_action.get().and_then(EndAction::take_caller_span);
     let span = spans::release(waiting.as_deref(), &lease.key, lease.token);
     drop(waiting);
-    let end = finish(context, at_shutdown, lease, caller).instrument(span.clone()).await;
+    let end = finish(shared, lease, caller).instrument(span.clone()).await;
     span.record("outcome", end.as_ref().map_or_else(Error::kind, End::word));
     if !matches!(end, Ok(End::Orphaned)) {
         context.settings.observers.emit(|| HandleEvent::ReleaseFinished {
@@ -49,18 +53,18 @@ pub(crate) async fn run(
         });
     }
     if let Err(error) = &end {
-        span.in_scope(|| report_failure(at_shutdown, lease, error));
+        span.in_scope(|| report_failure(shared, lease, error));
     }
     end
 }
 
 /// Records the error of a lease that was not released.
-fn report_failure(at_shutdown: &ShutdownReleases, lease: &LeaseShared, error: &Error) {
+fn report_failure(shared: &Shared, lease: &LeaseShared, error: &Error) {
     let error: &(dyn std::error::Error + 'static) = error;
     let (key, token) = (&lease.key, lease.token);
     if lease.loss() == Some(LossCause::ShutDown) {
         // The shutdown warns once for all of them.
-        at_shutdown.note_unreleased();
+        shared.releases.note_unreleased();
         debug!(%key, %token, error, "not released");
     } else if matches!(lease.end_action.get(), Some(EndAction::Transfer(_))) {
         warn!(%key, %token, error, "the lease could not be transferred: see the error, and inspect the key for its holder");
@@ -69,31 +73,12 @@ fn report_failure(at_shutdown: &ShutdownReleases, lease: &LeaseShared, error: &E
     }
 }
 
-async fn finish(
-    context: &Arc<Context>,
-    at_shutdown: &Arc<ShutdownReleases>,
-    lease: &LeaseShared,
-    caller: AcquireId,
-) -> Result<End> {
+async fn finish(shared: &Shared, lease: &LeaseShared, caller: AcquireId) -> Result<End> {
+    let context = &*shared.context;
+    let until = context.operation_deadline();
     match (lease.loss(), lease.end_action.get()) {
-        (Some(LossCause::Transferred), Some(EndAction::Transfer(to))) => {
-            let given = transfer(context, lease, *to).await;
-            if matches!(given, Err(Error::Invalid { .. })) {
-                // No process holds the lease now, and it may have no expiry.
-                drop(release(context, lease, context.operation_deadline(), false).await);
-            }
-            given.map(End::Transferred)
-        }
-        (Some(cause), Some(EndAction::WithGroup(group))) if cause != LossCause::ShutDown => {
-            if !group.wait(context).await {
-                drop(release(context, lease, context.operation_deadline(), true).await);
-            }
-            Ok(End::Released(ReleaseOutcome::AlreadyLost { cause }))
-        }
-        (Some(cause), _) if cause != LossCause::ShutDown => Ok(End::Released(ReleaseOutcome::AlreadyLost { cause })),
         (Some(LossCause::ShutDown), _) if lease.is_at_work() => {
             let reserve = context.settings.operation_timeout.mul_f64(RELEASE_PART);
-            let until = context.operation_deadline();
             if context.wait_until(until.sooner_by(reserve), lease.work_ended()).await.is_none() {
                 return Err(Error::unavailable(
                     "the work under the lease has not ended since the shutdown, so the lease is not released: end the work when its lease ends, or raise `operation_timeout`",
@@ -102,36 +87,60 @@ async fn finish(
             release(context, lease, until, false).await.map(End::Released)
         }
         (Some(LossCause::ShutDown), _) => {
-            let (sent_before, until) = match at_shutdown.release(context, lease).await {
-                BatchOutcome::Released => return Ok(End::Released(ReleaseOutcome::Released)),
-                BatchOutcome::Single { was_sent, until } => (was_sent, until),
-                BatchOutcome::OutOfTime => {
-                    return Err(Error::unavailable(
-                        "the shutdown had no time left to release the lease, which ends with its ttl, or by a revocation if it has no expiry: raise `operation_timeout`",
-                    ));
-                }
-            };
-            release(context, lease, until, sent_before).await.map(End::Released)
+            let outcome = shared.releases.release(context, lease.member()).await;
+            let until = shared.releases.deadline_at(context, BATCH_PART);
+            if outcome == BatchOutcome::Unsent && until.has_passed() {
+                return Err(Error::unavailable(
+                    "the shutdown had no time left to release the lease, which ends with its ttl, or by a revocation if it has no expiry: raise `operation_timeout`",
+                ));
+            }
+            release_after(outcome, context, lease, until).await
         }
+        (Some(LossCause::Transferred), Some(EndAction::Transfer(to))) => {
+            let given = transfer(context, lease, *to).await;
+            if matches!(given, Err(Error::Invalid { .. })) {
+                // No process holds the lease now, and it may have no expiry.
+                drop(release(context, lease, context.operation_deadline(), false).await);
+            }
+            given.map(End::Transferred)
+        }
+        (Some(cause), Some(EndAction::Jointly(group))) => {
+            let outcome = tokio::select! {
+                biased;
+                outcome = group.release(context, until) => outcome,
+                // The caller may not poll the call that releases the group.
+                () = context.closing.cancelled() => BatchOutcome::Unconfirmed,
+                () = until.passed() => BatchOutcome::Unconfirmed,
+            };
+            drop(release_after(outcome, context, lease, context.operation_deadline()).await);
+            Ok(End::Released(ReleaseOutcome::AlreadyLost { cause }))
+        }
+        (Some(cause), _) => Ok(End::Released(ReleaseOutcome::AlreadyLost { cause })),
         (None, Some(EndAction::Complete(tick, keep))) => {
-            completion::complete(context, lease, *tick, *keep).await?;
-            Ok(End::Completed)
+            complete(context, lease, *tick, *keep).await.map(|()| End::Completed)
         }
         (None, Some(EndAction::TakeBack)) => {
             let request = Request::Leave(record::Leave { lease: lease.id, caller });
-            send(context, lease, context.operation_deadline(), false, request).await.map(End::Released)
+            send(context, lease, until, false, request).await.map(End::Released)
         }
         (None, Some(EndAction::Orphan)) => Ok(End::Orphaned),
-        (None, Some(EndAction::Jointly(others))) => {
-            let until = context.operation_deadline();
-            if others.run(context, until.or_after(context.settings.attempt)).await {
-                Ok(End::Released(ReleaseOutcome::Released))
-            } else {
-                release(context, lease, until, true).await.map(End::Released)
-            }
+        (None, Some(EndAction::Jointly(batch))) => {
+            let outcome = batch.release(context, until.or_after(context.settings.attempt)).await;
+            release_after(outcome, context, lease, until).await
         }
-        _ => release(context, lease, context.operation_deadline(), false).await.map(End::Released),
+        (None, Some(EndAction::Release(_) | EndAction::Transfer(_)) | None) => {
+            release(context, lease, until, false).await.map(End::Released)
+        }
     }
+}
+
+/// Releases a lease alone, unless its batch has released it.
+async fn release_after(outcome: BatchOutcome, context: &Context, lease: &LeaseShared, until: Deadline) -> Result<End> {
+    let released = match outcome {
+        BatchOutcome::Released => ReleaseOutcome::Released,
+        _ => release(context, lease, until, outcome == BatchOutcome::Unconfirmed).await?,
+    };
+    Ok(End::Released(released))
 }
 
 /// Releases a lease that this process has ended. `sent_before`: a release may have been sent already.
@@ -202,4 +211,47 @@ async fn transfer(context: &Context, lease: &LeaseShared, to: LeaseId) -> Result
         },
     );
     transferred.await
+}
+
+/// Completes a tick and releases the lease, in one write. The lease may have expired, if the key was not granted since.
+///
+/// The store keeps the completed tick for `keep`, or for its retention if that is longer.
+pub(crate) async fn complete(context: &Context, lease: &LeaseShared, tick: u64, keep: Duration) -> Result<()> {
+    let keep = ttl::millis(keep.saturating_sub(context.store.retention()));
+    let mut sent_before = false;
+    let (until, limit) = (context.operation_deadline(), Limit::growing(context.settings.attempt));
+    retry::until_definite(until, limit, |deadline| {
+        let sent_before = mem::replace(&mut sent_before, true);
+        async move {
+            let by = context.settings.owner.as_str().to_owned();
+            let request = Request::Complete(record::Complete { lease: lease.id, token: lease.token, tick, by, keep });
+            let applied = context.store.apply(&lease.key, request, deadline).await?;
+            match applied.outcome {
+                Outcome::Completed if applied.changed => return Ok(Ok(())),
+                Outcome::Completed | Outcome::Absent => {}
+                outcome => {
+                    return Err(Error::invalid(format!(
+                        "the store answered a completion with {outcome:?}: report this bug of the store"
+                    )));
+                }
+            }
+            let read = context.store.read(&lease.key, deadline).await?;
+            let done = read.as_ref().and_then(|read| read.record.done.as_ref());
+            if done.is_some_and(|done| done.token == lease.token) {
+                return Ok(Ok(()));
+            }
+            match loss_of(lease, read.as_ref()) {
+                None => Err(stale_error()),
+                // A later lease may have completed its own tick over that of this lease.
+                Some(LossCause::TakenOver { token }) if sent_before => Ok(Err(Error::unavailable(format!(
+                    "it is unknown whether the tick {tick} of {:?} was completed: no answer came before the key was granted again, with token {token}: inspect the key for its last completed tick",
+                    lease.key
+                )))),
+                Some(cause) => Err(lease.lost_error(cause)),
+            }
+        }
+    })
+    .await??;
+    debug!(key = %lease.key, token = %lease.token, tick, "completed");
+    Ok(())
 }

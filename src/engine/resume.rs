@@ -21,7 +21,6 @@ use crate::{
         lease_ids::InUse,
         lease_shared::{LeaseShared, Limits},
         lease_task::LeaseTask,
-        notifier::HolderGuard,
         observer::HandleEvent,
         refresh::{self, Confirmed, Refreshing},
         retry::{self, Limit},
@@ -73,9 +72,7 @@ pub(crate) async fn resume(shared: &Arc<Shared>, spec: ResumeSpec) -> Result<Hel
     context.ensure_open()?;
     let (key, token) = (&lease.key, lease.token);
     lease.observe(&context.settings.observers, false, HandleEvent::Resumed { key, token });
-    let holder = (caller.number, &lease);
-    let holder = HolderGuard::new(context, &shared.siblings().notifier, &shared.releases, holder);
-    let (held, mut task) = LeaseTask::start(Arc::clone(shared), lease, (ttl, refreshing), in_use, holder);
+    let (held, mut task) = LeaseTask::start(Arc::clone(shared), lease, (ttl, refreshing), in_use, caller);
     let run = async move {
         task.run().await;
         Box::pin(task.end()).await;

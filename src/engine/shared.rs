@@ -6,11 +6,11 @@ use crate::{
     Result,
     engine::{
         context::{Context, shut_down_error},
+        own_leases::OwnLeases,
         owned_runtime::DedicatedThread,
-        pending_releases::PendingReleases,
         refresh_schedule::Schedules,
+        release_batch::ReleaseQueue,
         settings::Settings,
-        shutdown_release::ShutdownReleases,
         siblings::{Membership, Siblings},
     },
     store::{Store, pool::RefreshPermits},
@@ -21,10 +21,10 @@ use crate::{
 pub(crate) struct Shared {
     pub(crate) context: Arc<Context>,
     membership: Membership,
-    /// The releases for which acquires of the same key wait.
-    pub(crate) releases: Arc<PendingReleases>,
+    /// The leases whose tasks have not ended.
+    pub(crate) own_leases: OwnLeases,
     /// The releases of the shutdown.
-    pub(crate) shutdown_releases: Arc<ShutdownReleases>,
+    pub(crate) releases: ReleaseQueue,
     /// When leases are refreshed, and in which parts.
     pub(crate) schedules: Arc<Schedules>,
 }
@@ -71,8 +71,8 @@ impl Shared {
         Ok(Arc::new(Self {
             context,
             membership,
-            releases: Arc::default(),
-            shutdown_releases: Arc::default(),
+            own_leases: OwnLeases::default(),
+            releases: ReleaseQueue::new(),
             schedules,
         }))
     }

@@ -162,7 +162,7 @@ impl LeaseTask {
         }
         // Listens again if the listener has failed since.
         if self.listen_at.is_none() {
-            self.holder.listen_since(tick);
+            self.listen_since(tick);
         }
         if let Some(command) = command {
             drop(command.reply.send(Ok(())));
