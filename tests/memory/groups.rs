@@ -365,3 +365,35 @@ async fn a_release_of_a_group_ends_with_the_operation_timeout_whatever_it_has_to
     drop(releasing.await.unwrap());
     assert!(began.elapsed() <= secs(10), "{:?}", began.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_waits_for_the_release_of_the_group_of_a_lease_of_its_own_handle() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let lease = member(&seal, "a").await;
+    store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::Delay(millis(500))));
+    let release = tokio::spawn({
+        let seal = seal.clone();
+        async move { seal.release_group("g").await }
+    });
+    lease.cancelled().await;
+    let began = store.records.clock().now();
+    let next = seal.acquire("a").await.unwrap();
+    assert_eq!(store.records.clock().now().saturating_sub(began), millis(500));
+    assert!(next.token() > lease.token());
+    assert_eq!(release.await.unwrap().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_of_a_group_that_is_dropped_half_way_releases_each_lease_here_by_itself() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let held = [member(&seal, "a").await, member(&seal, "b").await];
+    store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::Hang));
+    let release = tokio::time::timeout(millis(100), seal.release_group("g"));
+    assert!(release.await.is_err());
+    for lease in &held {
+        assert!(!lease.is_valid());
+        store.seal().acquire(lease.key().as_str()).wait(secs(1)).await.unwrap().release().await.unwrap();
+    }
+}
