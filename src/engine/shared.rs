@@ -1,6 +1,6 @@
 //! The state that a handle and its leases share.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{
     Result,
@@ -20,7 +20,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) context: Arc<Context>,
-    membership: Membership,
+    siblings: Arc<Siblings>,
+    /// `None`: the handle was shut down.
+    membership: Mutex<Option<Arc<Membership>>>,
     /// The leases whose tasks have not ended.
     pub(crate) own_leases: OwnLeases,
     /// The releases of the shutdown.
@@ -37,28 +39,27 @@ impl Shared {
         thread: Option<Arc<DedicatedThread>>,
     ) -> Result<Arc<Self>> {
         let permits = Arc::new(RefreshPermits::new(settings.pool));
-        Self::with_membership(Siblings::begin(store, permits, thread), settings)
+        Self::of(Siblings::begin(store, permits, thread), settings)
     }
 
     /// For a sibling on the same records.
     pub(crate) fn sibling(&self, settings: Settings) -> Result<Arc<Self>> {
-        Self::with_membership(self.join()?, settings)
+        Self::of((Arc::clone(&self.siblings), self.join()?), settings)
     }
 
     /// For a sibling on other records.
     pub(crate) fn sibling_on(&self, store: Arc<dyn Store>, settings: Settings) -> Result<Arc<Self>> {
         // Fails if all siblings were shut down.
         drop(self.join()?);
-        let Siblings { refresh_permits, thread, .. } = self.siblings();
-        Self::with_membership(Siblings::begin(store, Arc::clone(refresh_permits), thread.clone()), settings)
+        let Siblings { refresh_permits, thread, .. } = &*self.siblings;
+        Self::of(Siblings::begin(store, Arc::clone(refresh_permits), thread.clone()), settings)
     }
 
-    fn join(&self) -> Result<Membership> {
-        self.membership.join().ok_or_else(shut_down_error)
+    fn join(&self) -> Result<Arc<Membership>> {
+        self.siblings.join().ok_or_else(shut_down_error)
     }
 
-    fn with_membership(membership: Membership, settings: Settings) -> Result<Arc<Self>> {
-        let siblings = membership.siblings();
+    fn of((siblings, membership): (Arc<Siblings>, Arc<Membership>), settings: Settings) -> Result<Arc<Self>> {
         let ttl = settings.ttl.duration();
         settings.check_ttl(ttl, settings.grace_for(ttl))?;
         let (store, is_prepared) = (Arc::clone(&siblings.store), Arc::clone(&siblings.is_prepared));
@@ -70,7 +71,8 @@ impl Shared {
         ));
         Ok(Arc::new(Self {
             context,
-            membership,
+            siblings,
+            membership: Mutex::new(Some(membership)),
             own_leases: OwnLeases::default(),
             releases: ReleaseQueue::new(),
             schedules,
@@ -79,11 +81,11 @@ impl Shared {
 
     /// The state that the handle shares with its siblings.
     pub(crate) fn siblings(&self) -> &Siblings {
-        self.membership.siblings()
+        &self.siblings
     }
 
     /// Leaves the siblings, because the handle is shut down.
     pub(crate) fn leave(&self) {
-        self.membership.leave();
+        drop(self.membership.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }

@@ -3,13 +3,13 @@
 //! Purpose: many handles on one collection, such as one for each tenant, need one client and one change stream.
 //!
 //! Mechanism: for the store, siblings are one handle. Their acquires share one numbering, so one listener wakes the
-//! waiters and holders of all.
+//! waiters and holders of all. Each handle has a [`Membership`] until it is shut down or dropped.
 //!
 //! Invariants: no two acquires of siblings have the same number. The last sibling that is shut down closes the store.
 
 use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    Arc, Weak,
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use tokio::sync::OnceCell;
@@ -28,8 +28,8 @@ pub(crate) struct Siblings {
     id: HandleId,
     /// How many acquires there were.
     acquires: AtomicU64,
-    /// How many of the handles are not shut down.
-    open: AtomicUsize,
+    /// That of the handles that are not shut down.
+    membership: Weak<Membership>,
     /// Set when the store was closed for these handles.
     pub(crate) closed: OnceCell<()>,
     /// Whether the store was checked.
@@ -44,26 +44,23 @@ pub(crate) struct Siblings {
     pub(crate) thread: Option<Arc<DedicatedThread>>,
 }
 
-/// A handle's membership among siblings. Ends at its shutdown or when this is dropped.
+/// What each sibling that is not shut down owns a part of.
 #[derive(Debug)]
-pub(crate) struct Membership {
-    siblings: Arc<Siblings>,
-    has_left: AtomicBool,
-}
+pub(crate) struct Membership;
 
 impl Siblings {
-    /// For a first handle.
+    /// For a first handle, which has the membership.
     pub(crate) fn begin(
         store: Arc<dyn Store>,
         refresh_permits: Arc<RefreshPermits>,
         thread: Option<Arc<DedicatedThread>>,
-    ) -> Membership {
-        let id = store.handle_id();
+    ) -> (Arc<Self>, Arc<Membership>) {
+        let (id, membership) = (store.handle_id(), Arc::new(Membership));
         let siblings = Self {
             id,
             store,
             acquires: AtomicU64::new(0),
-            open: AtomicUsize::new(1),
+            membership: Arc::downgrade(&membership),
             closed: OnceCell::new(),
             is_prepared: Arc::default(),
             lease_ids: Arc::default(),
@@ -71,7 +68,12 @@ impl Siblings {
             refresh_permits,
             thread,
         };
-        Membership { siblings: Arc::new(siblings), has_left: AtomicBool::new(false) }
+        (Arc::new(siblings), membership)
+    }
+
+    /// The membership of another handle. `None`: all siblings were shut down.
+    pub(crate) fn join(&self) -> Option<Arc<Membership>> {
+        self.membership.upgrade()
     }
 
     /// The id of the next acquire.
@@ -81,32 +83,6 @@ impl Siblings {
 
     /// Whether all siblings were shut down.
     pub(crate) fn is_over(&self) -> bool {
-        self.open.load(Ordering::Acquire) == 0
-    }
-}
-
-impl Membership {
-    pub(crate) fn siblings(&self) -> &Siblings {
-        &self.siblings
-    }
-
-    /// Adds another handle. `None`: all siblings were shut down.
-    pub(crate) fn join(&self) -> Option<Self> {
-        let joined = |open: usize| (open > 0).then(|| open.saturating_add(1));
-        self.siblings.open.fetch_update(Ordering::AcqRel, Ordering::Acquire, joined).ok()?;
-        Some(Self { siblings: Arc::clone(&self.siblings), has_left: AtomicBool::new(false) })
-    }
-
-    /// Ends the membership, once.
-    pub(crate) fn leave(&self) {
-        if !self.has_left.swap(true, Ordering::AcqRel) {
-            self.siblings.open.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
-}
-
-impl Drop for Membership {
-    fn drop(&mut self) {
-        self.leave();
+        self.membership.strong_count() == 0
     }
 }

@@ -191,8 +191,7 @@ impl MongoStore {
         retention: Duration,
         pool: PoolShares,
     ) -> Self {
-        let client = ClientShare::of_caller(database.client().clone(), pool);
-        Self::build(database, collection.into(), retention, client)
+        Self::build(database, collection.into(), retention, ClientShare::of_caller(pool))
     }
 
     /// Creates a store that owns its client, whose pool has these shares.
@@ -368,7 +367,8 @@ impl Store for MongoStore {
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {
         let context = Arc::clone(&self.context);
-        // A store whose handle has no id has one handle.
+        // A count, because the contract of a store has no value that a handle owns. A store whose handle has no id has one
+        // handle.
         let left = context.open_handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| open.checked_sub(1));
         let is_last = left.is_err() || left == Ok(1);
         Box::pin(async move {
