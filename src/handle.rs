@@ -130,7 +130,7 @@ impl Mongoseal {
         let context = &shared.context;
         let end = context.close();
         // If a runtime is not driven, its tasks do not end.
-        context.wait_until(end.later_by(SHUTDOWN_MARGIN), context.tasks.wait()).await;
+        end.later_by(SHUTDOWN_MARGIN).wait_for(context.tasks.wait()).await;
         let unreleased = shared.releases.take_unreleased();
         if unreleased > 0 {
             warn!(

@@ -230,14 +230,14 @@ async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Resu
             }
             Err(error) => {
                 // Before the caller sees the error.
-                context.wait_until(give_up, leases.take_back()).await;
+                give_up.wait_for(leases.take_back()).await;
                 return Err(error);
             }
         }
     }
     // Before the caller sees that one was lost.
     if let Err(lost) = leases.check() {
-        context.wait_until(give_up, leases.take_back()).await;
+        give_up.wait_for(leases.take_back()).await;
         return Err(lost);
     }
     let leases = leases.complete();

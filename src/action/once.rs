@@ -337,7 +337,7 @@ impl<M> RunOnce<M> {
         };
         if let Some(ended) = ended {
             // A take-back that is slower goes on in the background.
-            context.wait_until(give_up, lease.take_back()).await;
+            give_up.wait_for(lease.take_back()).await;
             return ended;
         }
         debug!(key = %lease.key(), token = %lease.token(), tick, "runs");

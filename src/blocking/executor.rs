@@ -154,5 +154,5 @@ async fn end_unused(seal: crate::Mongoseal, unused: CancellationToken) {
     unused.cancelled().await;
     let context = &seal.shared.context;
     context.tasks.close();
-    context.wait_until(context.operation_deadline().later_by(END_MARGIN), context.tasks.wait()).await;
+    context.operation_deadline().later_by(END_MARGIN).wait_for(context.tasks.wait()).await;
 }

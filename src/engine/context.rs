@@ -69,18 +69,6 @@ impl Context {
         }
     }
 
-    /// Waits for `done` until the deadline. Outside of a runtime there is no timer, and the wait has no limit.
-    pub(crate) async fn wait_until<T>(&self, deadline: Deadline, done: impl Future<Output = T>) -> Option<T> {
-        if Handle::try_current().is_err() {
-            return Some(done.await);
-        }
-        tokio::select! {
-            biased;
-            done = done => Some(done),
-            () = deadline.passed() => None,
-        }
-    }
-
     /// The deadline of an operation that begins now.
     pub(crate) fn operation_deadline(&self) -> Deadline {
         let deadline = Deadline::after(self.clock(), self.settings.operation_timeout);

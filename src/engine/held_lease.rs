@@ -51,7 +51,7 @@ impl HeldLease {
             )
         };
         let context = &self.shared.context;
-        let Some(end) = context.wait_until(context.operation_deadline().later_by(TASK_MARGIN), released).await else {
+        let Some(end) = context.operation_deadline().later_by(TASK_MARGIN).wait_for(released).await else {
             return Err(Error::unavailable(
                 "the lease's task did not end it within the operation timeout: drive the runtime on which it was acquired; otherwise the lease ends with its ttl, or by a revocation if it has no expiry",
             ));

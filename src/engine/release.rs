@@ -79,7 +79,7 @@ async fn finish(shared: &Shared, lease: &LeaseShared, caller: AcquireId) -> Resu
     match (lease.loss(), lease.end_action.get()) {
         (Some(LossCause::ShutDown), _) if lease.is_at_work() => {
             let reserve = context.settings.operation_timeout.mul_f64(RELEASE_PART);
-            if context.wait_until(until.sooner_by(reserve), lease.work_ended()).await.is_none() {
+            if until.sooner_by(reserve).wait_for(lease.work_ended()).await.is_none() {
                 return Err(Error::unavailable(
                     "the work under the lease has not ended since the shutdown, so the lease is not released: end the work when its lease ends, or raise `operation_timeout`",
                 ));

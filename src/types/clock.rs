@@ -1,6 +1,8 @@
 //! The clocks of holders' deadlines.
 
-use std::time::Duration;
+use std::{future::pending, time::Duration};
+
+use tokio::runtime::Handle;
 
 /// The clock of a holder's deadlines. Never the wall clock.
 ///
@@ -42,7 +44,7 @@ impl Clock {
         }
     }
 
-    /// Waits until this clock reads at least `until`.
+    /// Waits until this clock reads at least `until`. Outside of a runtime there is no timer, and the wait does not end.
     ///
     /// # Cancel safety
     ///
@@ -54,6 +56,9 @@ impl Clock {
     pub fn sleep_until(self, until: Duration) -> impl Future<Output = ()> + Send {
         async move {
             while self.now() < until {
+                if Handle::try_current().is_err() {
+                    return pending().await;
+                }
                 tokio::time::sleep(self.sleep_time(until)).await;
             }
         }

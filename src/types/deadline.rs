@@ -104,6 +104,15 @@ impl Deadline {
     pub async fn passed(self) {
         self.clock.sleep_until(self.at).await;
     }
+
+    /// Waits for `done` until the deadline. `None`: the deadline has passed.
+    pub(crate) async fn wait_for<T>(self, done: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            done = done => Some(done),
+            () = self.passed() => None,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,10 @@
 //! Runtimes that are not driven any more.
 
-use std::time::{Duration, Instant};
+use std::{
+    pin::pin,
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
 
 use mongoseal::{Error, Lease, Mongoseal};
 use tokio::runtime::Runtime;
@@ -25,6 +29,28 @@ fn beside_idle(test: impl AsyncFnOnce(&Runtime)) {
 /// Runs something on a runtime from a thread that drives another one.
 fn on<T: Send>(runtime: &Runtime, work: impl Future<Output = T> + Send) -> T {
     std::thread::scope(|scope| scope.spawn(|| runtime.block_on(work)).join().unwrap())
+}
+
+/// Polls a future outside of any runtime until it ends.
+fn outside<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return value;
+        }
+        std::thread::sleep(millis(1));
+    }
+}
+
+#[test]
+fn a_release_and_a_shutdown_outside_of_a_runtime_wait_for_the_runtime_of_the_lease() {
+    let driven = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let seal = Mongoseal::in_memory();
+    let acquire = async |key: &str| seal.acquire(key).await.unwrap();
+    let (released, kept) = driven.block_on(async { (acquire("a").await, acquire("b").await) });
+    outside(released.release()).unwrap();
+    outside(seal.shutdown());
+    assert!(!kept.is_valid());
 }
 
 #[test]
