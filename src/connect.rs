@@ -9,8 +9,8 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     Builder, Error, Mongoseal, Result, Ttl,
-    engine::{context::ensure_runtime, owned_runtime::DedicatedThread, settings::Settings, shared::Shared},
-    store::{Connector, MemoryStore, Store, StoreOptions},
+    engine::{owned_runtime::DedicatedThread, settings::Settings, shared::Shared},
+    store::{Connector, MemoryStore, Store, StoreOptions, runtime},
 };
 
 impl Mongoseal {
@@ -85,7 +85,7 @@ impl Builder {
     ///
     /// Dropping the future drops the store. A check that is in flight may go on and does no harm.
     pub async fn connect_to(self, connector: impl Connector) -> Result<Mongoseal> {
-        ensure_runtime()?;
+        runtime::current()?;
         #[cfg(feature = "mongodb")]
         self.refuse_connections()?;
         #[cfg(feature = "mongodb")]

@@ -10,13 +10,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::runtime::Handle;
 use tracing::warn;
 
 use crate::{
     Deadline, Owner, Result,
     engine::{retry, shared::Shared},
-    store::Capabilities,
+    store::{Capabilities, runtime},
 };
 
 /// A handle on a store of leases. A clone is cheap and shares everything.
@@ -140,7 +139,7 @@ impl Mongoseal {
         }
         shared.leave();
         // Without a runtime nothing is open that must be closed.
-        if shared.siblings().is_over() && Handle::try_current().is_ok() {
+        if shared.siblings().is_over() && runtime::current().is_ok() {
             // Requests without an answer may be for many leases, and the store may be busy with them.
             let until = shared.releases.deadline_at(context, ANSWER_PART);
             let deadline = Deadline::after(context.clock(), until.remaining().max(CLOSE_TIMEOUT));

@@ -57,6 +57,7 @@ mod memory;
 pub(crate) mod mongo;
 mod pages;
 pub(crate) mod pool;
+pub(crate) mod runtime;
 
 use std::{any::Any, fmt, pin::Pin, sync::Arc, time::Duration};
 

@@ -22,6 +22,7 @@ use crate::{
     },
     record::{HoldLimits, LeaseSpec},
     spans,
+    store::runtime,
     types::{duration::format_duration, ttl},
 };
 
@@ -257,16 +258,14 @@ impl CheckedAcquire {
         let shared = Arc::clone(&request.shared);
         let (reply, granted) = oneshot::channel();
         let task = shared.context.spawn(request.run(reply, span));
-        if let Ok(answer) = granted.await {
-            return answer.map(Lease::new);
-        }
+        let gone = match granted.await {
+            Ok(answer) => return answer.map(Lease::new),
+            Err(gone) => gone,
+        };
         match task.await {
             // The closure of a retry policy panicked: the panic belongs to its author.
             Err(ended) if ended.is_panic() => resume_unwind(ended.into_panic()),
-            ended => Err(Error::Unavailable {
-                message: "the runtime shut down while a key was acquired: retry on a running runtime".into(),
-                source: ended.err().map(Into::into),
-            }),
+            _ => Err(runtime::ended(gone)),
         }
     }
 

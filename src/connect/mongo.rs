@@ -7,11 +7,12 @@ use mongodb::{Client, Database, error::ErrorKind, options::ClientOptions};
 use super::on_thread;
 use crate::{
     Builder, Error, Mongoseal, Result,
-    engine::{context::ensure_runtime, owned_runtime::DedicatedThread, shared::Shared},
+    engine::{owned_runtime::DedicatedThread, shared::Shared},
     store::{
         MongoStore,
         mongo::{DRIVER_POOL, checked_collection, error::missing_feature},
         pool::{DEFAULT_POOL, PoolShares},
+        runtime,
     },
 };
 
@@ -92,7 +93,7 @@ impl Builder {
     ///
     /// As [`Mongoseal::connect`].
     pub async fn connect(self, uri: impl AsRef<str>) -> Result<Mongoseal> {
-        ensure_runtime()?;
+        runtime::current()?;
         let uri = uri.as_ref().to_owned();
         refuse_redis(&uri)?;
         let thread = self.start_thread()?;

@@ -8,14 +8,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::{runtime::Handle, task::JoinHandle};
+use tokio::task::JoinHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Clock, Deadline, Error, Key, Result,
     engine::{owned_runtime::DedicatedThread, retry, settings::Settings},
     record::{Filter, Position},
-    store::{Page, Snapshot, Store},
+    store::{Page, Snapshot, Store, runtime},
 };
 
 /// What each request of a handle needs.
@@ -130,16 +130,8 @@ impl Context {
         if self.closing.is_cancelled() {
             return Err(shut_down_error());
         }
-        ensure_runtime()
+        runtime::current().map(drop)
     }
-}
-
-/// Refuses a call outside of a runtime.
-pub(crate) fn ensure_runtime() -> Result<()> {
-    Handle::try_current().map(drop).map_err(|source| {
-        Error::invalid("no tokio runtime is running here: call this inside of one, or use the module `blocking`")
-            .caused_by(source)
-    })
 }
 
 /// The error of a call after the shutdown.

@@ -36,7 +36,7 @@ use std::{
 };
 
 use tokio::{
-    runtime::{self, Handle},
+    runtime::Id,
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
 };
 
@@ -53,7 +53,7 @@ use crate::{
         settings::LONGEST_ATTEMPT,
     },
     record::lease_refs,
-    store::{BoxFuture, pool::RefreshPermits},
+    store::{BoxFuture, pool::RefreshPermits, runtime},
 };
 
 /// The most leases of a part. With the default pool, eight single refreshes at a time have tried all leases of a part after
@@ -119,7 +119,7 @@ pub(crate) struct Schedules {
 
 /// Which leases share a schedule: those with one ttl whose tasks are on one runtime. So a runtime that is not driven
 /// stops only its own leases.
-type Kind = (Ttl, Option<runtime::Id>);
+type Kind = (Ttl, Option<Id>);
 
 /// The schedule of the leases of one kind.
 #[derive(Debug)]
@@ -600,7 +600,7 @@ impl Slot {
     /// Takes a place for a lease. Its task calls this.
     pub(crate) fn take(schedules: &Arc<Schedules>, lease: &Arc<LeaseShared>, spec: ScheduleSpec) -> Self {
         let (ttl, is_single) = (spec.ttl, spec.is_single);
-        let kind = (ttl, Handle::try_current().ok().map(|runtime| runtime.id()));
+        let kind = (ttl, runtime::id());
         // Under this lock, so that the schedule is not removed meanwhile.
         let mut by_kind = schedules.by_kind();
         let schedule = Arc::clone(by_kind.entry(kind).or_insert_with(|| {

@@ -34,14 +34,13 @@ use mongodb::{
     },
 };
 use token_field::TokenField;
-use tokio::runtime::Handle;
 use tracing::Span;
 pub use work_error::{ByDeref, ByItself, WorkError};
 pub use write::FencedWrite;
 
 use crate::{
     Clock, Deadline, Error, FencingToken, Result, spans,
-    store::{MongoStore, mongo::server_time},
+    store::{MongoStore, mongo::server_time, runtime},
 };
 
 /// A boxed future that may borrow.
@@ -188,9 +187,7 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
     /// Refuses what can be refused without a command. Returns what a write needs to run, for which the user needs these
     /// actions.
     fn begin(&self, needs: &'static str) -> Result<Target> {
-        Handle::try_current().map_err(|source| {
-            Error::invalid("there is no tokio runtime here: call this inside of one").caused_by(source)
-        })?;
+        runtime::current()?;
         if let Some(lease) = self.by.lease {
             lease.check()?;
         }

@@ -28,7 +28,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Applied, BoxFuture};
+use super::{Applied, BoxFuture, runtime};
 use crate::{Deadline, Error, Key, Result, types::duration::format_duration};
 
 /// The most requests of one command. A thousand waiters need sixteen commands: larger ones would save little, and hold up
@@ -128,8 +128,7 @@ pub(super) async fn apply<S: SendTogether>(
     request: S::Request,
     deadline: Deadline,
 ) -> Result<Applied> {
-    let runtime = Handle::try_current()
-        .map_err(|error| Error::invalid("a request needs a Tokio runtime: call it on one").caused_by(error))?;
+    let runtime = runtime::current()?;
     let (answer, mut answered) = oneshot::channel();
     let sent = Arc::default();
     let queued = Queued {
@@ -146,10 +145,7 @@ pub(super) async fn apply<S: SendTogether>(
         answer = &mut answered => answer,
         () = deadline.passed() => return Err(late_error(key, deadline, sent.get().is_some())),
     };
-    answered.unwrap_or_else(|ended| {
-        Err(Error::unavailable("the task that sends the requests of the key has ended: retry on a running runtime")
-            .caused_by(ended))
-    })
+    answered.unwrap_or_else(|ended| Err(runtime::ended(ended)))
 }
 
 /// The least time that a request with this deadline must have left to be sent. A request of a lease with a short ttl has

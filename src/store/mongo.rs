@@ -27,7 +27,6 @@
 //! | `stream_error.rs` | why a change stream has ended |
 //! | `watch/notification_streams.rs` | the streams of notifications, and their listeners |
 //! | `follow/subscribers.rs` | the subscribers of records |
-//! | `runtime_state.rs` | the state that the requests of one runtime share |
 //! | `fast_path/known_keys.rs` | what the last answers said of keys |
 //! | `fast_path/pipeline.rs` | the pipelines of the fast path |
 //! | `index/state.rs` | whether the TTL index may be missing |
@@ -68,7 +67,6 @@ mod pipeline;
 mod preflight;
 mod product;
 mod purge;
-mod runtime_state;
 mod send;
 mod stream_error;
 mod task;
@@ -341,13 +339,13 @@ impl Store for MongoStore {
     ) -> BoxFuture<Result<()>> {
         let context = Arc::clone(&self.context);
         let watch = async move { watch::watch(&context, handle, since, &notifications).await };
-        task::run_until_end(watch, "the task that reads notifications ended early: it is started again")
+        Box::pin(task::run_until_end(watch))
     }
 
     fn follow(&self, filter: &KeyFilter, known: Vec<Key>, states: Sender<FollowedState>) -> BoxFuture<Result<()>> {
         let (context, filter) = (Arc::clone(&self.context), filter.clone());
         let follow = async move { follow::follow(&context, &filter, known, &states).await };
-        task::run_until_end(follow, "the task that follows the records ended early: it is started again")
+        Box::pin(task::run_until_end(follow))
     }
 
     /// Opens a store of another collection or database on the same client. `None` if both are those of this store.

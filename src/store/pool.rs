@@ -4,17 +4,13 @@
 //!
 //! Mechanism: [`PoolShares`] splits the connections of a pool. [`Permits`] is a semaphore for each runtime.
 //!
-//! Invariant: a request never waits for a permit of another runtime, which may no longer be driven.
+//! Invariant: requests of one kind never wait for a connection of another kind.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::sync::Arc;
 
-use tokio::{
-    runtime::{Handle, Id},
-    sync::Semaphore,
-};
+use tokio::sync::Semaphore;
+
+use super::runtime::ByRuntime;
 
 /// The connections of a client that [`connect`](crate::Mongoseal::connect) opens, unless the connection string has more.
 pub(crate) const DEFAULT_POOL: u32 = 64;
@@ -62,21 +58,17 @@ impl Default for PoolShares {
 #[derive(Debug)]
 pub(crate) struct Permits {
     many: usize,
-    by_runtime: Mutex<HashMap<Option<Id>, Arc<Semaphore>>>,
+    by_runtime: ByRuntime<Semaphore>,
 }
 
 impl Permits {
     pub(crate) fn new(many: usize) -> Self {
-        Self { many: many.min(Semaphore::MAX_PERMITS), by_runtime: Mutex::default() }
+        Self { many: many.min(Semaphore::MAX_PERMITS), by_runtime: ByRuntime::default() }
     }
 
     /// The permits of the runtime in which this is called.
     pub(crate) fn here(&self) -> Arc<Semaphore> {
-        let runtime = Handle::try_current().ok().map(|handle| handle.id());
-        let mut all = self.by_runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        // A runtime that uses no permit needs none, and may have ended.
-        all.retain(|id, permits| *id == runtime || Arc::strong_count(permits) > 1);
-        Arc::clone(all.entry(runtime).or_insert_with(|| Arc::new(Semaphore::new(self.many))))
+        self.by_runtime.here(|| Semaphore::new(self.many))
     }
 }
 
@@ -114,20 +106,5 @@ mod tests {
         assert_eq!([requests, streams, parts, singles], [32, 16, 6, 8]);
         let PoolShares { requests, streams, parts, singles } = PoolShares::of(10);
         assert_eq!([requests, streams, parts, singles], [5, 2, 1, 2]);
-    }
-
-    #[test]
-    fn each_runtime_has_permits_of_its_own_and_those_of_one_that_uses_none_are_forgotten() {
-        let permits = Permits::new(1);
-        let runtime = || tokio::runtime::Runtime::new().unwrap();
-        let (one, other) = (runtime(), runtime());
-        let taken = one.block_on(async { permits.here().try_acquire_owned() }).unwrap();
-        assert!(one.block_on(async { permits.here().try_acquire_owned() }).is_err());
-        assert!(other.block_on(async { permits.here().try_acquire_owned() }).is_ok());
-        permits.here();
-        assert_eq!(permits.by_runtime.lock().unwrap().len(), 2, "that of `one`, and that without a runtime");
-        drop(taken);
-        permits.here();
-        assert_eq!(permits.by_runtime.lock().unwrap().len(), 1);
     }
 }

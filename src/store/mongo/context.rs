@@ -24,9 +24,15 @@ use mongodb::{
 use tokio_util::task::TaskTracker;
 
 use super::{
-    client::ClientShare, error, fast_path::known_keys::KnownKeys, index::state::IndexState, runtime_state::ByRuntime,
+    client::ClientShare, error, fast_path::known_keys::KnownKeys, follow::subscribers::Subscribers,
+    index::state::IndexState, watch::notification_streams::NotificationStreams,
 };
-use crate::{Error, Result, record::Request, store::coalesce::Coalescer, types::acquire_id::HandleIds};
+use crate::{
+    Error, Result,
+    record::Request,
+    store::{coalesce::Coalescer, runtime::ByRuntime},
+    types::acquire_id::HandleIds,
+};
 
 /// The member to which commands and change streams go.
 pub(super) const PRIMARY: SelectionCriteria = SelectionCriteria::ReadPreference(ReadPreference::Primary);
@@ -42,7 +48,8 @@ pub(super) struct MongoContext {
     pub(super) handles: HandleIds,
     /// How many of those handles are open.
     pub(super) open_handles: AtomicUsize,
-    pub(super) by_runtime: ByRuntime,
+    pub(super) notification_streams: ByRuntime<NotificationStreams>,
+    pub(super) subscribers: ByRuntime<Subscribers>,
     /// The requests that wait for a command of their key.
     pub(super) coalescer: Coalescer<Request>,
     pub(super) known_keys: KnownKeys,
@@ -61,7 +68,8 @@ impl MongoContext {
             client,
             handles: HandleIds::random(),
             open_handles: AtomicUsize::new(0),
-            by_runtime: ByRuntime::default(),
+            notification_streams: ByRuntime::default(),
+            subscribers: ByRuntime::default(),
             coalescer: Coalescer::default(),
             known_keys: KnownKeys::default(),
             index: IndexState::default(),

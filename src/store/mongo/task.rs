@@ -7,12 +7,18 @@
 //!
 //! Invariant: a task runs to its end, whether or not its caller still waits.
 
-use crate::{Deadline, Error, Result, store::BoxFuture, types::duration::format_duration};
+use tokio::{task::JoinHandle, time::timeout};
 
-/// Starts `work`, which reports its own result and ends after its callers have given up.
-pub(super) fn spawn(work: impl Future<Output = ()> + Send + 'static) {
-    #[allow(clippy::disallowed_methods, reason = "owned by the callers that wait for its result, or by the store")]
-    let _task = tokio::spawn(work);
+use crate::{
+    Deadline, Error, Result,
+    store::{BoxFuture, runtime},
+    types::duration::format_duration,
+};
+
+/// Starts `work`. It ends by the driver's own timeouts, or after its callers have given up.
+#[allow(clippy::disallowed_methods, reason = "owned by the callers that wait for its result, or by the store")]
+pub(super) fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    tokio::spawn(work)
 }
 
 /// Runs `work` on a task of its own. Waits for it until the deadline.
@@ -21,30 +27,18 @@ pub(super) fn run<T: Send + 'static>(
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> BoxFuture<Result<T>> {
     Box::pin(async move {
-        #[allow(clippy::disallowed_methods, reason = "owned by the call; ends with the driver's own timeouts")]
-        let task = tokio::spawn(work);
-        match tokio::time::timeout(deadline.remaining(), task).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(join)) => Err(Error::unavailable(
-                "the task that sent the request to MongoDB ended early: retry on a running runtime",
-            )
-            .caused_by(join)),
-            Err(_elapsed) => Err(Error::unavailable(format!(
+        timeout(deadline.remaining(), run_until_end(work)).await.unwrap_or_else(|_elapsed| {
+            Err(Error::unavailable(format!(
                 "MongoDB did not answer within {}: check that a primary can be reached and that the client has a free connection (`maxPoolSize`), and retry",
                 format_duration(deadline.whole())
-            ))),
-        }
+            )))
+        })
     })
 }
 
-/// Runs `work`, which reads notifications, on a task of its own until it ends.
-pub(super) fn run_until_end(
-    work: impl Future<Output = Result<()>> + Send + 'static,
-    ended_early: &'static str,
-) -> BoxFuture<Result<()>> {
-    Box::pin(async move {
-        #[allow(clippy::disallowed_methods, reason = "owned by the call; ends soon after its receiver is dropped")]
-        let task = tokio::spawn(work);
-        task.await.unwrap_or_else(|join| Err(Error::unavailable(ended_early).caused_by(join)))
-    })
+/// Runs `work` on a task of its own, and waits for its end.
+pub(super) async fn run_until_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    spawn(work).await.unwrap_or_else(|join| Err(runtime::ended(join)))
 }

@@ -24,7 +24,7 @@ use mongodb::{
 };
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
-use self::notification_streams::{Delivery, Joined, NOTIFICATION_AWAIT, StreamReader};
+use self::notification_streams::{Delivery, Joined, NOTIFICATION_AWAIT, NotificationStreams, StreamReader};
 use super::{
     context::{MongoContext, PRIMARY},
     document::hybrid_time,
@@ -65,7 +65,7 @@ async fn join(
 ) -> Result<UnboundedReceiver<Delivery>> {
     let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let from = Timestamp { time: number(since.seconds), increment: number(since.ordinal) };
-    let streams = Arc::clone(&store.by_runtime.here().notification_streams);
+    let streams = store.notification_streams.here(NotificationStreams::default);
     let digits = store.handles.common_digits(handle);
     let (pass_on, deliveries) = mpsc::unbounded_channel();
     match streams.join(&digits, handle, from, &pass_on) {

@@ -25,7 +25,7 @@ use crate::Key;
 
 /// Follows the changes of a key. Starts the task that reads them if it does not run.
 pub(super) fn subscribe(store: &Arc<MongoContext>, key: &Key) -> Subscription {
-    let subscribers = Arc::clone(&store.by_runtime.here().subscribers);
+    let subscribers = store.subscribers.here(Subscribers::default);
     let (subscription, has_to_run) = subscribers.join(key);
     if has_to_run {
         let store = Arc::clone(store);
