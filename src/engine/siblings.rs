@@ -28,7 +28,7 @@ pub(crate) struct Siblings {
     id: HandleId,
     /// How many acquires there were.
     acquires: AtomicU64,
-    /// That of the handles that are not shut down.
+    /// Owned by the handles that are not shut down.
     membership: Weak<Membership>,
     /// Set when the store was closed for these handles.
     pub(crate) closed: OnceCell<()>,
@@ -44,7 +44,7 @@ pub(crate) struct Siblings {
     pub(crate) thread: Option<Arc<DedicatedThread>>,
 }
 
-/// What each sibling that is not shut down owns a part of.
+/// Owned by each sibling until it is shut down or dropped.
 #[derive(Debug)]
 pub(crate) struct Membership;
 
