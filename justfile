@@ -27,7 +27,7 @@ ci:
     .ci/run
 
 # Tier 3: the full model, drawn programs, an hour under faults, all figures, the peers, and mutants.
-nightly: model programs (programs-on-servers "15") (chaos "60") figures peers mutants
+nightly: model crowd programs (programs-on-servers "15") (chaos "60") figures peers mutants
 
 # Formatting, and clippy on everything with the default features. `.ci/run` adds the other feature sets.
 lint:
@@ -54,6 +54,10 @@ peers:
 # All states of the model, within larger bounds than a push explores.
 model:
     MONGOSEAL_MODEL=full cargo test --release --workspace --test model -- --nocapture
+
+# A thousand waiters of one key on a store that can only compare and swap.
+crowd:
+    cargo test --release --test memory crowd -- --nocapture
 
 # The simulation with so many programs for each of its tests. Prints the pairs of options that were granted seldom.
 programs count="300000":

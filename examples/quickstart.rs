@@ -1,6 +1,6 @@
 //! A quickstart: acquire a key, be refused, work, release it, and acquire it again with a larger token.
 //!
-//!     cargo run --example quickstart                                   # in memory
+//!     cargo run --no-default-features --example quickstart             # in memory, without the driver
 //!     MONGODB_URI='mongodb://db0,db1,db2/app?replicaSet=rs0' cargo run --example quickstart
 
 use std::{sync::Arc, time::Duration};
@@ -49,11 +49,12 @@ async fn work(alice: &Mongoseal, bob: &Mongoseal) -> mongoseal::Result<()> {
 /// Opens two handles, as of two processes: on MongoDB if `MONGODB_URI` is set, otherwise in memory.
 async fn open() -> mongoseal::Result<(Mongoseal, Mongoseal)> {
     let named = |name| Mongoseal::builder().owner(name);
+    #[cfg(feature = "mongodb")]
     if let Ok(uri) = std::env::var("MONGODB_URI") {
         println!("on the replica set of MONGODB_URI");
         return Ok((named("alice").connect(&uri).await?, named("bob").connect(&uri).await?));
     }
-    println!("in memory; set MONGODB_URI to run on a MongoDB replica set");
+    println!("in memory; with the default features, MONGODB_URI names a replica set to run on");
     let store = Arc::new(MemoryStore::default());
     Ok((named("alice").on_store(store.clone())?, named("bob").on_store(store)?))
 }

@@ -11,7 +11,7 @@ use mongoseal::{Error, Mongoseal};
 use mongoseal_test_support::eventually;
 use tokio::{task::JoinSet, time::Instant};
 
-use crate::{compare_and_swap::Table, millis, secs};
+use crate::{compare_and_swap::Table, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_hundred_waiters_without_notifications_are_served_within_seconds() {
@@ -46,16 +46,19 @@ async fn a_long_hold_is_polled_at_long_intervals() {
     assert!((90..=190).contains(&polls), "each 0.32 to 0.64 seconds: {polls}");
 }
 
-/// On the real clock: what a thousand waiters cost the processor must be seen, too.
+/// How many come: a thousand, as `just nightly` has it. An unoptimised build beside other tests has time for fewer.
+const CROWD: usize = if cfg!(debug_assertions) { 400 } else { 1_000 };
+
+/// On the real clock: what the waiters cost the processor must be seen, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_come_wait_end_are_dropped_and_are_served_in_turn() {
+async fn a_crowd_comes_waits_ends_is_dropped_and_is_served_in_turn() {
     const WAIT: Duration = secs(8);
     let table = Table::new();
     let handles: Vec<Mongoseal> = (0..3).map(|_| table.seal()).collect();
     let holder = table.seal().acquire("k").ttl(secs(600)).await.unwrap();
     let (served, began) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
     let (mut ending, mut dropped, mut serving) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
-    for number in 0..1_000 {
+    for number in 0..CROWD {
         let seal = &handles[number % 3];
         match number % 10 {
             0..4 => drop(ending.spawn(seal.acquire("k").wait(WAIT).into_future())),
@@ -74,35 +77,35 @@ async fn a_thousand_come_wait_end_are_dropped_and_are_served_in_turn() {
     let queue = async || handles[0].inspect("k").await.unwrap().unwrap().queue;
     let queued =
         async |count: usize| eventually(secs(30), "the queue is so long", async || queue().await.len() == count).await;
-    queued(1_000).await;
+    queued(CROWD).await;
     let report = |what: &str, began: Instant, before: (usize, usize)| {
         let (swaps, failed) = (table.swaps() - before.0, table.failed_swaps() - before.1);
         println!("{what} {:?} by {swaps} swaps, {failed} of which failed", began.elapsed());
     };
     let counts = || (table.swaps(), table.failed_swaps());
-    report("a thousand were queued after", began, (0, 0));
+    report("all were queued after", began, (0, 0));
 
     let (dropping, before) = (Instant::now(), counts());
     dropped.abort_all();
-    queued(600).await;
-    report("four hundred had left after they were dropped", dropping, before);
+    queued(CROWD * 6 / 10).await;
+    report("four tenths had left after they were dropped", dropping, before);
 
     while let Some(ended) = ending.join_next().await {
         let ended = ended.unwrap();
         assert!(matches!(ended, Err(Error::Held { .. })), "{ended:?}");
     }
     let late = began.elapsed().saturating_sub(WAIT);
-    println!("the last of four hundred waits ended {late:?} after its time");
+    println!("the last of four tenths of the waits ended {late:?} after its time");
     assert!(late < secs(2), "{late:?}");
 
-    queued(200).await;
+    queued(CROWD / 5).await;
     let order: Vec<_> = queue().await.iter().map(|waiter| waiter.metadata.get("number").unwrap().to_owned()).collect();
     let (serving_since, before) = (Instant::now(), counts());
     holder.release().await.unwrap();
     serving.join_all().await;
-    report("two hundred were served in", serving_since, before);
+    report("a fifth was served in", serving_since, before);
     let served = served.lock().unwrap();
     assert!(served.iter().map(|(number, _)| number.clone()).eq(order), "each in its turn");
     assert!(served.is_sorted_by(|(_, one), (_, next)| one < next), "with tokens that grow");
-    assert!(serving_since.elapsed() < millis(200 * 100), "{:?}", serving_since.elapsed());
+    assert!(serving_since.elapsed() < secs(20), "{:?}", serving_since.elapsed());
 }

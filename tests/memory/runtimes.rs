@@ -86,6 +86,19 @@ fn calls_on_a_lease_whose_runtime_is_not_driven_return_within_the_operation_time
 }
 
 #[test]
+fn a_key_whose_lease_has_expired_is_acquired_again_although_the_runtime_of_that_lease_is_not_driven() {
+    beside_idle(async |idle| {
+        let seal = Mongoseal::builder().operation_timeout(TIMEOUT).in_memory().unwrap();
+        let expired = on(idle, async { seal.acquire("k").ttl(secs(1)).await.unwrap() });
+        tokio::time::sleep(millis(1_600)).await;
+        assert!(!expired.is_valid());
+        assert!(matches!(expired.verify().await, Err(Error::Lost { .. })));
+        let lease = seal.acquire("k").await.unwrap();
+        assert!(lease.token() > expired.token());
+    });
+}
+
+#[test]
 fn leases_of_a_runtime_that_is_driven_are_refreshed_beside_those_of_one_that_is_not() {
     beside_idle(async |idle| {
         let store = Faulty::new();

@@ -1,7 +1,8 @@
 //! Tests of the fault runner `tests/server/examples/chaos`: it finds no fault in the library, and finds each fault that
 //! is built in on purpose. `docs/chaos.md` describes the runner.
 //!
-//! The tests run one at a time: each has three servers of its own.
+//! Each test has three servers of its own. Runs that break nothing run alone, because some rules judge times. Sabotages run
+//! side by side.
 
 mod histories;
 mod redis;
@@ -9,7 +10,7 @@ mod redis;
 use std::{
     path::PathBuf,
     process::{Command, ExitCode},
-    sync::LazyLock,
+    sync::{LazyLock, PoisonError, RwLock},
 };
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
@@ -17,8 +18,20 @@ use mongoseal_test_support::{built, find_libfaketime};
 
 static RUNNER: LazyLock<PathBuf> = LazyLock::new(|| built("chaos"));
 
-/// What a run printed, and how it ended.
+/// How many sabotages run side by side: each uses half a processor.
+const SIDE_BY_SIDE: usize = 3;
+
+/// A run of the library as it is holds it alone, sabotages share it.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// What a run that has the machine for itself printed, and how it ended.
 fn run(arguments: &[&str]) -> Result<(String, Option<i32>), Failed> {
+    let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+    run_beside_others(arguments)
+}
+
+/// What a run printed, and how it ended.
+fn run_beside_others(arguments: &[&str]) -> Result<(String, Option<i32>), Failed> {
     let output = Command::new(&*RUNNER).args(arguments).output()?;
     let said = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
     println!("chaos {}\n{said}", arguments.join(" "));
@@ -34,7 +47,7 @@ fn figure(said: &str, name: &str) -> Result<usize, Failed> {
 
 /// The invariants that judge how long calls take, and what they allow for is what a worker notices of a slow machine. One
 /// that stops for other reasons can break them, so a second run decides.
-const BY_TIME: [&str; 3] = ["I12", "I13", "I20"];
+const BY_TIME: [&str; 4] = ["I12", "I13", "I17", "I20"];
 
 /// A run of the library as it is breaks nothing. Returns what the run said.
 fn breaks_nothing(asked: &[&str]) -> Result<String, Failed> {
@@ -65,6 +78,11 @@ fn a_run_of_two_minutes_breaks_nothing() -> Result<(), Failed> {
     }
     assert!(kinds.parse::<usize>()? >= 8, "{kinds} kinds of faults");
     Ok(())
+}
+
+/// What `.ci/on-7` runs.
+fn failovers_break_nothing() -> Result<(), Failed> {
+    breaks_nothing(&["--minutes", "1", "--only", "kill,pause,partition,minority,step-down,step-up"]).map(drop)
 }
 
 fn locked_records_and_delays_cost_other_keys_and_leases_nothing() -> Result<(), Failed> {
@@ -118,8 +136,8 @@ fn no_grace_is_caught() -> Result<Completion, Failed> {
     Ok(Completion::Completed)
 }
 
-/// The seeds of a sabotage's runs. A run in which its fault met no request that shows it ends without a violation, and
-/// the next seed follows: `grant-by-read`, whose race is the rarest, has ended so.
+/// The seeds of a sabotage's runs. The next seed follows if the sabotage's fault met no request that shows it, as with
+/// `grant-by-read`, whose race is the rarest. It follows also if a call that took long on a busy machine ended the run.
 const SEEDS: [&str; 3] = ["3", "4", "5"];
 
 /// A run of a library that is broken so fails by one of these invariants.
@@ -134,19 +152,20 @@ fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) -> Result<(), F
         "slow-close" => ("0.3", &SEEDS),
         _ => ("2", &SEEDS),
     };
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let mut said = String::new();
     let mut code = None;
     for seed in seeds {
         let asked = ["--minutes", minutes, "--seed", seed, "--sabotage", name, "--only", only, "--json", file];
-        (said, code) = run(&[&asked, more].concat())?;
-        if code != Some(0) {
+        (said, code) = run_beside_others(&[&asked, more].concat())?;
+        if said.lines().filter_map(histories::invariant).any(|one| by.contains(&one)) {
             break;
         }
     }
     assert_eq!(code, Some(1), "{name}: {said}");
     assert!(said.lines().filter_map(histories::invariant).any(|one| by.contains(&one)), "{name} by {by:?}: {said}");
     // A history that was kept is judged alike.
-    let (again, code) = run(&["--judge", file])?;
+    let (again, code) = run_beside_others(&["--judge", file])?;
     std::fs::remove_file(&kept)?;
     assert_eq!(code, Some(1), "{name}: {again}");
     assert_eq!(figure(&again, "violations")?, figure(&said, "violations")?);
@@ -197,7 +216,11 @@ fn main() -> ExitCode {
     let blocked = blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread;
     tests.push(Trial::test("blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread", blocked));
     tests.push(Trial::test("a_run_of_two_minutes_breaks_nothing", a_run_of_two_minutes_breaks_nothing));
+    // On MongoDB 7, under Wine, it is the only run. Elsewhere the run of two minutes has these faults, too.
+    if std::env::var("MONGOSEAL_TEST_SERVER").is_ok_and(|version| version == "7") {
+        tests.push(Trial::test("failovers_break_nothing", failovers_break_nothing));
+    }
     tests.extend(redis::tests());
-    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    let arguments = Arguments { test_threads: Some(SIDE_BY_SIDE), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, tests).exit_code()
 }

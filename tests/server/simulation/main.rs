@@ -123,7 +123,7 @@ fn print_seldom(pairs: &Pairs) {
 
 #[test]
 fn nothing_is_lost_and_nobody_waits_too_long_where_nothing_goes_wrong() {
-    print_seldom(&run_programs(Place::Memory, Weather::Calm, 2_000, &["a tick is completed", "purged"]));
+    print_seldom(&run_programs(Place::Memory, Weather::Calm, 1_000, &["a tick is completed", "purged"]));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn no_promise_is_broken_whatever_goes_wrong() {
         "died",
         "lost",
     ];
-    run_programs(Place::Memory, Weather::Faulty, 3_000, &expected);
+    run_programs(Place::Memory, Weather::Faulty, 1_500, &expected);
 }
 
 #[test]
@@ -208,12 +208,13 @@ fn a_seed_is_the_same_each_time() {
 /// How many programs are run to notice a defect.
 const UNTIL_NOTICED: u64 = 4_000;
 
-/// The rule that the first of some programs breaks with this defect.
-fn broken_by(place: Place, weather: Weather, defect: Defect) -> String {
-    let broken = (0..UNTIL_NOTICED).find_map(|seed| {
+/// The rule that the first of some programs breaks with this defect. `first` is the seed of the program that noticed it when
+/// the test was last edited: an unoptimised build takes minutes for those before it.
+fn broken_by(place: Place, weather: Weather, first: u64, defect: Defect) -> String {
+    let broken = (first..first + UNTIL_NOTICED).find_map(|seed| {
         let run = Run { seed, place, weather, defect: Some(defect) };
         let (_, broken) = run.run(&Program::draw(&mut Rng::with_seed(seed))).err()?;
-        println!("{defect:?} is noticed by program {}: {broken}", seed + 1);
+        println!("{defect:?} is noticed by the program of seed {seed}, where the test begins at {first}: {broken}");
         Some(rule(&broken).to_owned())
     });
     broken.expect("it is noticed")
@@ -221,59 +222,59 @@ fn broken_by(place: Place, weather: Weather, defect: Defect) -> String {
 
 #[test]
 fn a_waiter_that_is_not_notified_of_a_minimum_hold_is_noticed() {
-    assert_eq!(broken_by(Place::Memory, Weather::Calm, Defect::UntoldHold), "liveness");
+    assert_eq!(broken_by(Place::Memory, Weather::Calm, 442, Defect::UntoldHold), "liveness");
 }
 
 #[test]
 fn a_maximum_hold_that_the_holder_does_not_know_is_noticed() {
-    assert_eq!(broken_by(Place::Memory, Weather::Calm, Defect::UnknownMaximum), "belief");
+    assert_eq!(broken_by(Place::Memory, Weather::Calm, 1, Defect::UnknownMaximum), "belief");
 }
 
 #[test]
 fn a_shared_grant_of_an_exclusive_acquire_is_noticed() {
-    assert_eq!(broken_by(Place::Memory, Weather::Calm, Defect::UnknownSharing), "exclusion");
+    assert_eq!(broken_by(Place::Memory, Weather::Calm, 2, Defect::UnknownSharing), "exclusion");
 }
 
 #[test]
 fn a_tick_that_is_forgotten_is_noticed() {
-    assert_eq!(broken_by(Place::Memory, Weather::Calm, Defect::ForgottenTick), "tick");
+    assert_eq!(broken_by(Place::Memory, Weather::Calm, 345, Defect::ForgottenTick), "tick");
 }
 
 #[test]
 fn a_resumed_lease_that_is_not_notified_of_its_revocation_is_noticed() {
-    assert_eq!(broken_by(Place::Memory, Weather::Calm, Defect::UntoldRevocation), "revocation");
+    assert_eq!(broken_by(Place::Memory, Weather::Calm, 1_174, Defect::UntoldRevocation), "revocation");
 }
 
 #[test]
 fn a_release_by_a_shutdown_under_work_is_noticed() {
-    assert_eq!(broken_by(Place::Memory, Weather::Calm, Defect::UntoldWork), "exclusion");
+    assert_eq!(broken_by(Place::Memory, Weather::Calm, 521, Defect::UntoldWork), "exclusion");
 }
 
 #[test]
 fn a_place_in_the_queue_that_nobody_has_any_more_is_noticed() {
-    assert_eq!(broken_by(Place::Memory, Weather::Faulty, Defect::EndlessPlace), "rest");
+    assert_eq!(broken_by(Place::Memory, Weather::Faulty, 4, Defect::EndlessPlace), "rest");
 }
 
 #[test]
 fn a_call_that_takes_longer_than_it_may_is_noticed() {
-    assert_eq!(broken_by(Place::Memory, Weather::Calm, Defect::LateAnswers), "time");
+    assert_eq!(broken_by(Place::Memory, Weather::Calm, 0, Defect::LateAnswers), "time");
 }
 
 #[test]
 fn an_attempt_that_is_given_up_after_a_sixth_of_the_ttl_is_noticed() {
     // A lease is lost, or at risk before that.
-    let broken = broken_by(Place::Memory, Weather::Far, Defect::ShortAttempts);
+    let broken = broken_by(Place::Memory, Weather::Far, 101, Defect::ShortAttempts);
     assert!(["lost", "risk", "error"].contains(&&*broken), "{broken}");
 }
 
 #[test]
 fn a_store_that_sends_abandoned_requests_is_noticed() {
     // An abandoned acquire is granted the key (I11), or an abandoned release ends a lease (I9).
-    let broken = broken_by(Place::Table, Weather::Faulty, Defect::SendsAbandoned);
+    let broken = broken_by(Place::Table, Weather::Faulty, 2, Defect::SendsAbandoned);
     assert!(["I9", "I11"].contains(&&*broken), "{broken}");
 }
 
 #[test]
 fn a_store_that_answers_a_request_with_the_outcome_of_another_is_noticed() {
-    assert_eq!(broken_by(Place::Table, Weather::Faulty, Defect::SwapsAnswers), "I12");
+    assert_eq!(broken_by(Place::Table, Weather::Faulty, 3, Defect::SwapsAnswers), "I12");
 }
