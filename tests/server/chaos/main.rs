@@ -2,7 +2,7 @@
 //! is built in on purpose. `docs/chaos.md` describes the runner.
 //!
 //! Each test has three servers of its own. Runs that break nothing run alone, because some rules judge times. Sabotages run
-//! side by side.
+//! side by side, but for those that such a rule catches.
 
 mod histories;
 mod redis;
@@ -18,8 +18,8 @@ use mongoseal_test_support::{built, find_libfaketime};
 
 static RUNNER: LazyLock<PathBuf> = LazyLock::new(|| built("chaos"));
 
-/// How many sabotages run side by side: each uses half a processor.
-const SIDE_BY_SIDE: usize = 3;
+/// How many sabotages run side by side. Each keeps two thirds of a processor busy.
+const SIDE_BY_SIDE: usize = 2;
 
 /// A run of the library as it is holds it alone, sabotages share it.
 static MACHINE: RwLock<()> = RwLock::new(());
@@ -46,23 +46,27 @@ fn figure(said: &str, name: &str) -> Result<usize, Failed> {
 }
 
 /// The invariants that judge how long calls take, and what they allow for is what a worker notices of a slow machine. One
-/// that stops for other reasons can break them, so a second run decides.
+/// that stops for other reasons can break them, so another run decides. A defect breaks them in each run.
 const BY_TIME: [&str; 4] = ["I12", "I13", "I17", "I20"];
+
+/// The invariants by which a sabotage is caught only if the machine has time for it.
+const NEED_TIME: [&str; 6] = ["I12", "I13", "I14", "I15", "I17", "I22"];
+
+/// The seeds of runs that break nothing. Another follows if one breaks only invariants that judge times.
+const QUIET_SEEDS: [&str; 3] = ["7", "8", "9"];
 
 /// A run of the library as it is breaks nothing. Returns what the run said.
 fn breaks_nothing(asked: &[&str]) -> Result<String, Failed> {
-    let mut is_second = false;
-    loop {
-        let seed = if is_second { "8" } else { "7" };
+    for seed in QUIET_SEEDS {
         let (said, code) = run(&[asked, &["--seed", seed]].concat())?;
         if code == Some(0) {
             return Ok(said);
         }
         let mut broken = said.lines().filter_map(histories::invariant).peekable();
         let is_by_time = broken.peek().is_some() && broken.all(|one| BY_TIME.contains(&one));
-        assert!(is_by_time && !is_second, "{said}");
-        is_second = true;
+        assert!(is_by_time, "{said}");
     }
+    Err(Failed::from(format!("{asked:?} breaks an invariant with each seed")))
 }
 
 /// Without libfaketime the clocks of the members do not differ, and the run says so.
@@ -152,7 +156,9 @@ fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) -> Result<(), F
         "slow-close" => ("0.3", &SEEDS),
         _ => ("2", &SEEDS),
     };
-    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let is_alone = by.iter().any(|one| NEED_TIME.contains(one));
+    let _alone = is_alone.then(|| MACHINE.write().unwrap_or_else(PoisonError::into_inner));
+    let _beside_others = (!is_alone).then(|| MACHINE.read().unwrap_or_else(PoisonError::into_inner));
     let mut said = String::new();
     let mut code = None;
     for seed in seeds {
@@ -174,10 +180,10 @@ fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) -> Result<(), F
 
 fn main() -> ExitCode {
     let sabotages: [(&str, &str, &[&str]); 24] = [
-        ("w1", "minority", &["I1", "I2", "I4", "I5", "I9", "I11"]),
+        ("w1", "minority", &["I1", "I2", "I4", "I5", "I9", "I11", "I21"]),
         ("version-only", "stall-collection", &["I1", "I2"]),
         ("no-op-success", "stall-collection", &["I1"]),
-        ("ignore-write-concern-error", "minority", &["I1", "I2", "I4", "I5", "I9", "I11"]),
+        ("ignore-write-concern-error", "minority", &["I1", "I2", "I4", "I5", "I9", "I11", "I21"]),
         ("late-reply", "deaf-client", &["I4", "I5"]),
         ("lower-expiry", "pause-client", &["I5"]),
         ("client-clock", "swallow-reply", &["I4", "I5", "I9"]),
