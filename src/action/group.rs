@@ -105,7 +105,7 @@ impl Mongoseal {
             // Work in this process stops before another acquire is granted a key.
             for lease in held {
                 let cause = LossCause::Revoked { by: by.clone(), reason: reason.clone() };
-                lease.end_with(EndAction::Jointly(Arc::clone(&batch)), &LeaseState::Lost { cause });
+                lease.end_with(EndAction::WithGroup(Arc::clone(&batch)), &LeaseState::Lost { cause });
             }
             // The tokens that are still listed are the ones that the batch has not released.
             repeated = apply_to_members(context, &selection, &released, &revoke, until, |_| true).await?;

@@ -21,8 +21,10 @@ pub(crate) enum EndAction {
     Orphan,
     /// It is transferred to this lease id.
     Transfer(LeaseId),
-    /// One command releases it together with others. If the lease is lost, that is the release of its group by this handle.
+    /// One command releases it together with others.
     Jointly(Arc<ReleaseBatch>),
+    /// The release of its group, by this handle, releases it.
+    WithGroup(Arc<ReleaseBatch>),
     /// It completes this tick, in the same write, which the store keeps for this long.
     Complete(u64, Duration),
     /// It is released although its minimum hold is not over: no work has run under it.

@@ -35,6 +35,8 @@ const LISTEN_AFTER: Duration = Duration::from_secs(1);
 
 /// The task of a lease.
 pub(crate) struct LeaseTask {
+    /// Before what a caller waits for, so that a task that is dropped ends the lease first.
+    registration: Registration,
     lease: Arc<LeaseShared>,
     ttl: Ttl,
     refreshing: Refreshing,
@@ -53,7 +55,6 @@ pub(crate) struct LeaseTask {
     /// The refresh for the holder that is under way, and how many there were.
     round: Option<Box<RefreshRound>>,
     rounds: u32,
-    registration: Registration,
     shared: Arc<Shared>,
     in_use: InUse,
     released: oneshot::Sender<Result<End>>,

@@ -104,7 +104,7 @@ async fn finish(shared: &Shared, lease: &LeaseShared, caller: AcquireId) -> Resu
             }
             given.map(End::Transferred)
         }
-        (Some(cause), Some(EndAction::Jointly(group))) => {
+        (Some(cause), Some(EndAction::WithGroup(group))) => {
             let outcome = tokio::select! {
                 biased;
                 outcome = group.release(context, until) => outcome,
@@ -128,7 +128,7 @@ async fn finish(shared: &Shared, lease: &LeaseShared, caller: AcquireId) -> Resu
             let outcome = batch.release(context, until.or_after(context.settings.attempt)).await;
             release_after(outcome, context, lease, until).await
         }
-        (None, Some(EndAction::Release(_) | EndAction::Transfer(_)) | None) => {
+        (None, Some(EndAction::Release(_) | EndAction::Transfer(_) | EndAction::WithGroup(_)) | None) => {
             release(context, lease, until, false).await.map(End::Released)
         }
     }

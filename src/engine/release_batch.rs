@@ -5,7 +5,7 @@
 //!
 //! Mechanism: the tasks of the leases share a batch and wait for its outcome. The first of them sends the command. A lease
 //! whose batch was not confirmed is released alone. The leases of a set have a batch of their own. At the shutdown, a task
-//! puts its lease into the open batch of the queue, which is closed when it is sent or full. The leases of a group have
+//! puts its lease into the open batch of its runtime, which is closed when it is sent or full. The leases of a group have
 //! an empty batch, and the call that releases the group determines its outcome.
 //!
 //! At the shutdown, more than a few leases are released within two fifths of the operation timeout, because the process
@@ -32,6 +32,7 @@ use crate::{
     Deadline, FencingToken, Key, Result,
     engine::context::Context,
     record::{BatchRequest, lease_refs},
+    store::runtime::ByRuntime,
 };
 
 /// The most leases in one command of the shutdown.
@@ -91,8 +92,8 @@ impl ReleaseBatch {
     }
 
     async fn send(&self, context: &Context, deadline: Deadline) -> BatchOutcome {
-        // If a runtime drops this future, the next task finds no leases, and each is released alone.
-        let leases = self.leases().take().unwrap_or_default();
+        // If a runtime drops this future, the next task finds no leases, and the command may have been sent.
+        let Some(leases) = self.leases().take() else { return BatchOutcome::Unconfirmed };
         for (_, _, ended) in &leases {
             ended.cancelled().await;
         }
@@ -108,46 +109,37 @@ impl ReleaseBatch {
 }
 
 /// The releases of a handle that is shut down.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ReleaseQueue {
-    /// The batch that takes more leases.
-    open: Mutex<Arc<ReleaseBatch>>,
+    lanes: ByRuntime<Lane>,
     /// How many leases were queued.
     queued: AtomicUsize,
     /// How many leases were not released.
     unreleased: AtomicUsize,
+}
+
+/// The releases of one runtime: a task that is not driven any more holds up those of its own runtime only.
+#[derive(Debug)]
+struct Lane {
+    /// The batch that takes more leases.
+    open: Mutex<Arc<ReleaseBatch>>,
     senders: Semaphore,
 }
 
 impl ReleaseQueue {
-    pub(crate) fn new() -> Self {
-        let senders = Semaphore::new(MAX_SENDERS);
-        Self { open: Mutex::default(), queued: AtomicUsize::new(0), unreleased: AtomicUsize::new(0), senders }
-    }
-
     /// Releases a lease in a batch. The time for it ends when the handle gives up.
     pub(crate) async fn release(&self, context: &Context, lease: Member) -> BatchOutcome {
-        let batch = self.join(lease);
+        self.queued.fetch_add(1, Ordering::Relaxed);
+        let lane = self.lanes.here(|| Lane { open: Mutex::default(), senders: Semaphore::new(MAX_SENDERS) });
+        let batch = lane.join(lease);
         let send = async || {
-            let _permit = self.senders.acquire().await;
+            let _permit = lane.senders.acquire().await;
             // Lets the tasks that are ready join the batch.
             yield_now().await;
             let attempt = context.settings.operation_timeout.checked_div(ATTEMPT_PART).unwrap_or_default();
             batch.send(context, self.deadline_at(context, BATCH_PART).or_after(attempt)).await
         };
         *batch.outcome.get_or_init(send).await
-    }
-
-    /// Puts a lease into the open batch, or into a new one if that is closed or full.
-    fn join(&self, lease: Member) -> Arc<ReleaseBatch> {
-        self.queued.fetch_add(1, Ordering::Relaxed);
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(leases) = open.leases().as_mut().filter(|leases| leases.len() < MAX_LEASES) {
-            leases.push(lease);
-            return Arc::clone(&open);
-        }
-        *open = ReleaseBatch::of(vec![lease]);
-        Arc::clone(&open)
     }
 
     /// Notes that a lease was not released.
@@ -165,5 +157,18 @@ impl ReleaseQueue {
         let are_few = self.queued.load(Ordering::Relaxed) <= FEW;
         let rest = if are_few { Duration::ZERO } else { context.settings.operation_timeout.mul_f64(1.0 - part) };
         context.operation_deadline().sooner_by(rest)
+    }
+}
+
+impl Lane {
+    /// Puts a lease into the open batch, or into a new one if that is closed or full.
+    fn join(&self, lease: Member) -> Arc<ReleaseBatch> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(leases) = open.leases().as_mut().filter(|leases| leases.len() < MAX_LEASES) {
+            leases.push(lease);
+            return Arc::clone(&open);
+        }
+        *open = ReleaseBatch::of(vec![lease]);
+        Arc::clone(&open)
     }
 }

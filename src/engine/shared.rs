@@ -74,7 +74,7 @@ impl Shared {
             siblings,
             membership: Mutex::new(Some(membership)),
             own_leases: OwnLeases::default(),
-            releases: ReleaseQueue::new(),
+            releases: ReleaseQueue::default(),
             schedules,
         }))
     }
