@@ -2,11 +2,13 @@
 
 use std::{
     pin::pin,
+    sync::{Arc, mpsc::channel},
     task::{Context, Poll, Waker},
+    thread,
     time::{Duration, Instant},
 };
 
-use mongoseal::{Error, Lease, Mongoseal};
+use mongoseal::{Error, Lease, Mongoseal, store::MemoryStore};
 use tokio::runtime::Runtime;
 
 use crate::{
@@ -28,7 +30,7 @@ fn beside_idle(test: impl AsyncFnOnce(&Runtime)) {
 
 /// Runs something on a runtime from a thread that drives another one.
 fn on<T: Send>(runtime: &Runtime, work: impl Future<Output = T> + Send) -> T {
-    std::thread::scope(|scope| scope.spawn(|| runtime.block_on(work)).join().unwrap())
+    thread::scope(|scope| scope.spawn(|| runtime.block_on(work)).join().unwrap())
 }
 
 /// Polls a future outside of any runtime until it ends.
@@ -38,7 +40,7 @@ fn outside<T>(future: impl Future<Output = T>) -> T {
         if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return value;
         }
-        std::thread::sleep(millis(1));
+        thread::sleep(millis(1));
     }
 }
 
@@ -83,6 +85,33 @@ fn calls_on_a_lease_whose_runtime_is_not_driven_return_within_the_operation_time
         assert!(shutdown <= longest, "{shutdown:?}");
         drop(kept);
     });
+}
+
+#[test]
+fn a_shutdown_releases_its_leases_beside_a_runtime_that_stops_when_its_lease_ends() {
+    for _ in 0..10 {
+        let (stopping, driven) = (idle(), idle());
+        let store = Arc::new(MemoryStore::default());
+        let handle = || Mongoseal::builder().operation_timeout(TIMEOUT).on_store(store.clone()).unwrap();
+        let (seal, other, (held, is_held)) = (handle(), handle(), channel());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                stopping.block_on(async {
+                    let lease = seal.acquire("stops").await.unwrap();
+                    held.send(()).unwrap();
+                    lease.cancelled().await;
+                });
+            });
+            is_held.recv().unwrap();
+            driven.block_on(async {
+                let kept = [seal.acquire("a").await.unwrap(), seal.acquire("b").await.unwrap()];
+                seal.shutdown().await;
+                for lease in kept {
+                    other.acquire(lease.key().as_str()).await.unwrap();
+                }
+            });
+        });
+    }
 }
 
 #[test]
