@@ -107,7 +107,7 @@ fn a_shutdown_releases_its_leases_beside_a_runtime_that_stops_when_its_lease_end
                 let kept = [seal.acquire("a").await.unwrap(), seal.acquire("b").await.unwrap()];
                 seal.shutdown().await;
                 for lease in kept {
-                    other.acquire(lease.key().as_str()).await.unwrap();
+                    drop(other.acquire(lease.key().as_str()).await.unwrap());
                 }
             });
         });
