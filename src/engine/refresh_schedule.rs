@@ -260,13 +260,14 @@ impl Scheduled {
         self.risk_at = None;
         if !self.is_requested {
             self.is_alone = false;
-            self.wait_at_least_until(Duration::ZERO);
+            self.wait_for_interval(Duration::ZERO, Duration::ZERO);
         }
     }
 
-    /// Waits for its interval, and not less than until `soon`.
-    fn wait_at_least_until(&mut self, soon: Duration) {
-        let next = |interval| self.spec.sent.saturating_add(interval).max(soon);
+    /// Waits for its interval, and from now on for `retry` at least. A lease without expiry has no other bound on `retry`
+    /// than its interval.
+    fn wait_for_interval(&mut self, now: Duration, retry: Duration) {
+        let next = |interval| self.spec.sent.saturating_add(interval).max(now.saturating_add(retry.min(interval)));
         self.spec.due_at = self.spec.interval.map_or(Duration::MAX, next);
         self.stage = Stage::Waiting;
     }
@@ -553,8 +554,7 @@ impl Schedule {
                 leases.update_sent(number, slots, |scheduled| scheduled.stage = Stage::Due(scheduled.lease.deadline()));
             }
             Err(_refused) => {
-                let soon = now.saturating_add(self.pace.retry);
-                leases.update_sent(number, slots, |scheduled| scheduled.wait_at_least_until(soon));
+                leases.update_sent(number, slots, |scheduled| scheduled.wait_for_interval(now, self.pace.retry));
             }
         }
     }
@@ -631,11 +631,10 @@ impl Slot {
 
     /// Ends the refresh for the holder, which was not confirmed.
     pub(crate) fn withdraw(&self, now: Duration) {
-        let soon = now.saturating_add(self.schedule.pace.retry);
         self.schedule.leases().update(self.number, |scheduled| {
             scheduled.is_requested = false;
             scheduled.risk_at = scheduled.risk_at.filter(|_| scheduled.spec.interval.is_some());
-            scheduled.wait_at_least_until(soon);
+            scheduled.wait_for_interval(now, self.schedule.pace.retry);
         });
         self.schedule.changed.notify_one();
     }
@@ -664,7 +663,6 @@ impl SingleAttempt for Permission {
     }
 
     fn end(&self, now: Duration, answer: Result<Duration, &Error>, is_done: bool) {
-        let soon = now.saturating_add(self.schedule.pace.retry);
         let mut leases = self.schedule.leases();
         leases.attempts.end(self.number, !matches!(answer, Err(Error::Unavailable { .. })));
         leases.update(self.slot, |scheduled| match answer {
@@ -680,7 +678,7 @@ impl SingleAttempt for Permission {
             }
             Err(_refused) => {
                 scheduled.is_requested &= !is_done;
-                scheduled.wait_at_least_until(soon);
+                scheduled.wait_for_interval(now, self.schedule.pace.retry);
             }
         });
     }

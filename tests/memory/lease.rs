@@ -402,3 +402,16 @@ async fn a_default_grace_never_exceeds_the_retention_and_an_explicit_one_stays_a
     let all = Mongoseal::builder().ttl(secs(60)).retention(secs(60)).in_memory().unwrap();
     drop(all.acquire("k").without_expiry().await.unwrap());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_without_expiry_is_refreshed_again_after_the_store_has_refused_a_refresh() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").without_expiry().await.unwrap();
+    store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::Refuse));
+    tokio::time::sleep(secs(15)).await;
+    store.heal();
+    let sent = store.requests().len();
+    tokio::time::sleep(secs(60)).await;
+    let later = store.requests().len() - sent;
+    assert!((5..=7).contains(&later) && lease.is_valid(), "one each ten seconds, a third of the default ttl: {later}");
+}

@@ -115,6 +115,22 @@ fn a_shutdown_releases_its_leases_beside_a_runtime_that_stops_when_its_lease_end
 }
 
 #[test]
+fn a_dropped_lease_does_not_wait_for_a_release_of_its_group_that_is_not_polled() {
+    beside_idle(async |idle| {
+        let store = Faulty::new();
+        let seal = store.seal();
+        let lease = on(idle, async { seal.acquire("k").group("g").ttl(secs(60)).await.unwrap() });
+        // The task of the lease does not see the drop before the release of the group has begun.
+        drop(lease);
+        store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::Hang));
+        let mut releasing = pin!(seal.release_group("g"));
+        assert!(tokio::time::timeout(millis(50), &mut releasing).await.is_err());
+        on(idle, async { tokio::time::sleep(millis(50)).await });
+        drop(store.seal().acquire("k").await.unwrap());
+    });
+}
+
+#[test]
 fn a_key_whose_lease_has_expired_is_acquired_again_although_the_runtime_of_that_lease_is_not_driven() {
     beside_idle(async |idle| {
         let seal = Mongoseal::builder().operation_timeout(TIMEOUT).in_memory().unwrap();

@@ -159,17 +159,18 @@ fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) -> Result<(), F
     let is_alone = by.iter().any(|one| NEED_TIME.contains(one));
     let _alone = is_alone.then(|| MACHINE.write().unwrap_or_else(PoisonError::into_inner));
     let _beside_others = (!is_alone).then(|| MACHINE.read().unwrap_or_else(PoisonError::into_inner));
+    let is_caught = |said: &str| said.lines().filter_map(histories::invariant).any(|one| by.contains(&one));
     let mut said = String::new();
     let mut code = None;
     for seed in seeds {
         let asked = ["--minutes", minutes, "--seed", seed, "--sabotage", name, "--only", only, "--json", file];
         (said, code) = run_beside_others(&[&asked, more].concat())?;
-        if said.lines().filter_map(histories::invariant).any(|one| by.contains(&one)) {
+        if is_caught(&said) {
             break;
         }
     }
     assert_eq!(code, Some(1), "{name}: {said}");
-    assert!(said.lines().filter_map(histories::invariant).any(|one| by.contains(&one)), "{name} by {by:?}: {said}");
+    assert!(is_caught(&said), "{name} by {by:?}: {said}");
     // A history that was kept is judged alike.
     let (again, code) = run_beside_others(&["--judge", file])?;
     std::fs::remove_file(&kept)?;
