@@ -82,6 +82,8 @@ pub(crate) const SMALLEST_GRACE: Duration = Duration::from_millis(400);
 pub(crate) const STALL: Micros = 50_000;
 /// How many leases one of the processes holds all the time, so that its batches have several parts.
 pub(crate) const FLEET: usize = 150;
+/// What their keys begin with.
+pub(crate) const FLEET_KEY: &str = "fleet/";
 /// The slot of that process.
 const FLEET_SLOT: u32 = 0;
 /// The slots of the processes with minimum holds, and of those that shut handles down. A small machine has no time for more,
@@ -90,6 +92,8 @@ const LEAST_SLOTS: [u32; 2] = [1, 2];
 const CLOSING_SLOTS: [u32; 3] = [1, 2, 3];
 /// The slot of the process that watches keys.
 const WATCH_SLOT: u32 = 1;
+/// The most by which a client waits longer because the machine is slow. In an outage no write is confirmed for long.
+const LONGEST_RELIEF: Duration = Duration::from_secs(1);
 const COLD_KEYS: usize = 150;
 /// Keys that are asked for in bursts.
 const BUSY_KEYS: usize = 60;
@@ -167,7 +171,7 @@ pub(crate) fn cold_key(rng: &mut Rng) -> String {
 
 /// The key of a client of the fleet, in order.
 pub(crate) fn fleet_key(number: usize) -> String {
-    format!("fleet/{number:03}")
+    format!("{FLEET_KEY}{number:03}")
 }
 
 /// The servers on which the workers keep their leases.
@@ -229,6 +233,8 @@ struct Worker {
     notes: Arc<Notes>,
     ending: AtomicBool,
     leases: AtomicU64,
+    /// How long the last write beside all leases took, in microseconds.
+    last_write: Arc<AtomicU64>,
 }
 
 pub(crate) fn main(spec: Spec) {
@@ -251,12 +257,13 @@ fn say(event: &Event) {
 }
 
 async fn work(spec: Spec) {
-    let watching = tokio::spawn(process::watch_for_slowness(spec.clone()));
+    let last_write = Arc::new(AtomicU64::new(0));
+    let watching = tokio::spawn(process::watch_for_slowness(spec.clone(), Arc::clone(&last_write)));
     let (sabotage, notes) = (spec.sabotage(), Arc::new(Notes::default()));
     let handles = Handles::open(&spec, &notes).await;
     let listening = tokio::spawn(client::listen_all_the_time(spec.worker, handles.plain.clone()));
     let (ending, leases) = (AtomicBool::new(false), AtomicU64::new(0));
-    let worker = Arc::new(Worker { spec, handles, notes, ending, leases });
+    let worker = Arc::new(Worker { spec, handles, notes, ending, leases, last_write });
     say(&Event::Ready { worker: worker.spec.worker, slot: worker.spec.slot });
     process::listen(&worker);
     // A store without change streams leaves out events between two polls.
@@ -322,6 +329,12 @@ impl Worker {
 
     fn next_lease(&self) -> u64 {
         self.leases.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// How much longer a client waits before its next acquire: twenty times as long as the last write beside all leases, so
+    /// that the clients leave a small machine some time. What a rule says of times holds on no machine that has none.
+    fn relief(&self) -> Duration {
+        Duration::from_micros(self.last_write.load(Ordering::Relaxed)).saturating_mul(20).min(LONGEST_RELIEF)
     }
 
     /// A plan with a grace that the run needs.

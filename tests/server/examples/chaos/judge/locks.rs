@@ -22,7 +22,7 @@ const SINGLES: u64 = 8;
 
 /// After a part of the fleet met a locked record, its leases are refreshed alone. The last one waits for so many writes, one
 /// after another.
-const WRITES_OF_FLEET: u64 = (FLEET as u64).div_ceil(SINGLES);
+pub(super) const WRITES_OF_FLEET: u64 = (FLEET as u64).div_ceil(SINGLES);
 
 impl Case<'_> {
     /// The acquires of other keys that began while a transaction had locked a record, and nothing else was wrong.

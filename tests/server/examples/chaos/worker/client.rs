@@ -132,7 +132,7 @@ pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
             Role::Fleet => 1_000..3_000,
             _ => 1..60,
         };
-        sleep(millis(&mut rng, pause)).await;
+        sleep(millis(&mut rng, pause) + worker.relief()).await;
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::{
     io::BufRead,
-    sync::{Arc, Barrier, atomic::Ordering},
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -76,13 +79,14 @@ impl Control {
     }
 }
 
-/// Writes all the while, and tells when that took long.
-pub(super) async fn watch_for_slowness(spec: Spec) {
+/// Writes all the while, notes how long that took, and tells when it was long.
+pub(super) async fn watch_for_slowness(spec: Spec, last_write: Arc<AtomicU64>) {
     let control = Control::of(&spec).await;
     loop {
         let from = now();
         let is_confirmed = control.write(spec.slot).await;
         let to = now();
+        last_write.store(to - from, Ordering::Relaxed);
         if !is_confirmed || to - from > micros(SLOW) {
             say(&Event::Slow { worker: spec.worker, from, to });
         }
