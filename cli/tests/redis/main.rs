@@ -20,10 +20,9 @@ use std::{
     },
 };
 
-use libtest_mimic::{Arguments, Completion, Trial};
 use mongoseal::Mongoseal;
 use mongoseal_redis::RedisBackend;
-use mongoseal_test_support::{Redis, eventually, millis, secs};
+use mongoseal_test_support::{Redis, Turn, eventually, run_trials, secs, trials};
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
@@ -173,27 +172,8 @@ impl Drop for Console {
     }
 }
 
-/// A test on a runtime of its own, unless Redis is missing.
-fn test<F: Future<Output = ()>>(name: impl Into<String>, run: impl FnOnce() -> F + Send + 'static) -> Trial {
-    Trial::ignorable_test(name, move || {
-        if let Some(reason) = Redis::missing() {
-            return Ok(Completion::ignored_with(reason));
-        }
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        runtime.block_on(async { tokio::time::timeout(secs(120), run()).await }).expect("a test ends in two minutes");
-        runtime.shutdown_timeout(millis(100));
-        Ok(Completion::Completed)
-    })
-}
-
-macro_rules! tests {
-    ($($file:ident :: $test:ident,)*) => {
-        vec![$(test(concat!(stringify!($file), "::", stringify!($test)), $file::$test)),*]
-    };
-}
-
 fn main() -> ExitCode {
-    let tests = tests![
+    run_trials(trials![Turn::Timed, Redis::missing =>
         commands::run_holds_the_key_while_its_command_runs,
         commands::run_holds_several_keys,
         commands::a_waiting_run_is_granted_the_key_after_the_release,
@@ -231,6 +211,5 @@ fn main() -> ExitCode {
         conform::a_prefix_with_keys_is_refused,
         conform::a_user_that_may_not_use_the_scratch_keys_is_refused_before_the_first_clause,
         conform::the_keys_are_deleted_after_a_signal,
-    ];
-    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+    ])
 }

@@ -14,7 +14,7 @@ use mongoseal::{
 use mongoseal_test_support::ReplicaSet;
 use tokio::task::JoinSet;
 
-use crate::{connect, millis, secs, turn, turn_alone};
+use crate::{connect, millis, secs};
 
 fn acquire(lease: LeaseId, ttl: Duration) -> Request {
     let terms = LeaseSpec {
@@ -31,9 +31,7 @@ fn acquire(lease: LeaseId, ttl: Duration) -> Request {
     Request::Acquire(Acquire { terms, wait: None })
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_is_granted_by_its_own_write_and_not_by_an_earlier_attempt_that_executes_meanwhile() {
-    let _turn = turn().await;
+pub(super) async fn an_acquire_is_granted_by_its_own_write_and_not_by_an_earlier_attempt_that_executes_meanwhile() {
     let set = ReplicaSet::builder().proxied().start().await;
     let store = async |name: &str| {
         let client = mongodb::Client::with_uri_str(set.uri_with(&format!("appName={name}"))).await.unwrap();
@@ -124,10 +122,8 @@ async fn lock(set: &ReplicaSet, key: &str) -> ClientSession {
     session
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_nothing() {
+pub(super) async fn a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_nothing() {
     const LOCKED_FOR: Duration = Duration::from_secs(10);
-    let _turn = turn_alone().await;
     let set = ReplicaSet::builder().start().await;
     let seal = connect(Mongoseal::builder(), set.uri()).await;
     seal.acquire("locked").await.unwrap().release().await.unwrap();
@@ -162,9 +158,7 @@ async fn a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_not
     assert!(slowest <= secs(1).max(2 * floor), "{slowest:?}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refresh_of_a_group_and_a_locked_record_cost_requests_of_other_keys_nothing() {
-    let _turn = turn_alone().await;
+pub(super) async fn a_refresh_of_a_group_and_a_locked_record_cost_requests_of_other_keys_nothing() {
     let set = ReplicaSet::builder().start().await;
     let seal = connect(Mongoseal::builder(), set.uri()).await;
     let mut leases = Vec::new();

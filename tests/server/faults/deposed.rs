@@ -4,11 +4,9 @@ use mongodb::{Client, bson::doc};
 use mongoseal::{Error, LeaseState, Mongoseal};
 use mongoseal_test_support::{How, ReplicaSet};
 
-use crate::{connect, millis, secs, turn};
+use crate::{connect, millis, secs};
 
-#[tokio::test]
-async fn a_deposed_primary_confirms_no_acquire_and_no_refresh() {
-    let _turn = turn().await;
+pub(super) async fn a_deposed_primary_confirms_no_acquire_and_no_refresh() {
     let set = ReplicaSet::builder().members(3).election_timeout(secs(10)).proxied().start().await;
     let old = set.primary().await;
     // Speaks to the old primary only, and past the proxies: never cut off from it.

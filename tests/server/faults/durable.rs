@@ -6,16 +6,14 @@ use mongodb::bson::doc;
 use mongoseal::Mongoseal;
 use mongoseal_test_support::ReplicaSet;
 
-use crate::{connect, secs, turn};
+use crate::{connect, secs};
 
 const ROUNDS: usize = 50;
 
 /// How often the server writes its journal where nothing asks it to.
 const JOURNAL_INTERVAL: Duration = Duration::from_millis(100);
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_is_there_after_its_only_member_was_killed_right_after_it_was_acknowledged() {
-    let _turn = turn().await;
+pub(super) async fn a_grant_is_there_after_its_only_member_was_killed_right_after_it_was_acknowledged() {
     let set = ReplicaSet::start(1).await;
     let seal = connect(Mongoseal::builder().operation_timeout(secs(30)), set.uri()).await;
     // From now on a majority means memory, so that what is in the journal is there because the write asked for it.

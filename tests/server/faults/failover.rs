@@ -6,11 +6,9 @@ use mongodb::bson::{Document, doc};
 use mongoseal::{Error, FencingToken, LeaseState, Mongoseal};
 use mongoseal_test_support::ReplicaSet;
 
-use crate::{connect, millis, secs, turn};
+use crate::{connect, millis, secs};
 
-#[tokio::test]
-async fn a_handle_starts_with_a_member_down_and_a_collection_without_its_index() {
-    let _turn = turn().await;
+pub(super) async fn a_handle_starts_with_a_member_down_and_a_collection_without_its_index() {
     let set = ReplicaSet::start(3).await;
     let records = set.client().await.database("mongoseal").collection::<Document>("mongoseal");
     records.insert_one(doc! { "_id": "not a record" }).await.unwrap();
@@ -29,9 +27,7 @@ async fn next(seal: &Mongoseal, last: &mut Option<FencingToken>) {
     lease.release().await.unwrap();
 }
 
-#[tokio::test]
-async fn tokens_grow_and_a_lease_lives_on_over_step_down_and_kill_of_the_primary() {
-    let _turn = turn().await;
+pub(super) async fn tokens_grow_and_a_lease_lives_on_over_step_down_and_kill_of_the_primary() {
     let set = ReplicaSet::start(3).await;
     let seal = connect(Mongoseal::builder().operation_timeout(secs(20)), set.uri()).await;
     let kept = seal.acquire("kept").ttl(secs(20)).await.unwrap();
@@ -64,9 +60,7 @@ async fn ahead(set: &ReplicaSet, member: usize, other: usize) -> (i64, i64) {
     (read - after, read - before)
 }
 
-#[tokio::test]
-async fn a_failover_to_a_member_whose_clock_is_ahead_grants_no_key_before_its_holder_has_stopped() {
-    let _turn = turn().await;
+pub(super) async fn a_failover_to_a_member_whose_clock_is_ahead_grants_no_key_before_its_holder_has_stopped() {
     let set = ReplicaSet::builder().members(3).election_timeout(secs(10)).own_clocks().start().await;
     let primary = set.primary().await;
     let next = (primary + 1) % 3;

@@ -8,11 +8,9 @@ use std::{
 use mongoseal::{Error, FencingToken, Mongoseal, Once, ReleaseOutcome, Result, Tick};
 use mongoseal_test_support::{ReplicaSet, eventually};
 
-use crate::{busy_turn, connect, millis, secs, turn};
+use crate::{connect, millis, secs};
 
-#[tokio::test]
-async fn a_swallowed_reply_costs_a_second_send_and_nothing_else() {
-    let _turn = turn().await;
+pub(super) async fn a_swallowed_reply_costs_a_second_send_and_nothing_else() {
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder(), set.uri_with("appName=one")).await;
     let other = connect(Mongoseal::builder(), set.uri_with("appName=two")).await;
@@ -44,9 +42,7 @@ async fn a_swallowed_reply_costs_a_second_send_and_nothing_else() {
     }
 }
 
-#[tokio::test]
-async fn a_completion_whose_reply_is_lost_is_sent_again_and_its_tick_runs_once() {
-    let _turn = turn().await;
+pub(super) async fn a_completion_whose_reply_is_lost_is_sent_again_and_its_tick_runs_once() {
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder().owner("one"), set.uri_with("appName=one")).await;
     let other = connect(Mongoseal::builder().owner("two"), set.uri_with("appName=two")).await;
@@ -88,9 +84,7 @@ async fn a_completion_whose_reply_is_lost_is_sent_again_and_its_tick_runs_once()
     }
 }
 
-#[tokio::test]
-async fn a_completion_that_is_not_answered_in_time_says_that_it_is_not_known_and_the_tick_is_done() {
-    let _turn = turn().await;
+pub(super) async fn a_completion_that_is_not_answered_in_time_says_that_it_is_not_known_and_the_tick_is_done() {
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder().operation_timeout(secs(1)), set.uri_with("appName=one")).await;
     let other = connect(Mongoseal::builder(), set.uri_with("appName=two")).await;
@@ -106,9 +100,7 @@ async fn a_completion_that_is_not_answered_in_time_says_that_it_is_not_known_and
     assert!(matches!(again, Once::AlreadyDone { .. }), "{again:?}");
 }
 
-#[tokio::test]
-async fn one_who_gave_up_leaves_nothing_held_beyond_its_ttl() {
-    let _turn = turn().await;
+pub(super) async fn one_who_gave_up_leaves_nothing_held_beyond_its_ttl() {
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder().operation_timeout(secs(1)), set.uri_with("appName=one")).await;
     let other = connect(Mongoseal::builder(), set.uri_with("appName=two")).await;
@@ -138,9 +130,7 @@ async fn one_who_gave_up_leaves_nothing_held_beyond_its_ttl() {
     tokio::time::timeout(longest.saturating_sub(began.elapsed()), freed).await.expect("the key is held by nobody");
 }
 
-#[tokio::test]
-async fn a_deadline_is_counted_from_before_the_send() {
-    let _turn = turn().await;
+pub(super) async fn a_deadline_is_counted_from_before_the_send() {
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder(), set.uri_with("appName=one")).await;
     let hits = set.proxy().delay("one", "findAndModify", millis(800));
@@ -151,9 +141,7 @@ async fn a_deadline_is_counted_from_before_the_send() {
     assert!(hits.count() >= 2);
 }
 
-#[tokio::test]
-async fn a_reply_that_comes_after_the_deadline_of_what_it_grants_is_thrown_away() {
-    let _turn = turn().await;
+pub(super) async fn a_reply_that_comes_after_the_deadline_of_what_it_grants_is_thrown_away() {
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder().operation_timeout(secs(3)), set.uri_with("appName=one")).await;
     let hits = set.proxy().delay("one", "findAndModify", millis(700));
@@ -165,9 +153,7 @@ async fn a_reply_that_comes_after_the_deadline_of_what_it_grants_is_thrown_away(
     assert!(lease.is_ok() || matches!(lease, Err(Error::Held { .. })), "{lease:?}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn grants_go_on_while_replies_are_lost_and_sixty_callers_drop_their_acquires() {
-    let _turn = busy_turn().await;
+pub(super) async fn grants_go_on_while_replies_are_lost_and_sixty_callers_drop_their_acquires() {
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder(), set.uri_with("appName=one")).await;
     let (began, grants) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));

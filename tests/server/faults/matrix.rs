@@ -15,7 +15,7 @@ use mongoseal_test_support::ReplicaSet;
 use tokio::task::JoinSet;
 use way::Way;
 
-use crate::{busy_turn, connect, secs};
+use crate::{connect, secs};
 
 /// One ambiguous result, met by all verbs.
 #[derive(Clone)]
@@ -145,9 +145,7 @@ async fn work(members: usize, jobs: Arc<Mutex<VecDeque<Job>>>, table: Table) {
     matrix.again.shutdown().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_becomes_of_a_reply_each_verb_ends_in_time_with_one_token_or_says_that_it_is_not_known() {
-    let _turn = busy_turn().await;
+pub(super) async fn whatever_becomes_of_a_reply_each_verb_ends_in_time_with_one_token_or_says_that_it_is_not_known() {
     let began = Instant::now();
     let watching = tokio::spawn(cell::watch_the_machine());
     let table = Table::default();

@@ -5,14 +5,12 @@ use std::time::{Duration, Instant};
 use mongoseal::{LeaseState, Mongoseal};
 use mongoseal_test_support::{How, Peer, ReplicaSet};
 
-use crate::{connect, millis, secs, turn};
+use crate::{connect, millis, secs};
 
 /// Much longer than it takes, which `cargo bench -p mongoseal-tests --bench figures -- recovery` measures: a machine may be busy.
 const LONGEST: Duration = Duration::from_secs(25);
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refresh_works_again_and_no_lease_of_thirty_seconds_is_lost_after_a_fault_of_the_primary() {
-    let _turn = turn().await;
+pub(super) async fn a_refresh_works_again_and_no_lease_of_thirty_seconds_is_lost_after_a_fault_of_the_primary() {
     let set = ReplicaSet::builder().members(3).election_timeout(secs(2)).proxied().start().await;
     for fault in ["kill", "pause", "blackhole"] {
         outlast(&set, fault).await;
@@ -21,9 +19,8 @@ async fn a_refresh_works_again_and_no_lease_of_thirty_seconds_is_lost_after_a_fa
 
 /// If another secondary replicated from the paused one, writes would wait until the server gives the paused one up.
 /// That has taken longer than this ttl: `docs/failure-modes.md`.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refresh_works_again_and_no_lease_of_thirty_seconds_is_lost_after_a_pause_of_a_secondary_that_none_follows() {
-    let _turn = turn().await;
+pub(super) async fn a_refresh_works_again_and_no_lease_of_thirty_seconds_is_lost_after_a_pause_of_a_secondary_that_none_follows()
+ {
     let set = ReplicaSet::builder().members(3).election_timeout(secs(2)).without_chaining().start().await;
     outlast(&set, "pause of a secondary").await;
 }

@@ -10,7 +10,7 @@ use mongoseal::{LeaseState, Mongoseal};
 use mongoseal_test_support::ReplicaSet;
 use tokio::task::JoinSet;
 
-use crate::{connect, millis, secs, turn_alone};
+use crate::{connect, millis, secs};
 
 /// How many connections a handle has before its replies are late.
 const CONNECTIONS: usize = 24;
@@ -20,9 +20,7 @@ fn held_for() -> Duration {
     secs(std::env::var("MONGOSEAL_HOLD").map_or(6, |seconds| seconds.parse().expect("a number of seconds")))
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_constant_round_trip_below_two_fifths_of_the_ttl_neither_loses_a_lease_nor_puts_it_at_risk() {
-    let _turn = turn_alone().await;
+pub(super) async fn a_constant_round_trip_below_two_fifths_of_the_ttl_neither_loses_a_lease_nor_puts_it_at_risk() {
     let set = ReplicaSet::builder().proxied().start().await;
     let holding = [(millis(1_500), millis(300)), (millis(2_400), millis(700))].map(|(ttl, delay)| {
         // One alone, and several that are refreshed together.
@@ -76,9 +74,7 @@ async fn connections(looking: &Client, name: &str) -> usize {
 }
 
 /// The driver serves requests that wait for a connection in their order. So the number of other requests is bounded.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_burst_of_acquires_does_not_keep_a_refresh_waiting() {
-    let _turn = turn_alone().await;
+pub(super) async fn a_burst_of_acquires_does_not_keep_a_refresh_waiting() {
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder().ttl(secs(30)), set.uri_with("appName=burst")).await;
     let burst = |name: &'static str, many: u32| -> JoinSet<_> {

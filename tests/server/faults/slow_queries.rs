@@ -10,9 +10,9 @@ use mongoseal::{Lease, Mongoseal};
 use mongoseal_test_support::ReplicaSet;
 use tokio::task::JoinSet;
 
-use crate::{connect, secs, turn_alone};
+use crate::{connect, secs};
 
-const TTL: Duration = secs(10);
+const TTL: Duration = secs(5);
 const LEASES: usize = 50;
 const QUERIES: usize = 40;
 const QUERY: Duration = secs(3);
@@ -30,9 +30,7 @@ fn lost(leases: &[Lease]) -> usize {
     leases.iter().filter(|lease| !lease.is_valid()).count()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn leases_on_a_client_of_their_own_outlive_slow_queries() {
-    let _turn = turn_alone().await;
+pub(super) async fn leases_on_a_client_of_their_own_outlive_slow_queries() {
     let set = ReplicaSet::builder().start().await;
     let client = Client::with_uri_str(set.uri()).await.unwrap();
     let database = client.database("service");

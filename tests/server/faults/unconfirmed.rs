@@ -4,11 +4,9 @@ use mongodb::bson::doc;
 use mongoseal::{Error, Mongoseal, ReleaseOutcome};
 use mongoseal_test_support::ReplicaSet;
 
-use crate::{connect, millis, secs, turn};
+use crate::{connect, millis, secs};
 
-#[tokio::test]
-async fn a_write_concern_error_on_a_committed_write_is_asked_again_and_then_unavailable() {
-    let _turn = turn().await;
+pub(super) async fn a_write_concern_error_on_a_committed_write_is_asked_again_and_then_unavailable() {
     let set = ReplicaSet::start(1).await;
     let seal = connect(Mongoseal::builder().operation_timeout(secs(1)), set.uri_with("appName=one")).await;
     let error = || doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
@@ -27,9 +25,7 @@ async fn a_write_concern_error_on_a_committed_write_is_asked_again_and_then_unav
     assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
-#[tokio::test]
-async fn a_write_without_a_majority_is_unavailable_and_what_it_left_is_taken_back() {
-    let _turn = turn().await;
+pub(super) async fn a_write_without_a_majority_is_unavailable_and_what_it_left_is_taken_back() {
     let set = ReplicaSet::start(3).await;
     let seal = connect(Mongoseal::builder().operation_timeout(secs(3)), set.uri()).await;
     let held = seal.acquire("held").ttl(secs(60)).await.unwrap();

@@ -15,7 +15,7 @@ use mongoseal::{Error, LeaseState, LossCause, Mongoseal};
 use mongoseal_test_support::{How, Peer, ReplicaSet};
 use tokio::task::JoinSet;
 
-use crate::{busy_turn, connect, millis, secs, turn};
+use crate::{connect, millis, secs};
 
 const TTL: Duration = Duration::from_secs(3);
 /// How late a timer may be.
@@ -50,9 +50,7 @@ async fn work_until_lost(set: &ReplicaSet, key: &str, hurt: impl AsyncFnOnce(&Re
     ended
 }
 
-#[tokio::test]
-async fn a_refresh_that_hangs_and_one_that_fails_fast_lose_the_lease_by_the_deadline() {
-    let _turn = turn().await;
+pub(super) async fn a_refresh_that_hangs_and_one_that_fails_fast_lose_the_lease_by_the_deadline() {
     let set = ReplicaSet::builder().proxied().start().await;
 
     let hung = work_until_lost(&set, "hung", async |set: &ReplicaSet| {
@@ -84,9 +82,7 @@ async fn a_refresh_that_hangs_and_one_that_fails_fast_lose_the_lease_by_the_dead
     assert!(failed <= TTL + LATE && failed > TTL.saturating_sub(millis(700)), "{failed:?}");
 }
 
-#[tokio::test]
-async fn a_lease_is_at_risk_while_the_primary_is_away_and_held_when_it_is_back() {
-    let _turn = turn().await;
+pub(super) async fn a_lease_is_at_risk_while_the_primary_is_away_and_held_when_it_is_back() {
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder(), set.uri_with("appName=holder")).await;
     let lease = seal.acquire("k").ttl(secs(12)).refresh_every(secs(1)).await.unwrap();
@@ -102,9 +98,7 @@ async fn a_lease_is_at_risk_while_the_primary_is_away_and_held_when_it_is_back()
 
 /// `MONGOSEAL_OUTAGE` says how many seconds the outage lasts: longer than the operation timeout, and by default shorter
 /// than the time that waiters keep their places.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_outlast_an_outage_that_is_longer_than_the_operation_timeout() {
-    let _turn = turn().await;
+pub(super) async fn waiters_outlast_an_outage_that_is_longer_than_the_operation_timeout() {
     let outage = env::var("MONGOSEAL_OUTAGE").map_or(12, |seconds| seconds.parse().unwrap());
     let set = ReplicaSet::builder().proxied().start().await;
     let holder = connect(Mongoseal::builder(), set.uri_with("appName=holder")).await;
@@ -144,9 +138,7 @@ async fn waiters_outlast_an_outage_that_is_longer_than_the_operation_timeout() {
     assert!(numbers.len() == 20 && (outage > 20 || numbers.is_sorted()), "{numbers:?}");
 }
 
-#[tokio::test]
-async fn every_call_on_a_dead_network_ends_with_the_operation_timeout() {
-    let _turn = turn().await;
+pub(super) async fn every_call_on_a_dead_network_ends_with_the_operation_timeout() {
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder().operation_timeout(secs(1)), set.uri_with("appName=holder")).await;
     let lease = seal.acquire("k").ttl(secs(60)).without_refresh().await.unwrap();
@@ -191,9 +183,7 @@ async fn every_call_on_a_dead_network_ends_with_the_operation_timeout() {
     set.proxy().heal();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_pool_grows_within_ten_seconds_although_two_connections_fell_silent_while_they_opened() {
-    let _turn = busy_turn().await;
+pub(super) async fn the_pool_grows_within_ten_seconds_although_two_connections_fell_silent_while_they_opened() {
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder(), set.uri_with("appName=growing")).await;
     let silent = set.proxy().silence_next("growing", 2);

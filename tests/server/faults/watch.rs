@@ -7,11 +7,9 @@ use mongoseal::{EventKind, EventStream, FencingToken, Mongoseal, WatchItem};
 use mongoseal_test_support::{How, Peer, ReplicaSet, eventually};
 use tokio::time::timeout;
 
-use crate::{connect, secs, turn};
+use crate::{connect, secs};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_grant_is_left_out_over_step_down_and_kill_of_the_primary() {
-    let _turn = turn().await;
+pub(super) async fn no_grant_is_left_out_over_step_down_and_kill_of_the_primary() {
     let set = ReplicaSet::start(3).await;
     let builder = || Mongoseal::builder().operation_timeout(secs(20));
     let (watching, working) = (connect(builder(), set.uri()).await, connect(builder(), set.uri()).await);
@@ -132,9 +130,7 @@ async fn each_grant_is_reported_within(longest: Duration, streams: [EventStream;
     assert!(findings.is_empty(), "events are missing from the watch of {findings:?}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_event_is_left_out_while_the_watcher_cannot_reach_the_server_for_20_seconds() {
-    let _turn = turn().await;
+pub(super) async fn no_event_is_left_out_while_the_watcher_cannot_reach_the_server_for_20_seconds() {
     let set = ReplicaSet::builder().members(1).proxied().start().await;
     for how in [How::Reset, How::Blackhole] {
         let watching = connect(Mongoseal::builder(), set.uri_with("appName=watching")).await;
@@ -155,9 +151,7 @@ async fn no_event_is_left_out_while_the_watcher_cannot_reach_the_server_for_20_s
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_event_is_left_out_over_kill_and_restart_of_the_only_member() {
-    let _turn = turn().await;
+pub(super) async fn no_event_is_left_out_over_kill_and_restart_of_the_only_member() {
     let set = ReplicaSet::builder().members(1).proxied().start().await;
     let builder = || Mongoseal::builder().operation_timeout(secs(20));
     let watching = connect(builder(), set.uri_with("appName=watching")).await;
@@ -176,9 +170,7 @@ async fn no_event_is_left_out_over_kill_and_restart_of_the_only_member() {
 }
 
 /// A server that is no longer the primary ends its streams with one of these codes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_that_an_election_ends_is_opened_again_where_it_was() {
-    let _turn = turn().await;
+pub(super) async fn a_stream_that_an_election_ends_is_opened_again_where_it_was() {
     let set = ReplicaSet::builder().members(1).start().await;
     let working = connect(Mongoseal::builder(), set.uri()).await;
     for code in [189, 11600, 11602, 10107] {
@@ -198,9 +190,7 @@ async fn a_stream_that_an_election_ends_is_opened_again_where_it_was() {
 }
 
 /// The server says that the history is gone: once at the resume, and once in the open stream.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_history_is_reported_as_missed_and_followed_by_what_has_changed() {
-    let _turn = turn().await;
+pub(super) async fn lost_history_is_reported_as_missed_and_followed_by_what_has_changed() {
     let set = ReplicaSet::builder().members(1).start().await;
     let working = connect(Mongoseal::builder(), set.uri()).await;
     // The last one is a code of no meaning, with the label of older servers.
@@ -250,9 +240,7 @@ async fn lost_history_is_reported_as_missed_and_followed_by_what_has_changed() {
 }
 
 /// The proxy holds a request of the stream for good, and answers nothing. Later requests of the handle pass.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_that_is_silent_for_20_seconds_is_opened_again_where_it_was() {
-    let _turn = turn().await;
+pub(super) async fn a_stream_that_is_silent_for_20_seconds_is_opened_again_where_it_was() {
     let set = ReplicaSet::builder().members(1).proxied().start().await;
     let watching = connect(Mongoseal::builder(), set.uri_with("appName=watching")).await;
     let working = connect(Mongoseal::builder(), set.uri_with("appName=working")).await;

@@ -21,35 +21,16 @@ mod ticker;
 mod words;
 mod worker;
 
-use std::{
-    process::ExitCode,
-    sync::{PoisonError, RwLock},
-};
+use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Trial};
-use mongoseal_test_support::{eventually, millis, secs};
-
-/// A test that keeps the machine busy has it to itself.
-static MACHINE: RwLock<()> = RwLock::new(());
-
-/// Each test on a runtime of its own, having taken its `$turn` of the machine. Its workers end with it.
-macro_rules! tests {
-    ($turn:ident: $($file:ident :: $test:ident,)*) => {
-        vec![$(Trial::test(concat!(stringify!($file), "::", stringify!($test)), || {
-            let _turn = MACHINE.$turn().unwrap_or_else(PoisonError::into_inner);
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on($file::$test());
-            Ok(())
-        })),*]
-    };
-}
+use mongoseal_test_support::{Turn, eventually, millis, run_trials, secs, trials};
 
 fn main() -> ExitCode {
     if worker::is_wanted() {
         worker::main();
         return ExitCode::SUCCESS;
     }
-    let mut tests = tests![read:
+    let mut tests = trials![Turn::Timed =>
         order::waiters_of_three_processes_are_granted_the_key_in_the_order_they_came,
         killed::a_waiter_killed_at_the_head_of_the_queue_costs_the_next_its_claim_at_most,
         killed::a_waiter_killed_in_the_middle_of_the_queue_costs_nobody_more_than_its_claim,
@@ -62,7 +43,7 @@ fn main() -> ExitCode {
         endings::a_wait_that_ends_in_the_instant_of_the_hand_over_leaves_nothing_held,
         endings::a_wait_dropped_in_the_instant_of_the_hand_over_leaves_nothing_held,
     ];
-    tests.extend(tests![write:
+    tests.extend(trials![Turn::Alone =>
         order::a_thousand_waiters_of_four_processes_are_all_served_in_their_order,
         failover::all_are_served_while_the_primary_steps_down_in_the_middle_of_hand_overs,
         schedule::eight_processes_complete_each_tick_exactly_once_and_run_it_once,
@@ -70,6 +51,5 @@ fn main() -> ExitCode {
         schedule::each_tick_is_completed_exactly_once_while_the_primary_steps_down,
         schedule::a_tick_that_no_process_waits_for_is_completed_once_or_skipped,
     ]);
-    let arguments = Arguments { test_threads: Some(2), ..Arguments::from_args() };
-    libtest_mimic::run(&arguments, tests).exit_code()
+    run_trials(tests)
 }

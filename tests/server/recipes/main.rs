@@ -27,8 +27,7 @@ mod fence_redis;
 
 use std::process::{Command, ExitCode};
 
-use libtest_mimic::{Arguments, Completion, Trial};
-use mongoseal_test_support::{Postgres, Redis};
+use mongoseal_test_support::{Postgres, Redis, Turn, run_trials, trials};
 
 /// Runs an example as a reader would, with the address of its server, and gives what it printed.
 async fn example(name: &'static str, server: Option<(&'static str, String)>) -> String {
@@ -39,34 +38,23 @@ async fn example(name: &'static str, server: Option<(&'static str, String)>) -> 
     said
 }
 
-/// Each test on a runtime of its own, unless what it needs is missing.
-macro_rules! tests {
-    ($($missing:expr => $file:ident :: $test:ident,)*) => {
-        vec![$(Trial::ignorable_test(concat!(stringify!($file), "::", stringify!($test)), || {
-            let missing: Option<String> = $missing;
-            if let Some(reason) = missing {
-                return Ok(Completion::ignored_with(reason));
-            }
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-            runtime.block_on($file::$test());
-            Ok(Completion::Completed)
-        })),*]
-    };
-}
-
 fn main() -> ExitCode {
-    let tests = tests![
-        Postgres::missing() => sql::the_example_runs_on_a_real_server,
-        Postgres::missing() => sql::the_largest_of_racing_tokens_stays,
-        Postgres::missing() => sql::a_statement_that_waits_compares_with_what_was_committed,
-        Redis::missing() => kv::the_example_runs_on_a_real_server,
-        Redis::missing() => kv::the_largest_of_racing_tokens_stays,
-        Redis::missing() => kv::tokens_that_differ_by_one_are_told_apart_up_to_the_largest,
-        Redis::missing() => kv::a_failover_that_loses_the_fence_lets_the_older_token_write,
-        None => files::the_example_runs,
-        None => files::the_largest_of_racing_tokens_is_read,
-        None => http::the_example_runs,
-        None => http::the_largest_of_racing_tokens_stays,
+    let mut tests = trials![Turn::Timed, Postgres::missing =>
+        sql::the_example_runs_on_a_real_server,
+        sql::the_largest_of_racing_tokens_stays,
+        sql::a_statement_that_waits_compares_with_what_was_committed,
     ];
-    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+    tests.extend(trials![Turn::Timed, Redis::missing =>
+        kv::the_example_runs_on_a_real_server,
+        kv::the_largest_of_racing_tokens_stays,
+        kv::tokens_that_differ_by_one_are_told_apart_up_to_the_largest,
+        kv::a_failover_that_loses_the_fence_lets_the_older_token_write,
+    ]);
+    tests.extend(trials![Turn::Timed =>
+        files::the_example_runs,
+        files::the_largest_of_racing_tokens_is_read,
+        http::the_example_runs,
+        http::the_largest_of_racing_tokens_stays,
+    ]);
+    run_trials(tests)
 }

@@ -29,10 +29,9 @@ use std::{
     time::Duration,
 };
 
-use libtest_mimic::{Arguments, Completion, Trial};
 use mongoseal::{Builder, Mongoseal, Result, conformance, store::Store};
 use mongoseal_redis::{RedisBackend, RedisStore};
-use mongoseal_test_support::{Redis, millis, secs};
+use mongoseal_test_support::{Redis, Turn, run_trials, secs, trial, trials};
 use redis::{FromRedisValue, aio::MultiplexedConnection};
 
 /// How long the stores keep idle records.
@@ -102,30 +101,11 @@ async fn count(seal: &Mongoseal) -> usize {
     count
 }
 
-/// A test on a runtime of its own, unless Redis is missing.
-fn test<F: Future<Output = ()>>(name: impl Into<String>, run: impl FnOnce() -> F + Send + 'static) -> Trial {
-    Trial::ignorable_test(name, move || {
-        if let Some(reason) = Redis::missing() {
-            return Ok(Completion::ignored_with(reason));
-        }
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        runtime.block_on(async { tokio::time::timeout(secs(120), run()).await }).expect("a test ends in two minutes");
-        runtime.shutdown_timeout(millis(100));
-        Ok(Completion::Completed)
-    })
-}
-
-macro_rules! tests {
-    ($($file:ident :: $test:ident,)*) => {
-        vec![$(test(concat!(stringify!($file), "::", stringify!($test)), $file::$test)),*]
-    };
-}
-
 fn main() -> ExitCode {
     if let Some(status) = tls::run_as_client().or_else(stopped::run_as_client) {
         return status;
     }
-    let mut tests = tests![
+    let mut tests = trials![Turn::Timed, Redis::missing =>
         backend::a_swap_is_refused_if_the_key_was_deleted_and_made_again_since_the_load,
         backend::a_value_of_no_bytes_and_no_value_differ,
         backend::a_swap_of_a_process_that_was_paused_too_long_after_its_load_is_refused,
@@ -192,9 +172,10 @@ fn main() -> ExitCode {
         println!("the Redis store does not declare {}", clause.name());
     }
     tests.extend(declared.into_iter().map(|clause| {
-        test(format!("conformance::{}", clause.name()), move || async move {
+        let name = format!("conformance::{}", clause.name());
+        trial(&name, Turn::Timed, Redis::missing, move || async move {
             clause.check(store(shared().await)).await;
         })
     }));
-    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+    run_trials(tests)
 }

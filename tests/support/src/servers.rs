@@ -18,6 +18,7 @@ mod server;
 mod standalone;
 mod supervisor;
 mod test_database;
+mod trials;
 
 pub use etcd::Etcd;
 pub use example::built;
@@ -31,3 +32,4 @@ pub use replica_set::{Builder, ReplicaSet, shared};
 pub use server::free_port;
 pub use standalone::Standalone;
 pub use test_database::TestDatabase;
+pub use trials::{Turn, run_trials, trial};

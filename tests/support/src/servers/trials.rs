@@ -1,0 +1,113 @@
+//! A `main` for tests that measure times or need a server that may be missing.
+//!
+//! All tests of a program begin at once, and wait for their [`Turn`]. So tests that mostly wait do so side by side, and
+//! those that run alone delay no other.
+
+use std::{
+    process::ExitCode,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use libtest_mimic::{Arguments, Completion, Trial};
+
+/// The longest time of a test.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// How much of the machine there is.
+const WHOLE: u32 = 6;
+
+/// What a test needs of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It mostly waits. Six run at once.
+    Waiting,
+    /// It measures times. Two run at once.
+    Timed,
+    /// It keeps the machine busy. One that mostly waits runs beside it.
+    Busy,
+    /// It compares times of a busy machine. It runs alone, when all others have ended.
+    Alone,
+}
+
+impl Turn {
+    fn share(self) -> u32 {
+        match self {
+            Self::Waiting => 1,
+            Self::Timed => WHOLE / 2,
+            Self::Busy => WHOLE - 1,
+            Self::Alone => WHOLE,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Machine {
+    used: u32,
+    /// How many tests wait that do not run alone.
+    waiting: u32,
+}
+
+static MACHINE: Mutex<Machine> = Mutex::new(Machine { used: 0, waiting: 0 });
+static CHANGED: Condvar = Condvar::new();
+
+fn machine() -> MutexGuard<'static, Machine> {
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A share of the machine. Dropping it gives it back.
+struct Share(u32);
+
+impl Share {
+    fn take(turn: Turn) -> Self {
+        let (share, is_alone) = (turn.share(), turn == Turn::Alone);
+        let mut machine = machine();
+        machine.waiting += u32::from(!is_alone);
+        let must_wait = |machine: &mut Machine| machine.used + share > WHOLE || is_alone && machine.waiting > 0;
+        machine = CHANGED.wait_while(machine, must_wait).unwrap_or_else(PoisonError::into_inner);
+        machine.waiting -= u32::from(!is_alone);
+        machine.used += share;
+        Self(share)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        machine().used -= self.0;
+        CHANGED.notify_all();
+    }
+}
+
+/// A test on a runtime of its own. It is ignored if something is missing, with the reason.
+pub fn trial<F: Future<Output = ()>>(
+    name: &str,
+    turn: Turn,
+    missing: fn() -> Option<String>,
+    run: impl FnOnce() -> F + Send + 'static,
+) -> Trial {
+    Trial::ignorable_test(name, move || {
+        if let Some(reason) = missing() {
+            return Ok(Completion::ignored_with(reason));
+        }
+        let _share = Share::take(turn);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime.block_on(async { tokio::time::timeout(LONGEST, run()).await }).expect("a test ends in five minutes");
+        runtime.shutdown_timeout(Duration::from_millis(100));
+        Ok(Completion::Completed)
+    })
+}
+
+/// Tests by their paths: `trials![Turn::Waiting => file::test, …]`, or `trials![Turn::Waiting, Redis::missing => …]`.
+#[macro_export]
+macro_rules! trials {
+    ($turn:expr, $missing:expr => $($file:ident :: $test:ident,)*) => {
+        vec![$($crate::trial(concat!(stringify!($file), "::", stringify!($test)), $turn, $missing, $file::$test)),*]
+    };
+    ($turn:expr => $($tests:tt)*) => { $crate::trials![$turn, || None => $($tests)*] };
+}
+
+/// Runs the tests that the arguments of the program name, or all.
+pub fn run_trials(tests: Vec<Trial>) -> ExitCode {
+    let arguments = Arguments { test_threads: Some(tests.len()), ..Arguments::from_args() };
+    libtest_mimic::run(&arguments, tests).exit_code()
+}
