@@ -89,4 +89,4 @@ pub use lease_view::LeaseView;
 pub use once::{RunOnce, TickLease};
 pub use open::Builder;
 pub use stream_iter::StreamIter;
-pub use verb::{Acquire, AcquireAll, Campaign, Leases, ResetOnce, Resume, Revoke};
+pub use verb::{Acquire, AcquireAll, Campaign, Leases, Resume, Revoke, RewindTick};

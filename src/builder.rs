@@ -1,18 +1,24 @@
 //! The settings of a handle, for all its leases.
 
-use std::{sync::Arc, time::Duration};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use crate::{
-    Error, IntoName, Mongoseal, Owner, Result, Retry, Ttl,
     engine::{
+        handle_inner::HandleInner,
         observer::{Observer, Observers},
         owned_runtime::DedicatedThread,
-        retry_policy::OnHeld,
+        retry_policy::{OnHeld, Retry},
         settings::{LONGEST_ATTEMPT, Settings},
-        shared::Shared,
     },
+    handle::{Async, Mongoseal},
     store::{Store, pool::PoolShares},
-    types::duration::format_duration,
+    types::{
+        duration::format_duration,
+        error::{Error, Result},
+        into_name::IntoName,
+        owner::Owner,
+        ttl::Ttl,
+    },
 };
 
 impl Mongoseal {
@@ -37,7 +43,7 @@ impl Mongoseal {
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is connected"]
-pub struct Builder {
+pub struct Builder<M = Async> {
     owner: Option<Result<Owner, String>>,
     ttl: Duration,
     grace: Option<Duration>,
@@ -55,6 +61,7 @@ pub struct Builder {
     pub(crate) allow_sharded: bool,
     #[cfg(feature = "mongodb")]
     pub(crate) connections: Option<u32>,
+    mode: PhantomData<fn() -> M>,
 }
 
 const DEFAULT_RETENTION: Duration = Duration::from_secs(24 * 3600);
@@ -79,11 +86,12 @@ impl Default for Builder {
             allow_sharded: false,
             #[cfg(feature = "mongodb")]
             connections: None,
+            mode: PhantomData,
         }
     }
 }
 
-impl Builder {
+impl<M> Builder<M> {
     /// Sets the owner: the name by which other processes see this handle's leases. Default: host, process id and a
     /// random part.
     pub fn owner<O>(mut self, owner: O) -> Self
@@ -179,38 +187,6 @@ impl Builder {
         self
     }
 
-    /// Runs the handle's tasks on a thread of their own: its acquires, the refreshes and releases of its leases, and
-    /// its change streams. Default: they run on the runtime that acquires the lease.
-    ///
-    /// If work blocks all threads of a runtime, without a call of `spawn_blocking`, the refreshes on that runtime stop,
-    /// too, and the leases expire. A handle with a thread of its own keeps its leases. The holder must still check
-    /// whether a lease was lost: a blocked thread notices nothing.
-    ///
-    /// It needs a client of its own, by `connect` or [`connect_to`](Self::connect_to): a caller's client reads its
-    /// connections on the caller's runtime. The closure of a [`retry`](Self::retry) policy runs on the thread, too. The thread ends when
-    /// the last clone of the handle and its last lease are dropped.
-    pub fn dedicated_thread(mut self) -> Self {
-        self.dedicated_thread = true;
-        self
-    }
-
-    /// Makes a handle on a custom store. Handles on clones of one `Arc` share what the store shares. On MongoDB that is
-    /// a change stream, and a client that belongs to the store: the last handle that is shut down closes it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Invalid`] if the settings contradict each other, or if one of them has no effect on a store that is open:
-    /// another retention, or the name of a collection.
-    pub fn on_store(self, store: Arc<dyn Store>) -> Result<Mongoseal> {
-        if let Some(option) = self.option_of_a_server() {
-            return Err(Error::invalid(format!("`{option}` has no effect on a store that is open: leave it out")));
-        }
-        self.ensure_retention(store.retention())?;
-        let settings = Settings { retention: store.retention(), ..self.settings()? };
-        let thread = self.start_thread()?;
-        Ok(Mongoseal { shared: Shared::new(store, settings, thread)? })
-    }
-
     /// Starts the thread of the handle, if it has one of its own.
     pub(crate) fn start_thread(&self) -> Result<Option<Arc<DedicatedThread>>> {
         Ok(self.dedicated_thread.then(DedicatedThread::start).transpose()?.map(Arc::new))
@@ -285,5 +261,63 @@ impl Builder {
             observers: self.observers.clone(),
             pool: PoolShares::default(),
         })
+    }
+    /// The same settings, for a handle of the other API.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn with_mode<N>(self) -> Builder<N> {
+        Builder {
+            owner: self.owner,
+            ttl: self.ttl,
+            grace: self.grace,
+            drift_ppm: self.drift_ppm,
+            retention: self.retention,
+            operation_timeout: self.operation_timeout,
+            queue_limit: self.queue_limit,
+            wait: self.wait,
+            retry: self.retry,
+            observers: self.observers,
+            dedicated_thread: self.dedicated_thread,
+            database: self.database,
+            collection: self.collection,
+            #[cfg(feature = "mongodb")]
+            allow_sharded: self.allow_sharded,
+            #[cfg(feature = "mongodb")]
+            connections: self.connections,
+            mode: PhantomData,
+        }
+    }
+}
+
+impl Builder {
+    /// Runs the handle's tasks on a thread of their own: its acquires, the refreshes and releases of its leases, and
+    /// its change streams. Default: they run on the runtime that acquires the lease.
+    ///
+    /// If work blocks all threads of a runtime, without a call of `spawn_blocking`, the refreshes on that runtime stop,
+    /// too, and the leases expire. A handle with a thread of its own keeps its leases. The holder must still check
+    /// whether a lease was lost: a blocked thread notices nothing.
+    ///
+    /// It needs a client of its own, by `connect` or [`connect_to`](Self::connect_to): a caller's client reads its
+    /// connections on the caller's runtime. The closure of a [`retry`](Self::retry) policy runs on the thread, too. The thread ends when
+    /// the last clone of the handle and its last lease are dropped.
+    pub fn dedicated_thread(mut self) -> Self {
+        self.dedicated_thread = true;
+        self
+    }
+
+    /// Makes a handle on a custom store. Handles on clones of one `Arc` share what the store shares. On MongoDB that is
+    /// a change stream, and a client that belongs to the store: the last handle that is shut down closes it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the settings contradict each other, or if one of them has no effect on a store that is open:
+    /// another retention, or the name of a collection.
+    pub fn on_store(self, store: Arc<dyn Store>) -> Result<Mongoseal> {
+        if let Some(option) = self.option_of_a_server() {
+            return Err(Error::invalid(format!("`{option}` has no effect on a store that is open: leave it out")));
+        }
+        self.ensure_retention(store.retention())?;
+        let settings = Settings { retention: store.retention(), ..self.settings()? };
+        let thread = self.start_thread()?;
+        Ok(Mongoseal { shared: HandleInner::new(store, settings, thread)? })
     }
 }

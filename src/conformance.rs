@@ -1,6 +1,6 @@
 //! The suite for authors of a [`Store`]: one test for each thing that a store must do.
 //!
-//! Run each of the [`clauses`] on your store, as a test with the clause's name. A clause that is not kept panics with a
+//! Run each of the [`requirements`] on your store, as a test with the requirement's name. A requirement that is not kept panics with a
 //! sentence about what was expected.
 //!
 //! ```
@@ -9,20 +9,20 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
-//! for clause in conformance::clauses() {
-//!     println!("{}", clause.name());
-//!     clause.check(Arc::new(MemoryStore::default())).await;
+//! for requirement in conformance::requirements() {
+//!     println!("{}", requirement.name());
+//!     requirement.check(Arc::new(MemoryStore::default())).await;
 //! }
 //! # }
 //! ```
 //!
-//! Each clause uses random keys of its own, so stores can be shared with other users. Records are left behind. A clause
+//! Each requirement uses random keys of its own, so stores can be shared with other users. Records are left behind. A requirement
 //! takes a second or two, because leases have to expire.
-#![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, reason = "a clause fails by panicking")]
+#![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, reason = "a requirement fails by panicking")]
 
 mod batch;
-mod bench;
 mod completions;
+mod fixture;
 mod following;
 mod holds;
 mod leases;
@@ -32,27 +32,27 @@ mod waiting;
 
 use std::{fmt, sync::Arc};
 
-use bench::Bench;
+use fixture::Fixture;
 
 use crate::store::{BoxFuture, Capabilities, Store};
 
 /// One thing that a store must do.
 #[derive(Clone, Copy)]
-pub struct Clause {
+pub struct Requirement {
     name: &'static str,
-    run: fn(Bench) -> BoxFuture<()>,
-    /// Whether a store that can do this must keep the clause.
+    run: fn(Fixture) -> BoxFuture<()>,
+    /// Whether a store that can do this must keep the requirement.
     applies: fn(&Capabilities) -> bool,
 }
 
-impl Clause {
-    /// The sentence that the clause proves, in words joined by `_`.
+impl Requirement {
+    /// The sentence that the requirement proves, in words joined by `_`.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Whether a store with these capabilities must keep the clause.
+    /// Whether a store with these capabilities must keep the requirement.
     #[must_use]
     pub fn applies_to(&self, capabilities: &Capabilities) -> bool {
         (self.applies)(capabilities)
@@ -64,38 +64,38 @@ impl Clause {
     ///
     /// If the store does otherwise.
     pub async fn check(&self, store: Arc<dyn Store>) {
-        (self.run)(Bench::on(store)).await;
+        (self.run)(Fixture::on(store)).await;
     }
 }
 
-impl fmt::Debug for Clause {
+impl fmt::Debug for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
 }
 
-/// Lists functions as clauses. Each clause has the name of its function. `if` names the capability that it is about.
-macro_rules! clause_list {
+/// Lists functions as requirements. Each requirement has the name of its function. `if` names the capability that it is about.
+macro_rules! requirement_list {
     ($($of:ident::$name:ident $(if $capability:ident)?),* $(,)?) => {
-        &[$(Clause {
+        &[$(Requirement {
             name: stringify!($name),
-            run: |bench| Box::pin($of::$name(bench)),
+            run: |fixture| Box::pin($of::$name(fixture)),
             applies: |_capabilities| true $(&& _capabilities.$capability)?,
         }),*]
     };
 }
 
-/// The clauses that this store must keep, and those about capabilities that it does not declare.
+/// The requirements that this store must keep, and those about capabilities that it does not declare.
 #[must_use]
-pub fn clauses_of(store: &dyn Store) -> (Vec<&'static Clause>, Vec<&'static Clause>) {
+pub fn requirements_of(store: &dyn Store) -> (Vec<&'static Requirement>, Vec<&'static Requirement>) {
     let capabilities = store.capabilities();
-    clauses().iter().partition(|clause| clause.applies_to(&capabilities))
+    requirements().iter().partition(|requirement| requirement.applies_to(&capabilities))
 }
 
-/// All clauses of the suite.
+/// All requirements of the suite.
 #[must_use]
-pub fn clauses() -> &'static [Clause] {
-    clause_list![
+pub fn requirements() -> &'static [Requirement] {
+    requirement_list![
         leases::a_free_key_is_granted_and_read_at_once,
         leases::a_held_key_is_refused_and_its_record_stays_as_it_is,
         leases::the_same_request_again_keeps_its_token,

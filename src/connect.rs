@@ -8,9 +8,14 @@ mod mongo;
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Builder, Error, Mongoseal, Result, Ttl,
-    engine::{owned_runtime::DedicatedThread, settings::Settings, shared::Shared},
+    builder::Builder,
+    engine::{handle_inner::HandleInner, owned_runtime::DedicatedThread, settings::Settings},
+    handle::Mongoseal,
     store::{Connector, MemoryStore, Store, StoreOptions, runtime},
+    types::{
+        error::{Error, Result},
+        ttl::Ttl,
+    },
 };
 
 impl Mongoseal {
@@ -98,7 +103,7 @@ impl Builder {
         on_thread(thread, |thread| async move {
             let store = opening.await?;
             let retention = settings.retention.min(store.retention());
-            let seal = Mongoseal { shared: Shared::new(store, Settings { retention, ..settings }, thread)? };
+            let seal = Mongoseal { shared: HandleInner::new(store, Settings { retention, ..settings }, thread)? };
             seal.prepare().await?;
             Ok(seal)
         })

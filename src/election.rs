@@ -13,14 +13,15 @@ use std::time::Duration;
 
 pub use campaign::{Campaign, Leader};
 pub use elector::Elector;
-pub use leadership::{Leadership, LeadershipState};
+pub use leadership::{LeadershipState, LeadershipWatch};
 pub use observe::LeaderStream;
 pub use readiness::Readiness;
 
 use crate::{
-    Async, FencingToken, IntoName, Key, LeaseId, Mongoseal, Owner, Result,
+    handle::{Async, Mongoseal},
     record::{Holder, Record, StoreTime},
     store::Snapshot,
+    types::{error::Result, into_name::IntoName, key::Key, lease_id::LeaseId, owner::Owner, token::FencingToken},
 };
 
 /// The name of the metadata entry with a leader's value.

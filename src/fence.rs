@@ -20,7 +20,10 @@ use std::{
 #[cfg(feature = "mongodb")]
 pub use mongo::{ByDeref, ByItself, Change, Fence, Fenced, FencedWrite, FencedWriter, WorkError};
 
-use crate::{Error, FencingToken, Result};
+use crate::types::{
+    error::{Error, Result},
+    token::FencingToken,
+};
 
 /// The check in a service: remembers the largest token of each resource, and refuses smaller tokens.
 ///

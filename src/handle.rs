@@ -13,9 +13,9 @@ use std::{
 use tracing::warn;
 
 use crate::{
-    Deadline, Owner, Result,
-    engine::{retry, shared::Shared},
+    engine::{handle_inner::HandleInner, retry},
     store::{Capabilities, runtime},
+    types::{deadline::Deadline, error::Result, owner::Owner},
 };
 
 /// A handle on a store of leases. A clone is cheap and shares everything.
@@ -44,12 +44,12 @@ use crate::{
 /// to the ttl and the grace of the lease, or is refused for as long.
 #[derive(Clone)]
 pub struct Mongoseal {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<HandleInner>,
 }
 
 /// How a verb of a [`Mongoseal`] is run: it is awaited. The verbs of the module `blocking` have `Blocking` in place of it.
 // The `send` of a verb binds its mode by name: without the feature `blocking` nothing else reads the field.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Async;
 

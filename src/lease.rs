@@ -17,17 +17,25 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Error, FencingToken, Key, LeaseId, LossCause, Metadata, Owner, Result, Ttl,
     engine::{
         command_queue::RefreshCommand,
         confirm::confirm_loss,
         context::Context,
         held_lease::HeldLease,
-        lease_shared::LeaseShared,
+        lease_inner::LeaseInner,
         lease_state::{LeaseState, ReleaseOutcome},
         retry,
     },
     spans,
+    types::{
+        error::{Error, LossCause, Result},
+        key::Key,
+        lease_id::LeaseId,
+        metadata::Metadata,
+        owner::Owner,
+        token::FencingToken,
+        ttl::Ttl,
+    },
 };
 
 /// A lease: the right to act on its key until it ends, and the [`FencingToken`] for the storage.
@@ -56,55 +64,55 @@ impl Lease {
     /// The key that is held.
     #[must_use]
     pub fn key(&self) -> &Key {
-        &self.lease_shared().key
+        &self.lease_inner().key
     }
 
     /// The owner of the lease, as other processes see it. A [resumed](crate::Mongoseal::resume) lease keeps the owner of
     /// its acquire.
     #[must_use]
     pub fn owner(&self) -> &Owner {
-        &self.lease_shared().owner
+        &self.lease_inner().owner
     }
 
     /// The secret id of this lease. With it and the token, [`Mongoseal::resume`](crate::Mongoseal::resume) takes the lease
     /// up again after a restart.
     #[must_use]
     pub fn id(&self) -> LeaseId {
-        self.lease_shared().id
+        self.lease_inner().id
     }
 
     /// The token to pass with every write: larger than that of every earlier holder of the key. It does not change
     /// while the lease lives.
     #[must_use]
     pub fn token(&self) -> FencingToken {
-        self.lease_shared().token
+        self.lease_inner().token
     }
 
     /// Whether the lease has not ended, as far as this process can know. Needs no request, and reads a clock that runs
     /// while the machine sleeps.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.lease_shared().is_valid()
+        self.lease_inner().is_valid()
     }
 
     /// How long the lease lasts without another refresh: zero once it has ended, [`Duration::MAX`] without expiry.
     /// Needs no request.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        remaining(self.lease_shared())
+        remaining(self.lease_inner())
     }
 
     /// How long the lease lasts at most, however often it is refreshed: the rest of its
-    /// [maximum hold](crate::Acquire::hold_at_most), [`Duration::MAX`] without one. Needs no request.
+    /// [maximum hold](crate::Acquire::max_hold), [`Duration::MAX`] without one. Needs no request.
     #[must_use]
-    pub fn remaining_at_most(&self) -> Duration {
-        if self.is_valid() { self.lease_shared().remaining_at_most() } else { Duration::ZERO }
+    pub fn remaining_hold(&self) -> Duration {
+        if self.is_valid() { self.lease_inner().remaining_hold() } else { Duration::ZERO }
     }
 
     /// The state of the lease now.
     #[must_use]
     pub fn state(&self) -> LeaseState {
-        self.lease_shared().state()
+        self.lease_inner().state()
     }
 
     /// Reports that the work under this lease makes progress. Needs no request.
@@ -128,12 +136,12 @@ impl Lease {
     /// # }
     /// ```
     pub fn progress(&self) {
-        self.lease_shared().note_progress();
+        self.lease_inner().record_progress();
     }
 
     /// Follows the state of the lease. The stream outlives the lease and returns its end.
     pub fn watch_state(&self) -> state_stream::StateStream {
-        state_stream::StateStream::new(self.lease_shared())
+        state_stream::StateStream::new(self.lease_inner())
     }
 
     /// A token that is cancelled when the lease ends, for any reason. Cancelling it does not end the lease.
@@ -160,7 +168,7 @@ impl Lease {
     /// ```
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
-        self.lease_shared().ended.child_token()
+        self.lease_inner().ended.child_token()
     }
 
     /// Waits until the lease is lost, and returns the cause.
@@ -169,8 +177,8 @@ impl Lease {
     ///
     /// Dropping the future loses nothing.
     pub async fn cancelled(&self) -> LossCause {
-        self.lease_shared().ended.cancelled().await;
-        self.lease_shared().cause()
+        self.lease_inner().ended.cancelled().await;
+        self.lease_inner().cause()
     }
 
     /// Runs `work` while the lease is held: returns its value, or stops it when the lease is lost.
@@ -202,8 +210,8 @@ impl Lease {
     /// ```
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
         // Before the work, so that it is dropped after it.
-        let _at_work = self.lease_shared().begin_work();
-        work::run_while_held(&self.lease_shared().ended, || self.check(), pin!(work)).await
+        let _at_work = self.lease_inner().begin_work();
+        work::run_while_held(&self.lease_inner().ended, || self.check(), pin!(work)).await
     }
 
     /// Runs `work` that returns a `Result` while the lease is held, as [`run`](Self::run) does, and returns that `Result`.
@@ -285,10 +293,10 @@ impl Lease {
     ///
     /// As [`refresh`](Self::refresh).
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
-        if self.lease_shared().has_no_expiry() {
+        if self.lease_inner().has_no_expiry() {
             return Err(Error::invalid("this lease has no expiry to extend: release it, or leave it as it is"));
         }
-        let ttl = self.context().settings.check_ttl(ttl, Duration::from_millis(self.lease_shared().grace))?;
+        let ttl = self.context().settings.check_ttl(ttl, Duration::from_millis(self.lease_inner().grace))?;
         self.send_refresh(Some(ttl), None).await
     }
 
@@ -307,7 +315,7 @@ impl Lease {
     }
 
     async fn send_refresh(&self, ttl: Option<Ttl>, metadata: Option<Metadata>) -> Result<()> {
-        let lease = self.lease_shared();
+        let lease = self.lease_inner();
         lease.check()?;
         self.context().ensure_open()?;
         let (reply, done) = oneshot::channel();
@@ -340,7 +348,7 @@ impl Lease {
 impl Lease {
     /// Checks whether the lease is held at this moment, as part of an operation that has a span and records the error.
     pub(crate) async fn confirm(&self) -> Result<()> {
-        self.lease_shared().check()?;
+        self.lease_inner().check()?;
         let context = self.context();
         context.ensure_open()?;
         if !context.store.capabilities().linearizable_reads {
@@ -350,21 +358,21 @@ impl Lease {
         }
         let until = context.operation_deadline();
         retry::until_definite(until, context.settings.attempt, |deadline| async move {
-            match confirm_loss(context, self.lease_shared(), deadline).await? {
+            match confirm_loss(context, self.lease_inner(), deadline).await? {
                 None => Ok(()),
                 Some(cause) => {
-                    self.lease_shared().lose(cause);
+                    self.lease_inner().lose(cause);
                     Ok(())
                 }
             }
         })
         .await?;
-        self.lease_shared().check()
+        self.lease_inner().check()
     }
 
     /// The state that the lease shares with its task.
-    pub(crate) fn lease_shared(&self) -> &Arc<LeaseShared> {
-        self.held.lease_shared()
+    pub(crate) fn lease_inner(&self) -> &Arc<LeaseInner> {
+        self.held.lease_inner()
     }
 
     fn context(&self) -> &Context {
@@ -373,17 +381,17 @@ impl Lease {
 
     /// Cancels another token when the lease ends.
     pub(crate) fn cancel_at_end(&self, other: &CancellationToken) {
-        self.lease_shared().cancel_at_end(other);
+        self.lease_inner().cancel_at_end(other);
     }
 
     /// Refuses a lease that has ended.
     pub(crate) fn check(&self) -> Result<()> {
-        self.lease_shared().check()
+        self.lease_inner().check()
     }
 }
 
 /// How long a lease lasts without another refresh: zero once it has ended, [`Duration::MAX`] without expiry.
-pub(crate) fn remaining(lease: &LeaseShared) -> Duration {
+pub(crate) fn remaining(lease: &LeaseInner) -> Duration {
     match lease.is_valid() {
         false => Duration::ZERO,
         true if lease.has_no_expiry() => Duration::MAX,

@@ -28,14 +28,14 @@
 //! | test code that acquires leases | [`Mongoseal::in_memory`]; [`Mongoseal::in_memory_on`] and [`store::MemoryStore`] for handles that exclude each other |
 //! | acquire one key | [`Mongoseal::acquire`], [`Acquire`], [`Retry`], [`Mongoseal::with_lease`] |
 //! | acquire several keys, or none | [`Mongoseal::acquire_all`], [`LeaseSet`] |
-//! | run work once for each tick of a schedule | [`Mongoseal::once`], [`RunOnce`], [`Tick`], [`Mongoseal::reset_once`] |
+//! | run work once for each tick of a schedule | [`Mongoseal::once`], [`RunOnce`], [`Tick`], [`Mongoseal::rewind_tick`] |
 //! | keep, check and end a lease | [`Lease`], [`LeaseState`], [`CancellationToken`], [`Watchdog`] |
 //! | go on with a lease of an earlier process | [`Mongoseal::resume`], [`Lease::orphan`], [`Lease::transfer`] |
 //! | refuse the writes of earlier holders | [`Fence`], [`Lease::transaction`], [`FenceGate`], [`fence`] |
 //! | elect a leader | [`Mongoseal::campaign`], [`Elector`], [`Mongoseal::leader`], [`Mongoseal::observe`] |
-//! | know whether this process leads, and which one does | [`Elector::leadership`], [`Leadership`], [`LeadershipState`], [`Elector::eligible_while`] |
+//! | know whether this process leads, and which one does | [`Elector::leadership`], [`LeadershipWatch`], [`LeadershipState`], [`Elector::health`] |
 //! | refresh or release leases of several keys and processes by one call | [`Mongoseal::refresh_group`], [`Mongoseal::release_group`] |
-//! | look and intervene | [`Mongoseal::now`], [`Mongoseal::inspect`], [`Mongoseal::leases`], [`Mongoseal::watch`], [`Mongoseal::watch_prefix`], [`Mongoseal::revoke`], [`Mongoseal::raise`], [`Mongoseal::purge`] |
+//! | look and intervene | [`Mongoseal::now`], [`Mongoseal::inspect`], [`Mongoseal::leases`], [`Mongoseal::watch`], [`Mongoseal::watch_prefix`], [`Mongoseal::revoke`], [`Mongoseal::raise_token_floor`], [`Mongoseal::purge`] |
 //! | observe acquires, refreshes and losses | [`Observer`], [`HandleEvent`], [`Builder::observer`] |
 //! | publish metrics | the module `metrics` of the feature `metrics`, and [its page](guide::metrics) |
 //! | use leases without async | the module `blocking` of the feature `blocking` |
@@ -69,7 +69,7 @@
 //!
 //! **How long the ttl is.** A dead holder's key is free after the ttl and the [grace](Builder::grace). The default of 30
 //! seconds outlasts an election of MongoDB. The lease is refreshed, so the work may take hours.
-//! [`hold_at_most`](Acquire::hold_at_most) bounds that.
+//! [`max_hold`](Acquire::max_hold) bounds that.
 //!
 //! # One handle per process
 //!
@@ -189,14 +189,14 @@ pub use action::{
     acquire_all::{AcquireAll, LeaseSet},
     group::RefreshedGroup,
     list::{LeaseStream, Leases},
-    once::{Once, ResetOnce, RunOnce, Tick, TickLease},
+    once::{OnceOutcome, RewindTick, RunOnce, Tick, TickLease},
     purge::Purged,
     resume::Resume,
     revoke::{Revoke, Revoked},
     watch::{EventStream, WatchItem},
 };
 pub use builder::Builder;
-pub use election::{Campaign, Elector, Leader, LeaderInfo, LeaderStream, Leadership, LeadershipState, Readiness};
+pub use election::{Campaign, Elector, Leader, LeaderInfo, LeaderStream, LeadershipState, LeadershipWatch, Readiness};
 pub use engine::{
     lease_state::{LeaseState, ReleaseOutcome},
     observer::{AcquireMode, AcquireOutcome, HandleEvent, Observer, RefreshOutcome},

@@ -13,10 +13,13 @@ use std::{borrow::Cow, fmt, time::Duration};
 use ::metrics::{Label, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
 use crate::{
-    Error, Key, LossCause,
     engine::{
         lease_state::ReleaseOutcome,
         observer::{AcquireMode, AcquireOutcome, HandleEvent, Observer, RefreshOutcome},
+    },
+    types::{
+        error::{Error, LossCause},
+        key::Key,
     },
 };
 
@@ -97,7 +100,7 @@ impl MetricsObserver {
         to_labels(labels).chain(class).collect()
     }
 
-    fn note_end(&self, key: &Key, end: &'static str, held: Duration, is_campaign: bool) {
+    fn record_end(&self, key: &Key, end: &'static str, held: Duration, is_campaign: bool) {
         gauge!(LEASES).decrement(1);
         if is_campaign {
             leader(key).decrement(1);
@@ -158,13 +161,13 @@ impl Observer for MetricsObserver {
                 counter!(AT_RISK, self.of_key(key, [])).increment(1);
             }
             HandleEvent::Lost { key, token: _, cause, held, is_campaign } => {
-                self.note_end(key, cause.kind(), *held, *is_campaign);
+                self.record_end(key, cause.kind(), *held, *is_campaign);
                 if !is_chosen_by_holder(cause) {
                     counter!(LOST, self.of_key(key, [("cause", cause.kind())])).increment(1);
                 }
             }
             HandleEvent::Released { key, token: _, held, is_campaign } => {
-                self.note_end(key, "released", *held, *is_campaign);
+                self.record_end(key, "released", *held, *is_campaign);
             }
             HandleEvent::ReleaseFinished { key: _, token: _, outcome, took } => {
                 let (outcome, error) = match outcome {

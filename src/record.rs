@@ -21,9 +21,14 @@ pub use state_machine::{apply, apply_batch, apply_in_turn, apply_together};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    AcquireId, FencingToken, Group, LeaseId, Metadata, Owner, Ttl,
-    types::{lease_id::exposed, token::HybridTime},
+use crate::types::{
+    acquire_id::AcquireId,
+    group::Group,
+    lease_id::{LeaseId, exposed},
+    metadata::Metadata,
+    owner::Owner,
+    token::{FencingToken, HybridTime},
+    ttl::Ttl,
 };
 
 /// A time on the store's clock: milliseconds since the Unix epoch.
@@ -79,7 +84,8 @@ pub struct LeaseSpec {
     #[serde(with = "exposed")]
     pub lease: LeaseId,
     /// The acquire that is notified of a hand-over.
-    pub caller: AcquireId,
+    #[serde(rename = "caller")]
+    pub acquire_id: AcquireId,
     /// The owner.
     pub owner: Owner,
     /// How many holders may share the key at most. 0: exclusive.
@@ -99,11 +105,12 @@ pub struct LeaseSpec {
 /// How long a lease holds its key at least and at most, counted from the grant on the store's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoldLimits {
-    /// If the lease is released sooner, the key stays unavailable for the rest of this time. In milliseconds. 0: no
-    /// minimum.
-    pub at_least: u64,
-    /// No refresh extends the lease beyond this time. In milliseconds, without the grace. 0: no maximum.
-    pub at_most: u64,
+    /// If the lease is released sooner, the key stays unavailable for the rest of this time. In milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<u64>,
+    /// No refresh extends the lease beyond this time. In milliseconds, without the grace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<u64>,
 }
 
 /// An entry of a record: a lease that holds the key, or one that was released before its minimum hold was over.
@@ -212,8 +219,7 @@ impl Holder {
     /// When its minimum hold ends.
     #[must_use]
     pub fn held_until(&self) -> Option<StoreTime> {
-        let at_least = self.terms.hold.at_least;
-        (at_least > 0).then(|| self.since.after(at_least))
+        self.terms.hold.min.map(|min| self.since.after(min))
     }
 }
 

@@ -12,7 +12,12 @@ use std::error::Error as StdError;
 
 use tracing::{Instrument, Span, debug, debug_span, field::Empty};
 
-use crate::{Error, FencingToken, Key, Owner, Result};
+use crate::types::{
+    error::{Error, Result},
+    key::Key,
+    owner::Owner,
+    token::FencingToken,
+};
 
 /// The span of an acquire of one key, from the call to its answer.
 pub(crate) fn acquire(key: &Key, owner: &Owner) -> Span {

@@ -70,10 +70,17 @@ pub use mongo::MongoStore;
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 use crate::{
-    AcquireId, Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, Result,
     record::{
         BatchRequest, Filter, KeyFilter, LeaseRefs, ListedLease, Outcome, Position, Record, Request, StoreClock,
         StoreTime,
+    },
+    types::{
+        acquire_id::{AcquireId, HandleId},
+        clock::Clock,
+        deadline::Deadline,
+        error::{Error, Result},
+        key::Key,
+        token::{FencingToken, HybridTime},
     },
 };
 
@@ -251,8 +258,8 @@ pub enum Notification {
 impl Notification {
     /// The notification for an entry of [`Record::handover`] in a change at this time.
     #[must_use]
-    pub fn of(caller: AcquireId, token: Option<FencingToken>, at: Option<StoreTime>) -> Self {
-        let number = caller.number;
+    pub fn of(acquire_id: AcquireId, token: Option<FencingToken>, at: Option<StoreTime>) -> Self {
+        let number = acquire_id.number;
         token.map_or(Self::Recheck { number }, |token| Self::Granted { number, token, at })
     }
 }

@@ -11,10 +11,10 @@ use crate::{
     arguments::WaitOptions,
     connection::Connection,
     exit_status::Failure,
+    job::signals::Signals,
     leases::{Leases, OuterLeases},
-    print_message,
-    signals::Signals,
     time,
+    ui::message::print_message,
 };
 use progress::Progress;
 

@@ -384,10 +384,10 @@ pub(crate) struct Conform {
     /// Only on MongoDB. The server deletes them once a minute. The program waits for up to 150 s.
     #[arg(long)]
     pub(crate) slow: bool,
-    /// Print each clause, and not only those that fail
+    /// Print each requirement, and not only those that fail
     #[arg(short, long)]
     pub(crate) verbose: bool,
-    /// Print one JSON object per probe and clause
+    /// Print one JSON object per probe and requirement
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -400,4 +400,22 @@ pub(crate) struct Verify {
     /// Token of the lease; default: `MONGOSEAL_TOKEN`
     #[arg(env = "MONGOSEAL_TOKEN", hide_env = true)]
     pub(crate) token: FencingToken,
+}
+
+#[cfg(all(test, not(feature = "redis")))]
+mod tests {
+    use clap::Parser;
+
+    use super::Arguments;
+
+    #[test]
+    fn a_program_without_redis_names_the_feature_that_is_off() {
+        for scheme in ["redis", "rediss", "valkey"] {
+            let uri = format!("{scheme}://:hunter2@redis0");
+            let arguments = Arguments::try_parse_from(["mongoseal", "--uri", &uri, "ls"]).unwrap();
+            let failure = arguments.connection.target().err().expect("it is refused");
+            assert!(failure.message().contains("install mongoseal-cli with its feature `redis-rustls`"));
+            assert!(!failure.message().contains("hunter2"));
+        }
+    }
 }

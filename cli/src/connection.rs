@@ -13,7 +13,7 @@ pub(crate) use self::{
     product::Product,
     uri::{HIDDEN_URI, hide_uri},
 };
-use crate::{exit_status::Failure, print_message, time};
+use crate::{exit_status::Failure, time, ui::message::print_message};
 
 /// The variable of the connection string, and the variable that is read if that is unset.
 pub(crate) const URI_VARIABLES: [&str; 2] = ["MONGOSEAL_URI", "MONGODB_URI"];
@@ -132,7 +132,7 @@ impl Connection {
         Err(Failure::invalid(misfit))
     }
 
-    /// Fails on Redis, before anything is sent. `why`: a clause with the reason, and what to do.
+    /// Fails on Redis, before anything is sent. `why`: a requirement with the reason, and what to do.
     pub(crate) fn require_mongodb(&self, command: &str, why: &str) -> Result<(), Failure> {
         match self.target()?.product {
             Product::MongoDb => Ok(()),
@@ -201,23 +201,5 @@ impl Connection {
 
     pub(crate) fn retention(&self) -> Duration {
         self.retention
-    }
-}
-
-#[cfg(all(test, not(feature = "redis")))]
-mod tests {
-    use clap::Parser;
-
-    use crate::arguments::Arguments;
-
-    #[test]
-    fn a_program_without_redis_names_the_feature_that_is_off() {
-        for scheme in ["redis", "rediss", "valkey"] {
-            let uri = format!("{scheme}://:hunter2@redis0");
-            let arguments = Arguments::try_parse_from(["mongoseal", "--uri", &uri, "ls"]).unwrap();
-            let failure = arguments.connection.target().err().expect("it is refused");
-            assert!(failure.message().contains("install mongoseal-cli with its feature `redis-rustls`"));
-            assert!(!failure.message().contains("hunter2"));
-        }
     }
 }

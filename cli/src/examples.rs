@@ -4,7 +4,7 @@ pub(crate) const RUN: &str = "Examples:
   mongoseal run reports/nightly -- ./report.sh
   mongoseal run deploy --wait 5m --ttl 1m -- make deploy
   mongoseal run gpu --shared 4 --no-wait -- python train.py
-  mongoseal run import --at-least 30s --hold-at-most 10m -- ./import.sh
+  mongoseal run import --min-hold 30s --max-hold 10m -- ./import.sh
 
 Environment of the command: MONGOSEAL_KEY, MONGOSEAL_TOKEN (pass it with each write), MONGOSEAL_LEASE_ID (a secret), \
 MONGOSEAL_DEADLINE (end of the lease at the command's start, in milliseconds of CLOCK_BOOTTIME, the clock of \
@@ -21,7 +21,7 @@ be changed; 126 if the command cannot be run; 127 if it is not found.";
 pub(crate) const ONCE: &str = "Examples:
   mongoseal once reports/hourly --every 1h -- ./report.sh
   mongoseal once reports/daily --tick 2026-11-05T02:00Z --period 1d -- ./report.sh
-  mongoseal once batches --tick 4711 --hold-at-most 10m -- ./import.sh 4711
+  mongoseal once batches --tick 4711 --max-hold 10m -- ./import.sh 4711
   mongoseal once reports/hourly --reset
 
 All machines run the same command at about the same time, for example by cron. The first that gets the key runs it. If it exits with 0, the tick is completed, and each other machine exits with 120. If it fails or its machine dies, the next machine in the queue runs it.
@@ -160,13 +160,13 @@ pub(crate) const CONFORM: &str = "Examples:
   mongoseal conform
   mongoseal conform --json | jq -r 'select(.verdict == \"fail\")'
 
-Probes check single behaviours of the server. Clauses are the conformance suite of the library. Both write only to the \
+Probes check single behaviours of the server. Requirements are the conformance suite of the library. Both write only to the \
 scratch collection, for about 5 s. The collection is also dropped after SIGINT and SIGTERM. If the program is killed, \
 drop the collection by hand: its name begins with mongoseal.conform.
 
-On Redis there are no probes. The clauses that Redis declares run under a scratch prefix, whose keys are then deleted.
+On Redis there are no probes. The requirements that Redis declares run under a scratch prefix, whose keys are then deleted.
 
-Exit status 0 if all probes and clauses hold, 1 if one failed or the collection could not be dropped; 123 if the server \
+Exit status 0 if all probes and requirements hold, 1 if one failed or the collection could not be dropped; 123 if the server \
 did not answer; 125 if the scratch collection exists or may not be created.";
 
 pub(crate) const VERIFY: &str = "Examples:

@@ -7,7 +7,7 @@ use nix::libc::{SIGINT, SIGQUIT};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use signal_hook::low_level::emulate_default_handler;
 
-use crate::{output::ReaderGone, print_message};
+use crate::{ui::message::print_message, ui::output::ReaderGone};
 
 /// The process id of the first process of a system or a container.
 const INIT: u32 = 1;
@@ -95,8 +95,8 @@ impl From<Status> for ExitCode {
 
 /// Words of the library's messages, and the same with the option of the program.
 const OPTIONS: [(&str, &str); 4] = [
-    ("`at_least`", "--at-least"),
-    ("`hold_at_most`", "--hold-at-most"),
+    ("`min_hold`", "--min-hold"),
+    ("`max_hold`", "--max-hold"),
     ("an operation timeout", "--timeout"),
     ("the retention of idle records", "the retention of idle records (--retention)"),
 ];

@@ -4,6 +4,10 @@
 //! and reads the guard's reports. If the guard is late or killed, the holder kills the command itself. The leases are
 //! released only after no process of the command is left.
 
+pub(crate) mod guard;
+pub(crate) mod signals;
+pub(crate) mod terminal;
+
 use std::{
     collections::HashSet,
     ffi::OsString,
@@ -33,16 +37,17 @@ use crate::{
     arguments::{HoldOptions, LeaseOptions},
     connection,
     exit_status::{Failure, Status},
-    guard::{
+    job::guard::{
         Action, GUARD,
         orphans::{self, Rest},
         protocol::{self, Exit, GuardCommand, Report, Times},
     },
+    job::signals::Signals,
+    job::terminal::Terminal,
     leases::{Leases, OuterLeases, is_end_of_time},
-    print_message,
-    signals::Signals,
-    terminal::Terminal,
-    this_program, time,
+    process::this_program,
+    time,
+    ui::message::print_message,
 };
 
 /// The time within which a guard must report the end of a command that was killed.
@@ -68,7 +73,7 @@ enum End {
 impl Times {
     /// Returns the times of the options, or their defaults, if they fit the ttl and the maximum hold.
     pub(crate) fn of(options: &LeaseOptions, hold: &HoldOptions) -> Result<Self, Failure> {
-        let shortest = options.ttl.min(hold.hold_at_most.unwrap_or(Duration::MAX));
+        let shortest = options.ttl.min(hold.max_hold.unwrap_or(Duration::MAX));
         let term_before = options.term_before.unwrap_or(shortest / 6);
         let kill_before = options.kill_before.unwrap_or(term_before / 5);
         if term_before > options.ttl / 2 {
@@ -80,7 +85,7 @@ impl Times {
         }
         if term_before > shortest / 2 {
             return Err(Failure::invalid(format!(
-                "--term-before {} is more than half of --hold-at-most {}: pass at most half, so that the command has time to run",
+                "--term-before {} is more than half of --max-hold {}: pass at most half, so that the command has time to run",
                 time::format(term_before),
                 time::format(shortest),
             )));
@@ -89,7 +94,7 @@ impl Times {
             // The times of both signals follow from this option.
             let (option, time, least) = match options.term_before {
                 Some(time) => ("--term-before", time, MIN_KILL_BEFORE * 5),
-                None if shortest < options.ttl => ("--hold-at-most", shortest, MIN_KILL_BEFORE * 30),
+                None if shortest < options.ttl => ("--max-hold", shortest, MIN_KILL_BEFORE * 30),
                 None => ("--ttl", options.ttl, MIN_KILL_BEFORE * 30),
             };
             return Err(Failure::invalid(format!(
@@ -322,7 +327,7 @@ fn verdict(leases: &Leases<'_>, end: &End) -> Result<Status, Failure> {
             Err(lost(format!("{lease} was lost, so the command was ended: {cause}")))
         }
         (End::Signalled, state) if state == HELD_TOO_LONG || leases.is_at_maximum() => Err(lost(format!(
-            "the maximum hold of {lease} is over, so the command was ended: raise --hold-at-most if the command needs more time"
+            "the maximum hold of {lease} is over, so the command was ended: raise --max-hold if the command needs more time"
         ))),
         (End::Signalled, _) => {
             Err(lost(format!("{lease} could not be refreshed in time, so the command was ended before the lease was")))

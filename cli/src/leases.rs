@@ -66,7 +66,7 @@ impl Leases<'_> {
     /// Whether the leases are valid and no refresh extends their first deadline any more, because a maximum hold ends then.
     pub(crate) fn is_at_maximum(&self) -> bool {
         let remaining = self.remaining();
-        !remaining.is_zero() && self.leases.iter().any(|lease| lease.remaining_at_most() <= remaining)
+        !remaining.is_zero() && self.leases.iter().any(|lease| lease.remaining_hold() <= remaining)
     }
 
     /// Waits until one of the leases is lost.

@@ -1,7 +1,6 @@
 //! The program `mongoseal`: runs commands under leases, elects leaders, inspects leases.
 //!
-//! Each command is a file of `command/`. `run`, `once` and `elect` share `acquire`, `job` and
-//! `guard`. The program uses the
+//! Each command is a file of `command/`. `run`, `once` and `elect` share `acquire` and `job`. The program uses the
 //! library's public API only.
 #![allow(clippy::print_stdout, reason = "this is a program")]
 
@@ -12,31 +11,21 @@ mod acquire;
 mod arguments;
 mod command;
 mod connection;
-mod escape;
 mod examples;
 mod exit_status;
-mod guard;
 mod job;
-mod json;
 mod leases;
-mod output;
-mod signals;
-mod table;
-mod terminal;
+mod process;
 mod tick;
 mod time;
+mod ui;
 
-use std::{
-    env,
-    ffi::{CString, OsString},
-    io::{self, Write},
-    os::unix::ffi::OsStringExt,
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 use arguments::{Arguments, Command, Unparsed};
 use exit_status::{Failure, Status};
+use job::guard;
+use ui::output;
 
 fn main() -> ExitCode {
     if let Some(status) = guard::run_stage() {
@@ -65,22 +54,6 @@ fn print_usage(error: &clap::Error) -> Result<Status, Failure> {
     }
     printed?;
     Ok(Status::DONE)
-}
-
-/// Prints a line to the standard error, with characters that act on a terminal escaped. Ignores a closed pipe.
-fn print_message(line: &str) {
-    drop(writeln!(io::stderr(), "mongoseal: {}", escape::visible(line)));
-}
-
-/// Returns the path of this program, to start it again. If its file was replaced or deleted, this is the running image.
-fn this_program() -> io::Result<PathBuf> {
-    let path = env::current_exe()?;
-    Ok(if cfg!(target_os = "linux") && !path.exists() { "/proc/self/exe".into() } else { path })
-}
-
-/// Returns the strings in the form of the system. Fails if one has a NUL character.
-fn to_c_strings(strings: impl Iterator<Item = OsString>) -> io::Result<Vec<CString>> {
-    strings.map(|string| Ok(CString::new(string.into_vec())?)).collect()
 }
 
 fn perform(arguments: Arguments) -> Result<Status, Failure> {

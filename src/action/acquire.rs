@@ -4,7 +4,16 @@ use std::time::Duration;
 
 use super::acquire_options::AcquireOptions;
 use crate::{
-    Async, Error, Group, IntoName, Key, Lease, Mongoseal, Result, Retry, engine::refresh::Refreshing, store::BoxFuture,
+    engine::{refresh::Refreshing, retry_policy::Retry},
+    handle::{Async, Mongoseal},
+    lease::Lease,
+    store::BoxFuture,
+    types::{
+        error::{Error, Result},
+        group::Group,
+        into_name::IntoName,
+        key::Key,
+    },
 };
 
 impl Mongoseal {
@@ -147,8 +156,8 @@ impl<M> Acquire<M> {
     /// frees the key at once. A transfer to another lease id is a new grant.
     ///
     /// For work that must run once for each tick of a schedule, see [`Mongoseal::once`].
-    pub fn at_least(mut self, time: Duration) -> Self {
-        self.options.at_least = Some(time);
+    pub fn min_hold(mut self, time: Duration) -> Self {
+        self.options.min_hold = Some(time);
         self
     }
 
@@ -158,8 +167,8 @@ impl<M> Acquire<M> {
     /// So a holder that hangs does not keep the key for ever by its refreshes. The store keeps to the limit, whatever a
     /// client sends, and keeps the key for the [grace](Self::grace) after it. A lease that is
     /// [resumed](crate::Mongoseal::resume), or transferred to another lease id, keeps the end of its maximum hold.
-    pub fn hold_at_most(mut self, time: Duration) -> Self {
-        self.options.at_most = Some(time);
+    pub fn max_hold(mut self, time: Duration) -> Self {
+        self.options.max_hold = Some(time);
         self
     }
 

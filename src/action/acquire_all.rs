@@ -11,15 +11,23 @@ use tokio_util::sync::CancellationToken;
 use self::gathered::Gathered;
 use super::acquire_options::{AcquireOptions, CheckedAcquire};
 use crate::{
-    Async, Error, FencingToken, Group, IntoName, Key, Lease, LossCause, Mongoseal, ReleaseOutcome, Result, Retry,
     engine::{
         context::shut_down_error,
-        lease_shared::end_together,
+        lease_inner::end_together,
+        lease_state::ReleaseOutcome,
         refresh::Refreshing,
-        retry_policy::{Attempts, OnHeld},
+        retry_policy::{Attempts, OnHeld, Retry},
     },
-    lease::work::run_while_held,
+    handle::{Async, Mongoseal},
+    lease::{Lease, work::run_while_held},
     store::BoxFuture,
+    types::{
+        error::{Error, LossCause, Result},
+        group::Group,
+        into_name::IntoName,
+        key::Key,
+        token::FencingToken,
+    },
 };
 
 impl Mongoseal {
@@ -145,17 +153,17 @@ impl<M> AcquireAll<M> {
         self
     }
 
-    /// Sets the minimum hold of each lease: see [`Acquire::at_least`](crate::Acquire::at_least). It applies
+    /// Sets the minimum hold of each lease: see [`Acquire::min_hold`](crate::Acquire::min_hold). It applies
     /// from the grant of the last key on: if a key is not granted, the others are free at once. Default: none.
-    pub fn at_least(mut self, time: Duration) -> Self {
-        self.options.at_least = Some(time);
+    pub fn min_hold(mut self, time: Duration) -> Self {
+        self.options.min_hold = Some(time);
         self
     }
 
-    /// Sets the maximum hold of each lease: see [`Acquire::hold_at_most`](crate::Acquire::hold_at_most). It is counted from
+    /// Sets the maximum hold of each lease: see [`Acquire::max_hold`](crate::Acquire::max_hold). It is counted from
     /// the grant of each key, so that of the first key ends first. Default: none.
-    pub fn hold_at_most(mut self, time: Duration) -> Self {
-        self.options.at_most = Some(time);
+    pub fn max_hold(mut self, time: Duration) -> Self {
+        self.options.max_hold = Some(time);
         self
     }
 
@@ -225,7 +233,7 @@ async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Resu
         let left = until.saturating_sub(clock.now());
         match acquire.clone().wait(left).give_up_at(give_up).acquire(key.clone()).await {
             Ok(lease) => {
-                lease.lease_shared().suspend_progress();
+                lease.lease_inner().suspend_progress();
                 leases.push(lease);
             }
             Err(error) => {
@@ -242,7 +250,7 @@ async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Resu
     }
     let leases = leases.complete();
     for lease in &leases {
-        lease.lease_shared().note_progress();
+        lease.lease_inner().record_progress();
     }
     Ok(LeaseSet::of(leases))
 }
@@ -360,7 +368,7 @@ impl LeaseSet {
     /// Dropping the future drops the work. The leases stay.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
         // Before the work, so that it is dropped after it.
-        let _at_work: Vec<_> = self.leases.iter().map(|lease| lease.lease_shared().begin_work()).collect();
+        let _at_work: Vec<_> = self.leases.iter().map(|lease| lease.lease_inner().begin_work()).collect();
         run_while_held(&self.ended, || self.check(), pin!(work)).await
     }
 
@@ -416,7 +424,7 @@ impl LeaseSet {
 
     /// Ends all leases. Their tasks then release them.
     fn end(&self) {
-        end_together(self.leases.iter().map(Lease::lease_shared));
+        end_together(self.leases.iter().map(Lease::lease_inner));
     }
 
     fn check(&self) -> Result<()> {

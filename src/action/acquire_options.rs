@@ -12,18 +12,28 @@ use std::{
 use tokio::sync::oneshot;
 
 use crate::{
-    Deadline, Error, Group, IntoName, Key, Lease, LeaseId, Metadata, Result, Retry, Ttl,
     engine::{
         acquire_task::{AcquireReport, AcquireTask},
+        handle_inner::HandleInner,
         lease_ids::InUse,
         refresh::Refreshing,
-        retry_policy::OnHeld,
-        shared::Shared,
+        retry_policy::{OnHeld, Retry},
     },
+    lease::Lease,
     record::{HoldLimits, LeaseSpec},
     spans,
     store::runtime,
-    types::{duration::format_duration, ttl},
+    types::{
+        deadline::Deadline,
+        duration::format_duration,
+        error::{Error, Result},
+        group::Group,
+        into_name::IntoName,
+        key::Key,
+        lease_id::LeaseId,
+        metadata::Metadata,
+        ttl::{self, Ttl},
+    },
 };
 
 /// The limit of an exclusive lease, and the limit of a lease that any number of holders can share.
@@ -33,7 +43,7 @@ const SHARED_BY_ALL: u32 = i32::MAX.unsigned_abs();
 /// The options of an acquire. `None` is the handle's default.
 #[derive(Debug)]
 pub(crate) struct AcquireOptions {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<HandleInner>,
     pub(crate) ttl: Option<Duration>,
     pub(crate) grace: Option<Duration>,
     pub(crate) has_expiry: bool,
@@ -43,15 +53,15 @@ pub(crate) struct AcquireOptions {
     pub(crate) refreshing: Refreshing,
     pub(crate) wait: Option<Duration>,
     pub(crate) retry: Option<Retry>,
-    pub(crate) at_least: Option<Duration>,
-    pub(crate) at_most: Option<Duration>,
+    pub(crate) min_hold: Option<Duration>,
+    pub(crate) max_hold: Option<Duration>,
     pub(crate) stalled_after: Option<Duration>,
     /// Whether it is a campaign for a leadership.
     pub(crate) is_campaign: bool,
 }
 
 impl AcquireOptions {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: &Arc<HandleInner>) -> Self {
         Self {
             shared: Arc::clone(shared),
             ttl: None,
@@ -63,8 +73,8 @@ impl AcquireOptions {
             refreshing: Refreshing::AtAThird,
             wait: None,
             retry: None,
-            at_least: None,
-            at_most: None,
+            min_hold: None,
+            max_hold: None,
             stalled_after: None,
             is_campaign: false,
         }
@@ -147,11 +157,11 @@ impl AcquireOptions {
 
     /// Checks the limits of the hold.
     fn check_hold(&self) -> Result<HoldLimits> {
-        let Self { at_least, at_most, stalled_after, has_expiry, .. } = self;
-        let named = match (at_most, stalled_after) {
+        let Self { min_hold, max_hold, stalled_after, has_expiry, .. } = self;
+        let named = match (max_hold, stalled_after) {
             _ if *has_expiry => None,
-            (Some(_), Some(_)) => Some("`hold_at_most` and `stalled_after`"),
-            (Some(_), None) => Some("`hold_at_most`"),
+            (Some(_), Some(_)) => Some("`max_hold` and `stalled_after`"),
+            (Some(_), None) => Some("`max_hold`"),
             (None, Some(_)) => Some("`stalled_after`"),
             (None, None) => None,
         };
@@ -166,8 +176,8 @@ impl AcquireOptions {
             ));
         }
         let millis = |name: &str, limit: &Option<Duration>| match limit {
-            None => Ok(0),
-            Some(time) => Ttl::try_from(*time).map(Ttl::millis).map_err(|_| {
+            None => Ok(None),
+            Some(time) => Ttl::try_from(*time).map(|time| Some(time.millis())).map_err(|_| {
                 Error::invalid(format!(
                     "`{name}` cannot be {}: choose from {} to {}",
                     format_duration(*time),
@@ -176,12 +186,14 @@ impl AcquireOptions {
                 ))
             }),
         };
-        let hold = HoldLimits { at_least: millis("at_least", at_least)?, at_most: millis("hold_at_most", at_most)? };
-        if hold.at_most > 0 && hold.at_least > hold.at_most {
+        let hold = HoldLimits { min: millis("min_hold", min_hold)?, max: millis("max_hold", max_hold)? };
+        if let (Some(min), Some(max)) = (hold.min, hold.max)
+            && min > max
+        {
             return Err(Error::invalid(format!(
-                "a lease cannot be held for at least {} and at most {}: let `at_least` be shorter",
-                format_duration(Duration::from_millis(hold.at_least)),
-                format_duration(Duration::from_millis(hold.at_most))
+                "a lease cannot be held for at least {} and at most {}: let `min_hold` be shorter",
+                format_duration(Duration::from_millis(min)),
+                format_duration(Duration::from_millis(max))
             )));
         }
         Ok(hold)
@@ -191,7 +203,7 @@ impl AcquireOptions {
 /// Checked options. One value can acquire several keys, or one key several times.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckedAcquire {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<HandleInner>,
     ttl: Ttl,
     /// The ttl of a place in the queue and of a lease that was just granted.
     wait_ttl: Ttl,
@@ -278,7 +290,7 @@ impl CheckedAcquire {
         let in_use = InUse::begin(&shared.siblings().lease_ids, id)?;
         let terms = LeaseSpec {
             lease: id,
-            caller: shared.siblings().next_acquire_id(),
+            acquire_id: shared.siblings().next_acquire_id(),
             owner: shared.context.settings.owner.clone(),
             limit,
             // Only a refresh, which never creates a lease, removes the expiry: an acquire may arrive after its caller
@@ -313,7 +325,7 @@ mod tests {
     use tracing::Span;
 
     use super::*;
-    use crate::Mongoseal;
+    use crate::handle::Mongoseal;
 
     #[tokio::test]
     async fn the_task_of_a_lease_takes_less_than_half_a_kilobyte() {

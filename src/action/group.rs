@@ -6,18 +6,26 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use crate::{
-    Deadline, Error, FencingToken, Group, IntoName, Key, LossCause, Mongoseal, Result,
     engine::{
         context::Context,
         end_action::EndAction,
-        lease_shared::LeaseShared,
+        lease_inner::LeaseInner,
         lease_state::LeaseState,
         notifier::Notifier,
         release_batch::ReleaseBatch,
         retry::{self, Backoff},
     },
+    handle::Mongoseal,
     record::{BatchRequest, Filter, HolderInfo, LeaseRefs, ListedLease, Request, lease_refs},
     store::Page,
+    types::{
+        deadline::Deadline,
+        error::{Error, LossCause, Result},
+        group::Group,
+        into_name::IntoName,
+        key::Key,
+        token::FencingToken,
+    },
 };
 
 /// How many leases one page lists.
@@ -308,7 +316,7 @@ async fn list_members(context: &Context, selection: &Filter, until: Deadline) ->
 }
 
 /// The leases of a list that this handle or a sibling holds.
-fn held_of(notifier: &Notifier, listed: &[ListedLease]) -> Vec<Arc<LeaseShared>> {
+fn held_of(notifier: &Notifier, listed: &[ListedLease]) -> Vec<Arc<LeaseInner>> {
     let listed: HashSet<_> = listed.iter().map(lease_ref).collect();
     let mut leases = notifier.leases();
     leases.retain(|lease| listed.contains(&(lease.key.clone(), lease.token)));

@@ -1,6 +1,15 @@
 //! The verb `inspect`: the record of one key.
 
-use crate::{Error, IntoName, Key, Mongoseal, Result, record::Inspection, store::Snapshot};
+use crate::{
+    handle::Mongoseal,
+    record::Inspection,
+    store::Snapshot,
+    types::{
+        error::{Error, Result},
+        into_name::IntoName,
+        key::Key,
+    },
+};
 
 impl Mongoseal {
     /// Reads the record of a key by a linearizable read: its holders and waiters, at some time between the call and its

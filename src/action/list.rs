@@ -13,11 +13,18 @@ use std::{
 use futures_core::Stream;
 
 use crate::{
-    Async, Error, Group, IntoName, Key, Mongoseal, Owner, Result,
     engine::context::Context,
+    handle::{Async, Mongoseal},
     record::{Filter, ListedLease, Position, SharingFilter, StoreTime},
     store::{BoxFuture, Page},
-    types::duration::format_duration,
+    types::{
+        duration::format_duration,
+        error::{Error, Result},
+        group::Group,
+        into_name::IntoName,
+        key::Key,
+        owner::Owner,
+    },
 };
 
 /// How many leases the first page has, so that its first lease comes soon, and how many each later page has. To fill a page,

@@ -1,6 +1,11 @@
 //! The verb `now`: the store's time.
 
-use crate::{Error, Mongoseal, Result, StoreTime, engine::retry};
+use crate::{
+    engine::retry,
+    handle::Mongoseal,
+    record::StoreTime,
+    types::error::{Error, Result},
+};
 
 impl Mongoseal {
     /// Reads the store's clock, which ends all leases: the time at which the store answered, between the call and its return.

@@ -10,17 +10,26 @@ mod tick;
 
 use std::{future::poll_fn, pin::pin, time::Duration};
 
-pub use reset::ResetOnce;
+pub use reset::RewindTick;
 pub use tick::Tick;
 use tracing::debug;
 
 use super::acquire_options::AcquireOptions;
 use crate::{
-    Async, Deadline, Error, FencingToken, IntoName, Key, Lease, Mongoseal, Owner, ReleaseOutcome, Result, Retry,
-    engine::{context::Context, refresh::Refreshing, retry},
+    engine::{context::Context, lease_state::ReleaseOutcome, refresh::Refreshing, retry, retry_policy::Retry},
+    handle::{Async, Mongoseal},
+    lease::Lease,
     record::{Completion, StoreTime},
     store::Snapshot,
-    types::duration::format_duration,
+    types::{
+        deadline::Deadline,
+        duration::format_duration,
+        error::{Error, Result},
+        into_name::IntoName,
+        key::Key,
+        owner::Owner,
+        token::FencingToken,
+    },
 };
 
 const DAY: u64 = 24 * 3_600;
@@ -56,7 +65,7 @@ impl Mongoseal {
 /// # Waiting
 ///
 /// A runner that finds the key held waits for as long as a holder that dies may keep the key: for the ttl, the grace and a
-/// second. So if the holder dies, another runner takes over. If the wait ends first, the runner returns [`Once::Busy`]. With
+/// second. So if the holder dies, another runner takes over. If the wait ends first, the runner returns [`OnceOutcome::Busy`]. With
 /// a [`wait`](Self::wait) of zero it does not wait. If the holder then dies, no runner may be left for the tick, and the tick
 /// is skipped.
 ///
@@ -64,7 +73,7 @@ impl Mongoseal {
 ///
 /// ```
 /// use std::time::Duration;
-/// use mongoseal::{Mongoseal, Once, Tick};
+/// use mongoseal::{Mongoseal, OnceOutcome, Tick};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> mongoseal::Result<()> {
@@ -78,10 +87,10 @@ impl Mongoseal {
 ///         Ok(tick.number())
 ///     })
 ///     .await?;
-/// assert!(matches!(ran, Once::Ran(_)));
+/// assert!(matches!(ran, OnceOutcome::Ran(_)));
 ///
 /// let again = seal.once("reports/hourly", hourly).run(async |_| -> mongoseal::Result<()> { Ok(()) }).await?;
-/// assert!(matches!(again, Once::AlreadyDone { .. }));
+/// assert!(matches!(again, OnceOutcome::AlreadyDone { .. }));
 /// # Ok(())
 /// # }
 /// ```
@@ -92,16 +101,18 @@ pub struct RunOnce<M = Async> {
     tick: Tick,
     options: AcquireOptions,
     keep_for: Duration,
-    pub(crate) even_if_failed: bool,
+    pub(crate) complete_on_error: bool,
     pub(crate) mode: M,
 }
 
 /// What a call of [`RunOnce::run`] or [`RunOnce::begin`] did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Once<T> {
-    /// The work ran and the tick is completed: the value of the work. Of [`RunOnce::begin`]: the work can run.
+pub enum OnceOutcome<T> {
+    /// The work ran and the tick is completed: the value of the work. [`RunOnce::run`] returns it.
     Ran(T),
+    /// The key is held, and the caller can run the work: the lease. [`RunOnce::begin`] returns it.
+    Started(T),
     /// The tick was completed before.
     AlreadyDone {
         /// The owner of the lease that completed it, or the operator that reset the schedule to it.
@@ -125,14 +136,14 @@ pub enum Once<T> {
     },
 }
 
-impl<T> Once<T> {
+impl<T> OnceOutcome<T> {
     /// Returns the value if there is one, and otherwise what was found instead.
-    pub(crate) fn ran<U>(self) -> Result<T, Once<U>> {
+    pub(crate) fn into_result<U>(self) -> Result<T, OnceOutcome<U>> {
         Err(match self {
-            Self::Ran(value) => return Ok(value),
-            Self::AlreadyDone { by, at } => Once::AlreadyDone { by, at },
-            Self::Superseded { tick, by, at } => Once::Superseded { tick, by, at },
-            Self::Busy { owner } => Once::Busy { owner },
+            Self::Ran(value) | Self::Started(value) => return Ok(value),
+            Self::AlreadyDone { by, at } => OnceOutcome::AlreadyDone { by, at },
+            Self::Superseded { tick, by, at } => OnceOutcome::Superseded { tick, by, at },
+            Self::Busy { owner } => OnceOutcome::Busy { owner },
         })
     }
 }
@@ -220,7 +231,7 @@ impl RunOnce {
 impl<M> RunOnce<M> {
     pub(crate) fn new(seal: &Mongoseal, key: impl IntoName<Key>, tick: Tick, mode: M) -> Self {
         let (key, options) = (key.into_name(), AcquireOptions::new(&seal.shared));
-        Self { key, tick, options, keep_for: RunOnce::DEFAULT_KEEP, even_if_failed: false, mode }
+        Self { key, tick, options, keep_for: RunOnce::DEFAULT_KEEP, complete_on_error: false, mode }
     }
 
     /// Waits up to this long if another runner holds the key: see [`Acquire::wait`](crate::Acquire::wait). Zero does not
@@ -263,17 +274,17 @@ impl<M> RunOnce<M> {
         self
     }
 
-    /// Sets the minimum hold: see [`Acquire::at_least`](crate::Acquire::at_least). It applies to work that has begun, also if
+    /// Sets the minimum hold: see [`Acquire::min_hold`](crate::Acquire::min_hold). It applies to work that has begun, also if
     /// the work fails. Default: none.
-    pub fn at_least(mut self, time: Duration) -> Self {
-        self.options.at_least = Some(time);
+    pub fn min_hold(mut self, time: Duration) -> Self {
+        self.options.min_hold = Some(time);
         self
     }
 
-    /// Sets the maximum hold: see [`Acquire::hold_at_most`](crate::Acquire::hold_at_most). Work that takes longer is dropped,
+    /// Sets the maximum hold: see [`Acquire::max_hold`](crate::Acquire::max_hold). Work that takes longer is dropped,
     /// and the next runner runs it again. Default: none.
-    pub fn hold_at_most(mut self, time: Duration) -> Self {
-        self.options.at_most = Some(time);
+    pub fn max_hold(mut self, time: Duration) -> Self {
+        self.options.max_hold = Some(time);
         self
     }
 
@@ -295,13 +306,13 @@ impl<M> RunOnce<M> {
 
     /// Completes the tick also if the work returns an error. So failed work is not run again. Default: the next runner
     /// runs it.
-    pub fn even_if_failed(mut self) -> Self {
-        self.even_if_failed = true;
+    pub fn complete_on_error(mut self) -> Self {
+        self.complete_on_error = true;
         self
     }
 
     /// Acquires the key, unless the tick is completed.
-    pub(crate) async fn send(self) -> Result<Once<TickLease>> {
+    pub(crate) async fn send(self) -> Result<OnceOutcome<TickLease>> {
         let Self { key, tick, options, keep_for, mode: _mode, .. } = self;
         let (key, waits) = (key?, options.wait.is_some() || options.retry.is_some());
         let acquire = if waits { options.check()? } else { options.check()?.wait_for_a_dead_holder() };
@@ -341,7 +352,7 @@ impl<M> RunOnce<M> {
             return ended;
         }
         debug!(key = %lease.key(), token = %lease.token(), tick, "runs");
-        Ok(Once::Ran(TickLease { lease, tick, keep }))
+        Ok(OnceOutcome::Started(TickLease { lease, tick, keep }))
     }
 }
 
@@ -353,7 +364,7 @@ impl RunOnce {
     ///
     /// # Errors
     ///
-    /// - The error of the work. The tick is not completed, unless [`even_if_failed`](Self::even_if_failed) is set.
+    /// - The error of the work. The tick is not completed, unless [`complete_on_error`](Self::complete_on_error) is set.
     /// - [`Error::Lost`]: the lease was lost before the tick was completed. The next runner runs the work again.
     /// - [`Error::Unavailable`]: the store did not answer within the operation timeout. If the work has run, the tick may be
     ///   completed or not.
@@ -364,23 +375,23 @@ impl RunOnce {
     ///
     /// Dropping the future drops the work and releases the lease in the background. If the work has ended, its completion
     /// goes on in the background.
-    pub async fn run<T, E>(self, work: impl AsyncFnOnce(&TickLease) -> Result<T, E>) -> Result<Once<T>, E>
+    pub async fn run<T, E>(self, work: impl AsyncFnOnce(&TickLease) -> Result<T, E>) -> Result<OnceOutcome<T>, E>
     where
         E: From<Error>,
     {
-        let even_if_failed = self.even_if_failed;
-        let lease = match Box::pin(self.send()).await?.ran() {
+        let complete_on_error = self.complete_on_error;
+        let lease = match Box::pin(self.send()).await?.into_result() {
             Ok(lease) => lease,
             Err(ended) => return Ok(ended),
         };
         let value = run_until_lost(&lease, work).await?;
-        if value.is_ok() || even_if_failed {
+        if value.is_ok() || complete_on_error {
             let completed = lease.complete().await;
             if value.is_ok() {
                 completed?;
             }
         }
-        value.map(Once::Ran)
+        value.map(OnceOutcome::Ran)
     }
 
     /// Acquires the key for the tick, and leaves the work to the caller. Use it if the work cannot be dropped when the lease
@@ -388,7 +399,7 @@ impl RunOnce {
     ///
     /// The caller runs the work while the [lease](TickLease::lease) is held, and then [completes](TickLease::complete) the
     /// tick. Of failed work it drops the lease, or [releases](TickLease::release) it: then the next runner runs the tick.
-    /// [`even_if_failed`](Self::even_if_failed) has no effect.
+    /// [`complete_on_error`](Self::complete_on_error) has no effect.
     ///
     /// # Errors
     ///
@@ -401,19 +412,19 @@ impl RunOnce {
     /// # Examples
     ///
     /// ```
-    /// # use mongoseal::{Mongoseal, Once, Tick};
+    /// # use mongoseal::{Mongoseal, OnceOutcome, Tick};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> mongoseal::Result<()> {
     /// # let seal = Mongoseal::in_memory();
-    /// if let Once::Ran(tick) = seal.once("batches", Tick::number(7)).begin().await? {
+    /// if let OnceOutcome::Started(tick) = seal.once("batches", Tick::number(7)).begin().await? {
     ///     // Run the work, and end it if `tick.lease()` is lost.
     ///     tick.complete().await?;
     /// }
-    /// assert!(matches!(seal.once("batches", Tick::number(7)).begin().await?, Once::AlreadyDone { .. }));
+    /// assert!(matches!(seal.once("batches", Tick::number(7)).begin().await?, OnceOutcome::AlreadyDone { .. }));
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn begin(self) -> Result<Once<TickLease>> {
+    pub async fn begin(self) -> Result<OnceOutcome<TickLease>> {
         Box::pin(self.send()).await
     }
 }
@@ -429,15 +440,19 @@ async fn read(context: &Context, key: &Key, give_up: Deadline) -> Result<(StoreT
 }
 
 /// What a runner of this tick returns if the last completed tick is not before it.
-fn ended<T>(done: Option<Completion>, tick: u64) -> Option<Once<T>> {
+fn ended<T>(done: Option<Completion>, tick: u64) -> Option<OnceOutcome<T>> {
     let Completion { tick: last, by, at, .. } = done.filter(|done| done.tick >= tick)?;
-    Some(if last == tick { Once::AlreadyDone { by, at } } else { Once::Superseded { tick: last, by, at } })
+    Some(if last == tick {
+        OnceOutcome::AlreadyDone { by, at }
+    } else {
+        OnceOutcome::Superseded { tick: last, by, at }
+    })
 }
 
 /// What a runner returns whose acquire was refused.
-fn busy<T>(error: Error) -> Result<Once<T>> {
+fn busy<T>(error: Error) -> Result<OnceOutcome<T>> {
     match error {
-        Error::Held { owner, .. } => Ok(Once::Busy { owner }),
+        Error::Held { owner, .. } => Ok(OnceOutcome::Busy { owner }),
         Error::RetriesExhausted { held, .. } => busy(*held),
         error => Err(error),
     }
@@ -449,7 +464,7 @@ async fn run_until_lost<T, E>(
     lease: &TickLease,
     work: impl AsyncFnOnce(&TickLease) -> Result<T, E>,
 ) -> Result<Result<T, E>> {
-    let shared = lease.lease.lease_shared();
+    let shared = lease.lease.lease_inner();
     // Before the work, so that it is dropped after it.
     let _at_work = shared.begin_work();
     let (mut ended, mut work) = (pin!(shared.ended.cancelled()), pin!(work(lease)));

@@ -3,10 +3,14 @@
 use tracing::debug;
 
 use crate::{
-    Error, Key, Mongoseal, Result,
     engine::{context::Context, retry},
+    handle::Mongoseal,
     record::{ListedLease, Outcome, Request},
     store::{Applied, Expired, ExpiredPage},
+    types::{
+        error::{Error, Result},
+        key::Key,
+    },
 };
 
 /// How many records one page lists.

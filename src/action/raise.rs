@@ -3,10 +3,17 @@
 use std::time::Duration;
 
 use crate::{
-    Deadline, Error, FencingToken, HybridTime, IntoName, Key, Mongoseal, Result,
     engine::{context::Context, retry},
+    handle::Mongoseal,
     record::{self, Outcome, Record, Request, StoreClock},
     store::Applied,
+    types::{
+        deadline::Deadline,
+        error::{Error, Result},
+        into_name::IntoName,
+        key::Key,
+        token::{FencingToken, HybridTime},
+    },
 };
 
 /// How far a token may be ahead of the store's clock. A MongoDB server refuses a cluster time that is further ahead of
@@ -52,14 +59,14 @@ impl Mongoseal {
     /// # let seal = Mongoseal::in_memory();
     /// # let carried = FencingToken::new(7_200 << 20)?;
     /// // `carried` is the largest token of the documents.
-    /// let version = seal.raise("reports/nightly", carried).await?;
+    /// let version = seal.raise_token_floor("reports/nightly", carried).await?;
     /// assert!(version >= carried);
     /// let lease = seal.acquire("reports/nightly").await?;
     /// assert!(lease.token() > carried);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn raise<K>(&self, key: K, to: FencingToken) -> Result<FencingToken>
+    pub async fn raise_token_floor<K>(&self, key: K, to: FencingToken) -> Result<FencingToken>
     where
         K: IntoName<Key>,
     {

@@ -3,13 +3,21 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Async, Error, FencingToken, IntoName, Key, Lease, LeaseId, Mongoseal, Result,
     engine::{
+        handle_inner::HandleInner,
         refresh::Refreshing,
         resume::{self, ResumeSpec},
-        shared::Shared,
     },
+    handle::{Async, Mongoseal},
+    lease::Lease,
     store::BoxFuture,
+    types::{
+        error::{Error, Result},
+        into_name::IntoName,
+        key::Key,
+        lease_id::LeaseId,
+        token::FencingToken,
+    },
 };
 
 impl Mongoseal {
@@ -81,7 +89,7 @@ impl Mongoseal {
 #[derive(Debug)]
 #[must_use = "a lease is not resumed until this is awaited or run"]
 pub struct Resume<M = Async> {
-    shared: Arc<Shared>,
+    shared: Arc<HandleInner>,
     key: Result<Key>,
     id: LeaseId,
     token: FencingToken,

@@ -3,10 +3,18 @@
 use std::{mem, sync::Arc};
 
 use crate::{
-    Async, Deadline, Error, FencingToken, IntoName, Key, Mongoseal, Owner, Result,
     engine::{context::Context, retry},
+    handle::{Async, Mongoseal},
     record::{self, BatchRequest, Holder, Outcome, Request, Revocation},
     store::{BoxFuture, Snapshot},
+    types::{
+        deadline::Deadline,
+        error::{Error, Result},
+        into_name::IntoName,
+        key::Key,
+        owner::Owner,
+        token::FencingToken,
+    },
 };
 
 /// The longest name and the longest reason, in bytes.

@@ -18,9 +18,14 @@ pub(crate) use watcher::Watched;
 use watcher::Watcher;
 
 use crate::{
-    Error, Event, IntoName, Key, Mongoseal, Result,
     engine::context::{Context, shut_down_error},
-    record::{Filter, KeyFilter, Record, StoreTime, events},
+    handle::Mongoseal,
+    record::{Event, Filter, KeyFilter, Record, StoreTime, events},
+    types::{
+        error::{Error, Result},
+        into_name::IntoName,
+        key::Key,
+    },
 };
 
 impl Mongoseal {

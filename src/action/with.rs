@@ -1,6 +1,19 @@
 //! The verb `with`: work in the scope of a lease.
 
-use crate::{Acquire, AcquireAll, Error, IntoName, Key, Lease, LeaseSet, Mongoseal, ReleaseOutcome, Result};
+use crate::{
+    action::{
+        acquire::Acquire,
+        acquire_all::{AcquireAll, LeaseSet},
+    },
+    engine::lease_state::ReleaseOutcome,
+    handle::Mongoseal,
+    lease::Lease,
+    types::{
+        error::{Error, Result},
+        into_name::IntoName,
+        key::Key,
+    },
+};
 
 impl Mongoseal {
     /// Runs `work` with a lease on a key, as [`Acquire::with`] does after [`acquire`](Self::acquire).

@@ -26,7 +26,10 @@ use tokio_util::{
 };
 use tracing::Instrument;
 
-use crate::{Error, Result, engine::owned_runtime};
+use crate::{
+    engine::owned_runtime,
+    types::error::{Error, Result},
+};
 
 /// How many threads run the tasks: a task that computes does not delay the refreshes.
 const WORKER_THREADS: usize = 2;

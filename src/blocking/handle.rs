@@ -7,11 +7,22 @@ use std::{
 };
 
 use super::{
-    Acquire, AcquireAll, Campaign, Lease, Leases, ResetOnce, Resume, Revoke, RunOnce, StreamIter, executor::Blocking,
+    Acquire, AcquireAll, Campaign, Lease, Leases, Resume, Revoke, RewindTick, RunOnce, StreamIter, executor::Blocking,
 };
 use crate::{
-    Error, EventStream, FencingToken, Group, Inspection, IntoName, Key, LeaderInfo, LeaderStream, LeaseId, ListedLease,
-    Owner, Purged, RefreshedGroup, Result, StoreTime, Tick, store::Capabilities,
+    action::{group::RefreshedGroup, once::Tick, purge::Purged, watch::EventStream},
+    election::{LeaderInfo, LeaderStream},
+    record::{Inspection, ListedLease, StoreTime},
+    store::Capabilities,
+    types::{
+        error::{Error, Result},
+        group::Group,
+        into_name::IntoName,
+        key::Key,
+        lease_id::LeaseId,
+        owner::Owner,
+        token::FencingToken,
+    },
 };
 
 /// A handle on a store of leases for callers without async. A clone is cheap and shares everything, also the threads.
@@ -103,12 +114,12 @@ impl Mongoseal {
         RunOnce::new(&self.seal, key, tick, self.executor.clone())
     }
 
-    /// Lowers the last completed tick of a schedule. Nothing is sent until [`run`](ResetOnce::run) is called.
-    pub fn reset_once<K>(&self, key: K, to: u64) -> ResetOnce
+    /// Lowers the last completed tick of a schedule. Nothing is sent until [`run`](RewindTick::run) is called.
+    pub fn rewind_tick<K>(&self, key: K, to: u64) -> RewindTick
     where
         K: IntoName<Key>,
     {
-        ResetOnce::new(&self.seal, key, to, self.executor.clone())
+        RewindTick::new(&self.seal, key, to, self.executor.clone())
     }
 
     /// Takes up a lease that is still held. Nothing is sent until [`run`](Resume::run) is called.
@@ -263,13 +274,13 @@ impl Mongoseal {
     ///
     /// # Errors
     ///
-    /// As [`mongoseal::Mongoseal::raise`](crate::Mongoseal::raise).
-    pub fn raise<K>(&self, key: K, to: FencingToken) -> Result<FencingToken>
+    /// As [`mongoseal::Mongoseal::raise_token_floor`](crate::Mongoseal::raise_token_floor).
+    pub fn raise_token_floor<K>(&self, key: K, to: FencingToken) -> Result<FencingToken>
     where
         K: IntoName<Key>,
     {
         let key = key.into_name()?;
-        self.wait(move |seal| async move { seal.raise(key, to).await })
+        self.wait(move |seal| async move { seal.raise_token_floor(key, to).await })
     }
 
     /// Removes now what would be removed later: expired holders and waiters, and idle records.

@@ -1,7 +1,10 @@
 //! A leadership of a blocking handle.
 
 use super::{Lease, LeaseView};
-use crate::{FencingToken, ReleaseOutcome, Result};
+use crate::{
+    engine::lease_state::ReleaseOutcome,
+    types::{error::Result, token::FencingToken},
+};
 
 /// A leadership: a [`Lease`] that other processes observe. Dropping it resigns in the background.
 ///

@@ -6,7 +6,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::{LeaseView, StreamIter, executor::Blocking};
 use crate::{
-    FencingToken, Key, LeaseId, LeaseState, LossCause, Metadata, Owner, ReleaseOutcome, Result, StateStream, Watchdog,
+    engine::lease_state::{LeaseState, ReleaseOutcome},
+    lease::{state_stream::StateStream, watchdog::Watchdog},
+    types::{
+        error::{LossCause, Result},
+        key::Key,
+        lease_id::LeaseId,
+        metadata::Metadata,
+        owner::Owner,
+        token::FencingToken,
+    },
 };
 
 /// A lease of a blocking handle: the right to act on its key until it ends, and the [`FencingToken`] for the storage.
@@ -80,10 +89,10 @@ impl Lease {
     }
 
     /// How long the lease lasts at most, however often it is refreshed: see
-    /// [`mongoseal::Lease::remaining_at_most`](crate::Lease::remaining_at_most).
+    /// [`mongoseal::Lease::remaining_hold`](crate::Lease::remaining_hold).
     #[must_use]
-    pub fn remaining_at_most(&self) -> Duration {
-        self.lease.remaining_at_most()
+    pub fn remaining_hold(&self) -> Duration {
+        self.lease.remaining_hold()
     }
 
     /// The state of the lease now.
@@ -130,7 +139,7 @@ impl Lease {
     /// # Errors
     ///
     /// None while the threads of the handle run.
-    pub fn wait_until_lost(&self) -> Result<LossCause> {
+    pub fn cancelled(&self) -> Result<LossCause> {
         self.wait(|lease| async move { Ok(lease.cancelled().await) })
     }
 
@@ -163,7 +172,7 @@ impl Lease {
     /// # Ok::<(), mongoseal::Error>(())
     /// ```
     pub fn run<T>(&self, work: impl FnOnce(LeaseView) -> T) -> Result<T> {
-        let _at_work = self.lease.lease_shared().begin_work();
+        let _at_work = self.lease.lease_inner().begin_work();
         self.lease.check()?;
         let value = work(self.view());
         self.lease.check()?;

@@ -5,7 +5,14 @@ use std::{fmt, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 use super::{LeaseView, executor::Blocking};
-use crate::{FencingToken, Key, LossCause, ReleaseOutcome, Result};
+use crate::{
+    engine::lease_state::ReleaseOutcome,
+    types::{
+        error::{LossCause, Result},
+        key::Key,
+        token::FencingToken,
+    },
+};
 
 /// Leases of a blocking handle on several keys: see [`mongoseal::LeaseSet`](crate::LeaseSet).
 ///
@@ -62,7 +69,7 @@ impl LeaseSet {
     /// # Errors
     ///
     /// None while the threads of the handle run.
-    pub fn wait_until_lost(&self) -> Result<(Key, LossCause)> {
+    pub fn cancelled(&self) -> Result<(Key, LossCause)> {
         let leases = Arc::clone(&self.leases);
         self.executor.wait(async move { Ok(leases.cancelled().await) })
     }
@@ -104,7 +111,7 @@ impl LeaseSet {
     /// [`Error::Lost`](crate::Error::Lost) of the first key whose lease was lost.
     pub fn run<T>(&self, work: impl FnOnce(LeaseView) -> T) -> Result<T> {
         let view = self.view();
-        let _at_work: Vec<_> = self.leases.iter().map(|lease| lease.lease_shared().begin_work()).collect();
+        let _at_work: Vec<_> = self.leases.iter().map(|lease| lease.lease_inner().begin_work()).collect();
         view.check()?;
         let value = work(view.clone());
         view.check()?;

@@ -4,7 +4,11 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::{Error, LeaseState, Result, engine::lease_shared::LeaseShared, lease::remaining};
+use crate::{
+    engine::{lease_inner::LeaseInner, lease_state::LeaseState},
+    lease::remaining,
+    types::error::{Error, Result},
+};
 
 /// Shows whether a lease, or each lease of a set, is still held. Work checks it before each step, on any thread.
 ///
@@ -15,13 +19,13 @@ use crate::{Error, LeaseState, Result, engine::lease_shared::LeaseShared, lease:
 /// [token](super::Lease::token) to the storage.
 #[derive(Clone)]
 pub struct LeaseView {
-    leases: Arc<[Arc<LeaseShared>]>,
+    leases: Arc<[Arc<LeaseInner>]>,
     ended: CancellationToken,
 }
 
 impl LeaseView {
     pub(super) fn of<'a>(leases: impl IntoIterator<Item = &'a crate::Lease>, ended: CancellationToken) -> Self {
-        Self { leases: leases.into_iter().map(|lease| Arc::clone(lease.lease_shared())).collect(), ended }
+        Self { leases: leases.into_iter().map(|lease| Arc::clone(lease.lease_inner())).collect(), ended }
     }
 
     /// Whether the lease has not ended, as far as this process can know: see [`Lease::is_valid`](super::Lease::is_valid).

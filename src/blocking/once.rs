@@ -3,7 +3,14 @@
 use std::time::Duration;
 
 use super::{Lease, executor::Blocking};
-use crate::{Error, FencingToken, Once, ReleaseOutcome, Result};
+use crate::{
+    action::once::OnceOutcome,
+    engine::lease_state::ReleaseOutcome,
+    types::{
+        error::{Error, Result},
+        token::FencingToken,
+    },
+};
 
 /// Runs work once for a tick of a schedule: a [`mongoseal::RunOnce`](crate::RunOnce) that blocks.
 /// [`Mongoseal::once`](super::Mongoseal::once) makes it.
@@ -12,15 +19,15 @@ use crate::{Error, FencingToken, Once, ReleaseOutcome, Result};
 ///
 /// ```
 /// use std::time::Duration;
-/// use mongoseal::{Once, Tick, blocking::Mongoseal};
+/// use mongoseal::{OnceOutcome, Tick, blocking::Mongoseal};
 ///
 /// # let seal = Mongoseal::in_memory()?;
 /// let hourly = Tick::of(Duration::from_secs(3_600));
 /// let ran = seal.once("reports/hourly", hourly).run(|tick| Ok::<_, mongoseal::Error>(tick.number()))?;
-/// assert!(matches!(ran, Once::Ran(_)));
+/// assert!(matches!(ran, OnceOutcome::Ran(_)));
 ///
 /// let again = seal.once("reports/hourly", hourly).run(|_| Ok::<_, mongoseal::Error>(()))?;
-/// assert!(matches!(again, Once::AlreadyDone { .. }));
+/// assert!(matches!(again, OnceOutcome::AlreadyDone { .. }));
 /// # Ok::<(), mongoseal::Error>(())
 /// ```
 pub type RunOnce = crate::RunOnce<Blocking>;
@@ -34,26 +41,26 @@ impl RunOnce {
     /// # Errors
     ///
     /// Those of [`mongoseal::RunOnce::run`](crate::RunOnce::run).
-    pub fn run<T, E>(self, work: impl FnOnce(&TickLease) -> Result<T, E>) -> Result<Once<T>, E>
+    pub fn run<T, E>(self, work: impl FnOnce(&TickLease) -> Result<T, E>) -> Result<OnceOutcome<T>, E>
     where
         E: From<Error>,
     {
-        let even_if_failed = self.even_if_failed;
-        let lease = match self.begin()?.ran() {
+        let complete_on_error = self.complete_on_error;
+        let lease = match self.begin()?.into_result() {
             Ok(lease) => lease,
             Err(ended) => return Ok(ended),
         };
         let value = {
-            let _at_work = lease.lease.as_async().lease_shared().begin_work();
+            let _at_work = lease.lease.as_async().lease_inner().begin_work();
             work(&lease)
         };
-        if value.is_ok() || even_if_failed {
+        if value.is_ok() || complete_on_error {
             let completed = lease.complete();
             if value.is_ok() {
                 completed?;
             }
         }
-        value.map(Once::Ran)
+        value.map(OnceOutcome::Ran)
     }
 
     /// Acquires the key for the tick, and leaves the work to the caller: see
@@ -62,11 +69,11 @@ impl RunOnce {
     /// # Errors
     ///
     /// Those of [`mongoseal::RunOnce::begin`](crate::RunOnce::begin).
-    pub fn begin(self) -> Result<Once<TickLease>> {
+    pub fn begin(self) -> Result<OnceOutcome<TickLease>> {
         let executor = self.mode.clone();
-        Ok(match executor.wait(self.send())?.ran() {
+        Ok(match executor.wait(self.send())?.into_result() {
             Ok(crate::TickLease { lease, tick, keep }) => {
-                Once::Ran(TickLease { lease: Lease::new(lease, executor), tick, keep })
+                OnceOutcome::Started(TickLease { lease: Lease::new(lease, executor), tick, keep })
             }
             Err(ended) => ended,
         })

@@ -4,39 +4,18 @@ use std::sync::Arc;
 
 use super::{Mongoseal, executor::Blocking};
 use crate::{
-    Error, Result,
     store::{Connector, Store},
+    types::error::{Error, Result},
 };
 
-impl crate::Builder {
-    /// Builds a [`blocking::Mongoseal`](crate::blocking::Mongoseal) with these settings.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use mongoseal::blocking::Mongoseal;
-    ///
-    /// let seal = Mongoseal::builder().owner("reporter-3").ttl(Duration::from_secs(60)).blocking().in_memory()?;
-    /// assert_eq!(seal.owner().as_str(), "reporter-3");
-    /// # Ok::<(), mongoseal::Error>(())
-    /// ```
-    pub fn blocking(self) -> Builder {
-        Builder { settings: self }
-    }
-}
-
-/// Makes a [`Mongoseal`] with the settings of a [`mongoseal::Builder`](crate::Builder), whose
-/// [`blocking`](crate::Builder::blocking) makes it.
+/// The settings of a blocking handle, which [`Mongoseal::builder`] begins: those of a
+/// [`mongoseal::Builder`](crate::Builder).
 ///
 /// # Errors
 ///
-/// Each call returns [`Error::Invalid`] if the settings contradict each other, or include
-/// [`dedicated_thread`](crate::Builder::dedicated_thread): a blocking handle has threads of its own. It returns
+/// Each call that makes a handle returns [`Error::Invalid`] if the settings contradict each other, and
 /// [`Error::Unavailable`] if no thread could be started.
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until it is connected"]
-pub struct Builder {
-    settings: crate::Builder,
-}
+pub type Builder = crate::Builder<Blocking>;
 
 impl Builder {
     /// Connects to a MongoDB replica set and checks it: see [`mongoseal::Mongoseal::connect`](crate::Mongoseal::connect).
@@ -85,7 +64,7 @@ impl Builder {
     ///
     /// Those of the [`Builder`], and [`Error::Invalid`] if the other handle and all its siblings were shut down.
     pub fn sibling_of(self, other: &Mongoseal) -> Result<Mongoseal> {
-        let (settings, seal) = (self.checked()?, other.as_async().clone());
+        let (settings, seal): (crate::Builder, _) = (self.with_mode(), other.as_async().clone());
         let (seal, executor) = other.executor.open(async move { settings.sibling_of(&seal) })?;
         Ok(Mongoseal { seal, executor })
     }
@@ -94,24 +73,24 @@ impl Builder {
     where
         F: Future<Output = Result<crate::Mongoseal>> + Send + 'static,
     {
-        let (seal, executor) = Blocking::start(open(self.checked()?))?;
+        let (seal, executor) = Blocking::start(open(self.with_mode()))?;
         Ok(Mongoseal { seal, executor })
-    }
-
-    /// Refuses a setting that a blocking handle does not need.
-    fn checked(self) -> Result<crate::Builder> {
-        if self.settings.dedicated_thread {
-            return Err(Error::invalid("a blocking handle has threads of its own: leave out `dedicated_thread`"));
-        }
-        Ok(self.settings)
     }
 }
 
 impl Mongoseal {
-    /// Starts a builder with the default settings. [`blocking`](crate::Builder::blocking) ends the settings:
-    /// `Mongoseal::builder().owner("reporter-3").blocking().connect(uri)`.
-    pub fn builder() -> crate::Builder {
-        crate::Mongoseal::builder()
+    /// Starts a builder with the default settings.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use mongoseal::blocking::Mongoseal;
+    ///
+    /// let seal = Mongoseal::builder().owner("reporter-3").ttl(Duration::from_secs(60)).in_memory()?;
+    /// assert_eq!(seal.owner().as_str(), "reporter-3");
+    /// # Ok::<(), mongoseal::Error>(())
+    /// ```
+    pub fn builder() -> Builder {
+        crate::Mongoseal::builder().with_mode()
     }
 
     /// Connects to a MongoDB replica set with the default settings, and checks it: see
@@ -123,7 +102,7 @@ impl Mongoseal {
     /// started.
     #[cfg(feature = "mongodb")]
     pub fn connect(uri: impl AsRef<str>) -> Result<Self> {
-        Self::builder().blocking().connect(uri)
+        Self::builder().connect(uri)
     }
 
     /// Makes a handle on records in this process, for tests, examples and programs of one process.
@@ -132,6 +111,6 @@ impl Mongoseal {
     ///
     /// [`Error::Unavailable`] if no thread could be started.
     pub fn in_memory() -> Result<Self> {
-        Self::builder().blocking().in_memory()
+        Self::builder().in_memory()
     }
 }

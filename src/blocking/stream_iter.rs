@@ -5,7 +5,7 @@ use std::{fmt, future::poll_fn, pin::Pin};
 use futures_core::Stream;
 
 use super::executor::Blocking;
-use crate::Error;
+use crate::types::error::Error;
 
 /// A stream as an iterator, whose `next` blocks until the next item.
 ///

@@ -4,7 +4,11 @@
 //! future.
 
 use super::{Leader, Lease, LeaseSet, StreamIter, executor::Blocking};
-use crate::{CompletedTick, Error, LeaseStream, Result, Revoked};
+use crate::{
+    action::{list::LeaseStream, revoke::Revoked},
+    record::CompletedTick,
+    types::error::{Error, Result},
+};
 
 /// Acquires a key: a [`mongoseal::Acquire`](crate::Acquire) that blocks. [`Mongoseal::acquire`](super::Mongoseal::acquire)
 /// makes it.
@@ -160,9 +164,9 @@ impl Campaign {
 /// [`Mongoseal::revoke`](super::Mongoseal::revoke) makes it.
 pub type Revoke = crate::Revoke<Blocking>;
 
-/// Lowers the last completed tick of a schedule: a [`mongoseal::ResetOnce`](crate::ResetOnce) that blocks.
-/// [`Mongoseal::reset_once`](super::Mongoseal::reset_once) makes it.
-pub type ResetOnce = crate::ResetOnce<Blocking>;
+/// Lowers the last completed tick of a schedule: a [`mongoseal::RewindTick`](crate::RewindTick) that blocks.
+/// [`Mongoseal::rewind_tick`](super::Mongoseal::rewind_tick) makes it.
+pub type RewindTick = crate::RewindTick<Blocking>;
 
 /// Lists leases: a [`mongoseal::Leases`](crate::Leases) that blocks. [`Mongoseal::leases`](super::Mongoseal::leases) makes
 /// it.
@@ -179,12 +183,12 @@ impl Revoke {
     }
 }
 
-impl ResetOnce {
+impl RewindTick {
     /// Resets the schedule, and returns its last completed tick after that, if there is one.
     ///
     /// # Errors
     ///
-    /// Those of [`mongoseal::ResetOnce`](crate::ResetOnce).
+    /// Those of [`mongoseal::RewindTick`](crate::RewindTick).
     pub fn run(self) -> Result<Option<CompletedTick>> {
         self.mode.clone().wait(self.send())
     }

@@ -1,12 +1,12 @@
-//! Clauses on requests for many leases.
+//! Requirements on requests for many leases.
 
-use super::bench::{Bench, LONG, once, terms, wait};
+use super::fixture::{Fixture, LONG, once, terms, wait};
 use crate::{
-    FencingToken,
     record::{BatchRequest, LeaseRefs, LeaseSpec, Outcome, Record},
+    types::token::FencingToken,
 };
 
-impl Bench {
+impl Fixture {
     pub(super) async fn apply_batch(&self, leases: &LeaseRefs, batch: BatchRequest) -> bool {
         let done = self.store.apply_batch(leases, &batch, self.deadline()).await;
         done.unwrap_or_else(|error| panic!("{batch:?} must be applied: {error}"))
@@ -24,17 +24,17 @@ fn versions(record: &Record) -> Vec<FencingToken> {
     record.holders.iter().map(|holder| holder.version).collect()
 }
 
-pub(super) async fn a_batch_release_releases_what_it_names_and_hands_the_keys_over(bench: Bench) {
+pub(super) async fn a_batch_release_releases_what_it_names_and_hands_the_keys_over(fixture: Fixture) {
     let sharing = || LeaseSpec { limit: 9, ..terms() };
-    let (first, one) = bench.held_beside("first", &sharing()).await;
+    let (first, one) = fixture.held_beside("first", &sharing()).await;
     let two = first.granted(once(&sharing())).await;
     let kept = first.granted(once(&sharing())).await;
-    let (second, three) = bench.held_beside("second", &terms()).await;
+    let (second, three) = fixture.held_beside("second", &terms()).await;
     let waiter = terms();
     assert!(matches!(second.send(wait(&waiter)).await, Outcome::Queued { .. }));
     // The same token under the other key would name another lease.
     let leases: LeaseRefs = vec![(second.key.clone(), vec![three]), (first.key.clone(), vec![two, one])];
-    assert!(bench.apply_batch(&leases, BatchRequest::Release).await, "all named leases are held");
+    assert!(fixture.apply_batch(&leases, BatchRequest::Release).await, "all named leases are held");
     assert_eq!(versions(&first.record().await), [kept], "only the named leases of a key must be released");
     let after = second.record().await;
     assert_eq!(
@@ -46,49 +46,49 @@ pub(super) async fn a_batch_release_releases_what_it_names_and_hands_the_keys_ov
         after.version > three && after.handover.len() == 1,
         "the waiter must get a larger token and a notification: {after:?}"
     );
-    assert!(!bench.apply_batch(&leases, BatchRequest::Release).await, "the leases were released before");
+    assert!(!fixture.apply_batch(&leases, BatchRequest::Release).await, "the leases were released before");
     assert_eq!(second.record().await, after, "no other lease must change");
 }
 
-pub(super) async fn a_batch_release_of_a_key_is_of_all_named_leases_or_of_none(bench: Bench) {
-    let (first, one) = bench.held_beside("first", &LeaseSpec { limit: 9, ..terms() }).await;
-    let (second, two) = bench.held_beside("second", &terms()).await;
+pub(super) async fn a_batch_release_of_a_key_is_of_all_named_leases_or_of_none(fixture: Fixture) {
+    let (first, one) = fixture.held_beside("first", &LeaseSpec { limit: 9, ..terms() }).await;
+    let (second, two) = fixture.held_beside("second", &terms()).await;
     // A new store in memory may issue the smallest token.
     let nobody = FencingToken::MAX;
     let leases = vec![(first.key.clone(), vec![one, nobody]), (second.key.clone(), vec![two])];
     let before = first.record().await;
-    assert!(!bench.apply_batch(&leases, BatchRequest::Release).await, "one named lease is not held");
+    assert!(!fixture.apply_batch(&leases, BatchRequest::Release).await, "one named lease is not held");
     assert_eq!(first.record().await, before, "the record of that key must not change");
     assert_eq!(versions(&second.record().await), [], "the lease of the other key must be released");
-    let never = vec![(bench.beside("never").key, vec![nobody])];
-    assert!(!bench.apply_batch(&never, BatchRequest::Release).await, "the key has no record");
-    assert_eq!(bench.beside("never").seen().await.0, None);
+    let never = vec![(fixture.beside("never").key, vec![nobody])];
+    assert!(!fixture.apply_batch(&never, BatchRequest::Release).await, "the key has no record");
+    assert_eq!(fixture.beside("never").seen().await.0, None);
 }
 
-pub(super) async fn a_batch_revocation_is_recorded_with_its_tokens(bench: Bench) {
+pub(super) async fn a_batch_revocation_is_recorded_with_its_tokens(fixture: Fixture) {
     let holder = LeaseSpec { limit: 9, ..terms() };
-    let (key, one) = bench.held_beside("one", &holder).await;
+    let (key, one) = fixture.held_beside("one", &holder).await;
     let two = key.granted(once(&LeaseSpec { lease: crate::LeaseId::random(), ..holder.clone() })).await;
     let revoke = BatchRequest::Revoke { by: "$ops".into(), reason: "$$ROOT".into() };
-    assert!(bench.apply_batch(&vec![(key.key.clone(), vec![one])], revoke).await);
+    assert!(fixture.apply_batch(&vec![(key.key.clone(), vec![one])], revoke).await);
     let record = key.record().await;
     assert_eq!(versions(&record), [two]);
     let event = record.history.last().expect("the history must have the revocation");
     assert_eq!((event.by.as_str(), event.reason.as_str(), &event.tokens), ("$ops", "$$ROOT", &vec![one]));
-    assert_eq!(record.handover, [(holder.caller, None)], "the holder must be notified");
+    assert_eq!(record.handover, [(holder.acquire_id, None)], "the holder must be notified");
 }
 
-pub(super) async fn a_key_is_kept_though_another_key_of_its_batch_is_not(bench: Bench) {
+pub(super) async fn a_key_is_kept_though_another_key_of_its_batch_is_not(fixture: Fixture) {
     let sharing = || LeaseSpec { limit: 9, grace: LONG, ..terms() };
-    let (first, one) = bench.held_beside("first", &sharing()).await;
+    let (first, one) = fixture.held_beside("first", &sharing()).await;
     let two = first.granted(once(&sharing())).await;
-    let (second, three) = bench.held_beside("second", &terms()).await;
+    let (second, three) = fixture.held_beside("second", &terms()).await;
     // A new store in memory may issue the smallest token.
     let nobody = FencingToken::MAX;
     let keep = BatchRequest::Keep { ttl: LONG * 2 };
     let before = second.record().await;
     let leases = vec![(second.key.clone(), vec![three, nobody]), (first.key.clone(), vec![one, two])];
-    assert!(!bench.apply_batch(&leases, keep.clone()).await, "one named lease is not held");
+    assert!(!fixture.apply_batch(&leases, keep.clone()).await, "one named lease is not held");
     assert_eq!(second.record().await, before, "the record of that key must not change");
     let after = first.record().await;
     for holder in &after.holders {
@@ -98,9 +98,9 @@ pub(super) async fn a_key_is_kept_though_another_key_of_its_batch_is_not(bench: 
             "each lease of the other key must be extended, with its own grace"
         );
     }
-    assert!(bench.apply_batch(&leases[1..].to_vec(), keep.clone()).await, "both leases of the key are held");
-    assert!(bench.apply_batch(&leases[1..].to_vec(), keep).await, "a repeated request must succeed");
-    assert!(bench.apply_batch(&leases[1..].to_vec(), BatchRequest::Keep { ttl: 1 }).await);
+    assert!(fixture.apply_batch(&leases[1..].to_vec(), keep.clone()).await, "both leases of the key are held");
+    assert!(fixture.apply_batch(&leases[1..].to_vec(), keep).await, "a repeated request must succeed");
+    assert!(fixture.apply_batch(&leases[1..].to_vec(), BatchRequest::Keep { ttl: 1 }).await);
     assert!(
         first.holders().await.iter().all(|holder| holder.expires_at > holder.last_seen.after(LONG)),
         "a refresh must never shorten a lease"

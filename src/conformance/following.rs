@@ -1,4 +1,4 @@
-//! Clauses on following the record of a key, or the records of a prefix. A store that cannot follow must return `Invalid`.
+//! Requirements on following the record of a key, or the records of a prefix. A store that cannot follow must return `Invalid`.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,11 +8,15 @@ use tokio::{
     time::timeout,
 };
 
-use super::bench::{Bench, leave, once, refresh, release, terms, wait};
+use super::fixture::{Fixture, leave, once, refresh, release, terms, wait};
 use crate::{
-    FencingToken, HybridTime, Key, Result,
     record::{BatchRequest, Holder, KeyFilter, LeaseSpec, Record, Request, Revoke, StoreTime},
     store::{FollowedState, RecordState},
+    types::{
+        error::Result,
+        key::Key,
+        token::{FencingToken, HybridTime},
+    },
 };
 
 /// How long a state may take.
@@ -28,14 +32,14 @@ struct Follower {
 impl Follower {
     /// Follows records. Also returns the states of the beginning. `None`: the store cannot follow, and returned `Invalid`.
     async fn begin(
-        bench: &Bench,
+        fixture: &Fixture,
         filter: KeyFilter,
         known: Vec<Key>,
         room: usize,
     ) -> Option<(Self, BTreeMap<Key, RecordState>)> {
         let (sender, states) = mpsc::channel(room);
         #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
-        let following = tokio::spawn(bench.store.follow(&filter, known, sender));
+        let following = tokio::spawn(fixture.store.follow(&filter, known, sender));
         let mut follower = Self { states, following, tick: HybridTime { seconds: 0, ordinal: 0 } };
         let mut present = BTreeMap::new();
         while let Some((key, state)) = follower.receive().await {
@@ -54,9 +58,10 @@ impl Follower {
     }
 
     /// Follows the record of the key. Also returns its first state.
-    async fn begin_key(bench: &Bench, room: usize) -> Option<(Self, RecordState)> {
-        let (follower, mut present) = Self::begin(bench, KeyFilter::Key(bench.key.clone()), Vec::new(), room).await?;
-        let first = present.remove(&bench.key);
+    async fn begin_key(fixture: &Fixture, room: usize) -> Option<(Self, RecordState)> {
+        let (follower, mut present) =
+            Self::begin(fixture, KeyFilter::Key(fixture.key.clone()), Vec::new(), room).await?;
+        let first = present.remove(&fixture.key);
         assert!(present.is_empty(), "only the states of the key must be sent");
         Some((follower, first.expect("the state of the key must be sent first, whether it has a record or not")))
     }
@@ -103,10 +108,10 @@ fn revoke() -> Request {
     Request::Revoke(Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX })
 }
 
-pub(super) async fn each_state_of_a_record_is_sent_in_order(bench: Bench) {
-    let Some((mut follower, first)) = Follower::begin_key(&bench, 1).await else { return };
+pub(super) async fn each_state_of_a_record_is_sent_in_order(fixture: Fixture) {
+    let Some((mut follower, first)) = Follower::begin_key(&fixture, 1).await else { return };
     assert_eq!(first.record, None, "the first state must be that there is no record");
-    let neighbour = bench.beside("neighbour");
+    let neighbour = fixture.beside("neighbour");
     let waiters: Vec<LeaseSpec> = (0..20).map(|number| LeaseSpec { limit: number % 3, ..terms() }).collect();
     let mut requests: Vec<Request> = waiters.iter().map(|waiter| wait(waiter).into()).collect();
     requests.extend(waiters[..8].iter().flat_map(|waiter| [refresh(waiter), leave(waiter)]));
@@ -117,23 +122,23 @@ pub(super) async fn each_state_of_a_record_is_sent_in_order(bench: Bench) {
     for request in requests {
         neighbour.send(once(&terms())).await;
         let before = expected.last().cloned();
-        bench.send(request).await;
-        let after = Some(bench.record().await);
+        fixture.send(request).await;
+        let after = Some(fixture.record().await);
         if before.as_ref() != Some(&after) {
             expected.push(after);
         }
     }
     // A batch request changes records, too.
-    let token = bench.granted(once(&terms())).await;
-    expected.push(Some(bench.record().await));
-    let leases = [(bench.key.clone(), vec![token])].into();
-    let applied = bench.store.apply_batch(&leases, &BatchRequest::Release, bench.deadline()).await;
+    let token = fixture.granted(once(&terms())).await;
+    expected.push(Some(fixture.record().await));
+    let leases = [(fixture.key.clone(), vec![token])].into();
+    let applied = fixture.store.apply_batch(&leases, &BatchRequest::Release, fixture.deadline()).await;
     assert!(applied.expect("the batch must be applied"));
-    expected.push(Some(bench.record().await));
+    expected.push(Some(fixture.record().await));
     let mut tick = first.at.tick;
     for (number, after) in expected.into_iter().enumerate() {
         let (key, state) = follower.next().await;
-        assert_eq!(key, bench.key, "only the states of the key must be sent");
+        assert_eq!(key, fixture.key, "only the states of the key must be sent");
         assert_eq!(without_queue(&state), as_sent(after.clone()), "change {number}");
         let last_seen = after.expect("there must be a record").last_seen;
         let late = state.at.now.since(last_seen);
@@ -147,21 +152,21 @@ pub(super) async fn each_state_of_a_record_is_sent_in_order(bench: Bench) {
     follower.nothing_more().await;
 }
 
-pub(super) async fn an_existing_record_is_sent_first(bench: Bench) {
+pub(super) async fn an_existing_record_is_sent_first(fixture: Fixture) {
     let holder = terms();
-    let token = bench.granted(once(&holder)).await;
-    bench.send(wait(&terms())).await;
-    let Some((mut follower, first)) = Follower::begin_key(&bench, 64).await else { return };
-    let (record, at) = bench.seen().await;
+    let token = fixture.granted(once(&holder)).await;
+    fixture.send(wait(&terms())).await;
+    let Some((mut follower, first)) = Follower::begin_key(&fixture, 64).await else { return };
+    let (record, at) = fixture.seen().await;
     assert_eq!(without_queue(&first), as_sent(record));
     let at = at.expect("there must be a record");
     assert!(first.at.now <= at.now && first.at.tick <= at.tick, "the first state must be from before this read");
-    bench.send(release(&holder, token)).await;
-    assert_eq!(without_queue(&follower.next().await.1), as_sent(Some(bench.record().await)));
+    fixture.send(release(&holder, token)).await;
+    assert_eq!(without_queue(&follower.next().await.1), as_sent(Some(fixture.record().await)));
 }
 
-pub(super) async fn following_ends_with_its_receiver(bench: Bench) {
-    let Some((follower, _)) = Follower::begin_key(&bench, 64).await else { return };
+pub(super) async fn following_ends_with_its_receiver(fixture: Fixture) {
+    let Some((follower, _)) = Follower::begin_key(&fixture, 64).await else { return };
     let ended = follower.end().await;
     assert!(ended.is_ok(), "a dropped receiver is no error: {ended:?}");
 }
@@ -178,16 +183,16 @@ fn visible(record: Option<&Record>) -> Visible {
     })
 }
 
-pub(super) async fn the_records_of_a_prefix_are_sent_first_and_then_each_change_in_order(bench: Bench) {
-    let [held, idle, never, new] = ["held", "idle", "never", "new"].map(|name| bench.beside(name));
+pub(super) async fn the_records_of_a_prefix_are_sent_first_and_then_each_change_in_order(fixture: Fixture) {
+    let [held, idle, never, new] = ["held", "idle", "never", "new"].map(|name| fixture.beside(name));
     let (first, shared) = (terms(), terms());
     let token = held.granted(once(&first)).await;
     let before = idle.granted(once(&shared)).await;
     idle.send(release(&shared, before)).await;
-    bench.granted(once(&terms())).await;
+    fixture.granted(once(&terms())).await;
 
-    let (filter, known) = (KeyFilter::Prefix(format!("{}/", bench.key)), vec![idle.key.clone(), never.key.clone()]);
-    let Some((mut follower, present)) = Follower::begin(&bench, filter, known, 1).await else { return };
+    let (filter, known) = (KeyFilter::Prefix(format!("{}/", fixture.key)), vec![idle.key.clone(), never.key.clone()]);
+    let Some((mut follower, present)) = Follower::begin(&fixture, filter, known, 1).await else { return };
     let present: BTreeMap<Key, Visible> =
         present.into_iter().map(|(key, state)| (key, visible(state.record.as_deref()))).collect();
     let expected = [
@@ -198,7 +203,7 @@ pub(super) async fn the_records_of_a_prefix_are_sent_first_and_then_each_change_
     assert_eq!(present, BTreeMap::from(expected), "records with holders and known keys must be sent first");
 
     let waiter = terms();
-    let steps: [(&Bench, Request); 9] = [
+    let steps: [(&Fixture, Request); 9] = [
         (&held, wait(&waiter).into()),
         (&idle, once(&shared).into()),
         (&idle, refresh(&shared)),
@@ -212,7 +217,7 @@ pub(super) async fn the_records_of_a_prefix_are_sent_first_and_then_each_change_
     // All of them before any state is received, so that the store cannot look up a state late.
     let mut expected = Vec::new();
     for (of, request) in steps {
-        bench.send(once(&terms())).await;
+        fixture.send(once(&terms())).await;
         of.send(request).await;
         expected.push((of.key.clone(), visible(Some(&of.record().await))));
     }

@@ -1,15 +1,15 @@
-//! Clauses on lists of leases, and on what has expired.
+//! Requirements on lists of leases, and on what has expired.
 
 use std::time::Duration;
 
-use super::bench::{Bench, LONG, SHORT, once, release, terms, wait};
+use super::fixture::{Fixture, LONG, SHORT, once, release, terms, wait};
 use crate::{
-    Key, LeaseId,
     record::{Filter, LeaseSpec, ListedLease, Outcome, Position, Request, SharingFilter, WaitSpec},
     store::{Expired, Page},
+    types::{key::Key, lease_id::LeaseId},
 };
 
-impl Bench {
+impl Fixture {
     /// Lists all pages of so many leases each.
     async fn listed(&self, filter: &Filter, page_size: u32) -> Vec<ListedLease> {
         let (mut listed, mut after) = (Vec::new(), None::<Position>);
@@ -29,7 +29,7 @@ impl Bench {
     }
 }
 
-pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_keys_and_then_of_tokens(bench: Bench) {
+pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_keys_and_then_of_tokens(fixture: Fixture) {
     for (name, owner, limit, ttl) in [
         ("b", "me", 0, LONG),
         ("a", "you", 3, LONG),
@@ -39,23 +39,23 @@ pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_keys_and_then_o
     ] {
         let group = (ttl == LONG && limit > 0).then(|| "$g".parse().expect("the text is a group"));
         let terms = LeaseSpec { owner: owner.parse().expect("the text is an owner"), limit, ttl, group, ..terms() };
-        bench.beside(name).granted(once(&terms)).await;
+        fixture.beside(name).granted(once(&terms)).await;
         if name == "a" {
-            bench.beside(name).granted(once(&LeaseSpec { lease: LeaseId::random(), ..terms })).await;
+            fixture.beside(name).granted(once(&LeaseSpec { lease: LeaseId::random(), ..terms })).await;
         }
     }
-    bench
+    fixture
         .beside("d")
-        .pass(bench.beside("d").holders().await.first().expect("the lease must be there").expires_at)
+        .pass(fixture.beside("d").holders().await.first().expect("the lease must be there").expires_at)
         .await;
 
-    let all = Filter { prefix: format!("{}/", bench.key), with_expired: true, ..Filter::default() };
-    let listed = bench.listed(&all, 100).await;
+    let all = Filter { prefix: format!("{}/", fixture.key), with_expired: true, ..Filter::default() };
+    let listed = fixture.listed(&all, 100).await;
     assert_eq!(listed.len(), 6, "all leases must be listed: {listed:?}");
     let order: Vec<_> = listed.iter().map(|lease| (lease.key.clone(), lease.holder.token)).collect();
     assert!(order.is_sorted(), "leases must be in the order of keys and then of tokens: {order:?}");
     for lease in &listed {
-        let record = Bench { key: lease.key.clone(), ..bench.clone() }.record().await;
+        let record = Fixture { key: lease.key.clone(), ..fixture.clone() }.record().await;
         let waiting = record.count_waiters(lease.read_at);
         let holder = record.holders.into_iter().find(|holder| holder.version == lease.holder.token);
         let expected = ListedLease::of(lease.key.clone(), holder.expect("the lease must hold"), waiting, lease.read_at);
@@ -66,8 +66,8 @@ pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_keys_and_then_o
     let half = Some(Duration::from_millis(LONG / 2));
     let filters = [
         Filter { with_expired: false, ..all.clone() },
-        Filter { key: Some(bench.beside("$x.y").key), ..all.clone() },
-        Filter { prefix: format!("{}/$", bench.key), ..all.clone() },
+        Filter { key: Some(fixture.beside("$x.y").key), ..all.clone() },
+        Filter { prefix: format!("{}/$", fixture.key), ..all.clone() },
         Filter { owner: "$me".parse().ok(), ..all.clone() },
         Filter { group: "$g".parse().ok(), ..all.clone() },
         Filter { sharing: Some(SharingFilter::Shared), ..all.clone() },
@@ -85,64 +85,69 @@ pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_keys_and_then_o
         };
         let wanted: Vec<_> = listed.iter().filter(|lease| filter.admits(lease)).cloned().collect();
         for page_size in [1, 2, 100] {
-            let found = bench.listed(&filter, page_size).await;
+            let found = fixture.listed(&filter, page_size).await;
             assert_eq!(names(&found), names(&wanted), "{filter:?}, {page_size} at a time");
         }
     }
 }
 
-pub(super) async fn a_listed_lease_has_the_number_of_live_waiters(bench: Bench) {
-    bench.granted(once(&terms())).await;
-    let filter = Filter { key: Some(bench.key.clone()), ..Filter::default() };
-    let listed = async || -> Vec<usize> { bench.listed(&filter, 10).await.iter().map(|lease| lease.waiting).collect() };
+pub(super) async fn a_listed_lease_has_the_number_of_live_waiters(fixture: Fixture) {
+    fixture.granted(once(&terms())).await;
+    let filter = Filter { key: Some(fixture.key.clone()), ..Filter::default() };
+    let listed =
+        async || -> Vec<usize> { fixture.listed(&filter, 10).await.iter().map(|lease| lease.waiting).collect() };
     assert_eq!(listed().await, [0], "no acquire waits");
     let mut expiring = wait(&terms());
     expiring.wait = Some(WaitSpec { ttl: SHORT, queue_limit: 100 });
-    bench.send(expiring).await;
+    fixture.send(expiring).await;
     for _ in 0..2 {
-        bench.send(wait(&terms())).await;
+        fixture.send(wait(&terms())).await;
     }
-    let first = bench.record().await.queue.first().map(|waiter| waiter.expires_at);
-    bench.pass(first.expect("there must be a waiter")).await;
+    let first = fixture.record().await.queue.first().map(|waiter| waiter.expires_at);
+    fixture.pass(first.expect("there must be a waiter")).await;
     assert_eq!(listed().await, [2], "an expired waiter does not count");
 }
 
-pub(super) async fn a_prune_removes_what_has_expired_and_nothing_else(bench: Bench) {
-    let (over, live) = (bench.beside("over"), bench.beside("live"));
+pub(super) async fn a_prune_removes_what_has_expired_and_nothing_else(fixture: Fixture) {
+    let (over, live) = (fixture.beside("over"), fixture.beside("live"));
     live.granted(once(&terms())).await;
     let token = over.granted(once(&LeaseSpec { ttl: SHORT, ..terms() })).await;
     assert_eq!(over.send(Request::Prune).await, Outcome::Pruned { holders: vec![] }, "no entry has expired yet");
     over.pass(over.record().await.expires_at).await;
-    assert_eq!(bench.find_expired().await, Some(Expired::Lapsed { key: over.key.clone() }), "the record must be found");
+    assert_eq!(
+        fixture.find_expired().await,
+        Some(Expired::Lapsed { key: over.key.clone() }),
+        "the record must be found"
+    );
     match over.send(Request::Prune).await {
         Outcome::Pruned { holders } => assert!(holders.iter().map(|holder| holder.version).eq([token]), "{holders:?}"),
         other => panic!("a prune must return the expired holders, not {other:?}"),
     }
     assert_eq!(live.send(Request::Prune).await, Outcome::Pruned { holders: vec![] });
     assert_eq!(live.holders().await.len(), 1, "a live lease must stay");
-    let ours = |key: &Key| key.as_str().starts_with(bench.key.as_str());
-    match bench.find_expired().await {
+    let ours = |key: &Key| key.as_str().starts_with(fixture.key.as_str());
+    match fixture.find_expired().await {
         Some(Expired::Lapsed { key }) => assert!(!ours(&key), "no expired entry of {key} must be left"),
         Some(Expired::Idle { key, .. }) => assert!(!ours(&key), "{key} has not been idle for the retention"),
         None => {}
     }
 }
 
-pub(super) async fn a_record_is_not_deleted_before_its_retention(bench: Bench) {
+pub(super) async fn a_record_is_not_deleted_before_its_retention(fixture: Fixture) {
     let terms = terms();
-    let token = bench.granted(once(&terms)).await;
+    let token = fixture.granted(once(&terms)).await;
     let delete_idle = || async {
-        bench.store.delete_idle(&bench.key, token, bench.deadline()).await.expect("the request must succeed")
+        fixture.store.delete_idle(&fixture.key, token, fixture.deadline()).await.expect("the request must succeed")
     };
     assert!(!delete_idle().await, "a held record must not be deleted");
-    bench.send(release(&terms, token)).await;
+    fixture.send(release(&terms, token)).await;
     assert!(!delete_idle().await, "a record must be kept for the retention");
-    assert_eq!(bench.record().await.version, token);
+    assert_eq!(fixture.record().await.version, token);
     assert!(
-        !bench
+        !fixture
             .beside("never")
             .store
-            .delete_idle(&bench.beside("never").key, token, bench.deadline())
+            .delete_idle(&fixture.beside("never").key, token, fixture.deadline())
             .await
             .expect("the request must succeed")
     );

@@ -1,23 +1,26 @@
-//! The clause behind all others: a store does what the state machine does.
+//! The requirement behind all others: a store does what the state machine does.
 
-use super::bench::{Bench, terms};
+use super::fixture::{Fixture, terms};
 use crate::{
-    FencingToken, HybridTime, LeaseId,
     record::{
         self, Acquire, Complete, Downgrade, HoldLimits, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Release,
         Request, Reset, Revoke, Transfer, WaitSpec,
     },
     store::Applied,
+    types::{
+        lease_id::LeaseId,
+        token::{FencingToken, HybridTime},
+    },
 };
 
-pub(super) async fn random_requests_do_what_the_state_machine_does(bench: Bench) {
+pub(super) async fn random_requests_do_what_the_state_machine_does(fixture: Fixture) {
     let mut expected: Option<Record> = None;
     for number in 0..200 {
         let request = random(expected.as_ref());
-        let applied = bench.store.apply(&bench.key, request.clone(), bench.deadline()).await;
+        let applied = fixture.store.apply(&fixture.key, request.clone(), fixture.deadline()).await;
         let applied = applied.unwrap_or_else(|error| panic!("{request:?} must be applied: {error}"));
         let at = match applied {
-            Applied { outcome: Outcome::Released, at: None, .. } => bench.last_change().await,
+            Applied { outcome: Outcome::Released, at: None, .. } => fixture.last_change().await,
             Applied { at: Some(at), .. } => at,
             Applied { at: None, .. } => {
                 assert_eq!(expected, None, "{request:?} must find the record");
@@ -26,7 +29,7 @@ pub(super) async fn random_requests_do_what_the_state_machine_does(bench: Bench)
         };
         let (after, outcome) = record::apply(expected.as_ref(), at, &request);
         assert_eq!(applied.outcome, outcome, "request {number}, {request:?}, on {expected:#?}");
-        assert_eq!(bench.seen().await.0, after, "after request {number}, {request:?}, on {expected:#?}");
+        assert_eq!(fixture.seen().await.0, after, "after request {number}, {request:?}, on {expected:#?}");
         expected = after;
     }
 }
@@ -35,27 +38,27 @@ pub(super) async fn random_requests_do_what_the_state_machine_does(bench: Bench)
 fn random(met: Option<&Record>) -> Request {
     let lease = || LeaseId::from_bytes([fastrand::u8(1..=6); 16]);
     let millis = || if fastrand::u8(0..5) == 0 { fastrand::u64(1..60) } else { 60_000 };
-    let caller = |lease: LeaseId| {
+    let acquire_id = |lease: LeaseId| {
         let text = format!("{:016x}/{}", lease.to_bytes()[0], fastrand::u8(0..2));
         text.parse().expect("the text is a caller")
     };
     let taken_back = || {
         let lease = lease();
-        Request::Leave(Leave { lease, caller: caller(lease) })
+        Request::Leave(Leave { lease, acquire_id: acquire_id(lease) })
     };
-    // A minimum or a maximum hold, which few leases have. Most end within the clause.
-    let hold = || if fastrand::u8(0..8) == 0 { fastrand::u64(1..80) } else { 0 };
+    // A minimum or a maximum hold, which few leases have. Most end within the requirement.
+    let hold = || (fastrand::u8(0..8) == 0).then(|| fastrand::u64(1..80));
     let first = met.and_then(|record| record.holders.first());
     match fastrand::u8(0..28) {
         0..=10 => {
             let lease = lease();
             let terms = LeaseSpec {
                 lease,
-                caller: caller(lease),
+                acquire_id: acquire_id(lease),
                 limit: fastrand::u32(0..4),
                 ttl: millis(),
                 grace: fastrand::u64(0..20),
-                hold: HoldLimits { at_least: hold(), at_most: hold() },
+                hold: HoldLimits { min: hold(), max: hold() },
                 ..terms()
             };
             let wait = WaitSpec { ttl: millis(), queue_limit: fastrand::u32(1..6) };
@@ -63,8 +66,8 @@ fn random(met: Option<&Record>) -> Request {
         }
         11..=13 => {
             let lease = lease();
-            let caller = (fastrand::u8(0..3) == 0).then(|| caller(lease));
-            Request::Refresh(Refresh { lease, ttl: millis(), grace: 0, metadata: None, caller })
+            let acquire_id = (fastrand::u8(0..3) == 0).then(|| acquire_id(lease));
+            Request::Refresh(Refresh { lease, ttl: millis(), grace: 0, metadata: None, acquire_id })
         }
         14..=15 => taken_back(),
         16..=17 => first.map_or_else(taken_back, |first| {
@@ -95,7 +98,7 @@ fn random(met: Option<&Record>) -> Request {
         }),
         26 => Request::Reset(Reset { tick: fastrand::u64(0..9), upto: FencingToken::MAX, by: "$ops".into() }),
         _ => first.map_or(
-            Request::Refresh(Refresh { lease: lease(), ttl: 1, grace: 0, metadata: None, caller: None }),
+            Request::Refresh(Refresh { lease: lease(), ttl: 1, grace: 0, metadata: None, acquire_id: None }),
             |first| Request::Transfer(Transfer { lease: first.terms.lease, token: first.version, to: lease() }),
         ),
     }

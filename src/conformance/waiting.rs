@@ -1,34 +1,37 @@
-//! Clauses on waiting and on notifications.
+//! Requirements on waiting and on notifications.
 
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::bench::{Bench, LONG, SHORT, leave, once, terms, wait};
+use super::fixture::{Fixture, LONG, SHORT, leave, once, terms, wait};
 use crate::{
-    AcquireId, FencingToken, HandleId,
     record::{Acquire, LeaseSpec, Outcome, Request, Revoke, WaitSpec},
     store::Notification,
+    types::{
+        acquire_id::{AcquireId, HandleId},
+        token::FencingToken,
+    },
 };
 
-pub(super) async fn waiters_are_granted_the_key_in_their_order(bench: Bench) {
+pub(super) async fn waiters_are_granted_the_key_in_their_order(fixture: Fixture) {
     let mut holder = terms();
-    bench.granted(once(&holder)).await;
+    fixture.granted(once(&holder)).await;
     let waiters: Vec<LeaseSpec> = (0..5).map(|_| terms()).collect();
     for (place, waiter) in waiters.iter().enumerate() {
-        match bench.send(wait(waiter)).await {
+        match fixture.send(wait(waiter)).await {
             Outcome::Queued { position, .. } => assert_eq!(position, place, "a waiter must be behind the earlier ones"),
             other => panic!("an acquire of a held key must wait, not {other:?}"),
         }
     }
-    match bench.send(wait(&waiters[1])).await {
+    match fixture.send(wait(&waiters[1])).await {
         Outcome::Queued { position: 1, .. } => {}
         other => panic!("a repeated acquire must keep its place, not {other:?}"),
     }
-    let mut last = bench.record().await.version;
+    let mut last = fixture.record().await.version;
     for waiter in waiters {
-        bench.send(leave(&holder)).await;
-        let holders = bench.holders().await;
+        fixture.send(leave(&holder)).await;
+        let holders = fixture.holders().await;
         assert!(
             holders.iter().map(|holder| holder.terms.lease).eq([waiter.lease]),
             "the release must grant the key to the next waiter"
@@ -36,70 +39,70 @@ pub(super) async fn waiters_are_granted_the_key_in_their_order(bench: Bench) {
         assert!(holders[0].version > last, "the token must grow");
         last = holders[0].version;
         assert!(
-            matches!(bench.send(once(&terms())).await, Outcome::Refused { .. }),
+            matches!(fixture.send(once(&terms())).await, Outcome::Refused { .. }),
             "no other acquire must be granted"
         );
         holder = waiter;
     }
 }
 
-pub(super) async fn a_waiter_that_does_not_repeat_its_acquire_leaves_the_queue(bench: Bench) {
+pub(super) async fn a_waiter_that_does_not_repeat_its_acquire_leaves_the_queue(fixture: Fixture) {
     let holder = terms();
-    bench.granted(once(&holder)).await;
+    fixture.granted(once(&holder)).await;
     let (dead, alive) = (terms(), terms());
     let wait_spec = Some(WaitSpec { ttl: SHORT, queue_limit: 100 });
-    bench.send(Acquire { terms: dead, wait: wait_spec }).await;
-    bench.send(wait(&alive)).await;
-    let end = bench.record().await.queue[0].expires_at;
-    bench.pass(end).await;
-    bench.send(leave(&holder)).await;
+    fixture.send(Acquire { terms: dead, wait: wait_spec }).await;
+    fixture.send(wait(&alive)).await;
+    let end = fixture.record().await.queue[0].expires_at;
+    fixture.pass(end).await;
+    fixture.send(leave(&holder)).await;
     assert!(
-        bench.holders().await.iter().map(|holder| holder.terms.lease).eq([alive.lease]),
+        fixture.holders().await.iter().map(|holder| holder.terms.lease).eq([alive.lease]),
         "the expired waiter must be skipped"
     );
 }
 
-pub(super) async fn a_waiter_whose_wait_ends_lets_in_those_that_it_kept_out(bench: Bench) {
+pub(super) async fn a_waiter_whose_wait_ends_lets_in_those_that_it_kept_out(fixture: Fixture) {
     let sharing = || LeaseSpec { limit: 9, ..terms() };
-    bench.granted(once(&sharing())).await;
+    fixture.granted(once(&sharing())).await;
     let (exclusive, behind) = (terms(), sharing());
-    bench.send(wait(&exclusive)).await;
+    fixture.send(wait(&exclusive)).await;
     assert!(
-        matches!(bench.send(wait(&behind)).await, Outcome::Queued { position: 1, .. }),
+        matches!(fixture.send(wait(&behind)).await, Outcome::Queued { position: 1, .. }),
         "a sharer must wait behind an exclusive waiter"
     );
-    let outcome = bench.send(once(&exclusive)).await;
+    let outcome = fixture.send(once(&exclusive)).await;
     assert!(matches!(outcome, Outcome::Refused { .. }), "the last attempt must be refused, not {outcome:?}");
     assert!(
-        bench.holders().await.iter().any(|holder| holder.terms.lease == behind.lease),
+        fixture.holders().await.iter().any(|holder| holder.terms.lease == behind.lease),
         "the last attempt must grant the key to the sharer behind it"
     );
 }
 
-pub(super) async fn a_full_queue_takes_no_waiter(bench: Bench) {
-    bench.granted(once(&terms())).await;
+pub(super) async fn a_full_queue_takes_no_waiter(fixture: Fixture) {
+    fixture.granted(once(&terms())).await;
     let wait = Some(WaitSpec { ttl: LONG, queue_limit: 2 });
     for _ in 0..2 {
-        let outcome = bench.send(Acquire { terms: terms(), wait }).await;
+        let outcome = fixture.send(Acquire { terms: terms(), wait }).await;
         assert!(matches!(outcome, Outcome::Queued { .. }), "an acquire must wait, not {outcome:?}");
     }
-    let before = bench.record().await;
-    assert_eq!(bench.send(Acquire { terms: terms(), wait }).await, Outcome::Full { length: 2 });
-    assert_eq!(bench.record().await, before, "a full queue must not be written");
+    let before = fixture.record().await;
+    assert_eq!(fixture.send(Acquire { terms: terms(), wait }).await, Outcome::Full { length: 2 });
+    assert_eq!(fixture.record().await, before, "a full queue must not be written");
 }
 
 /// A store without notifications must return `Invalid`.
-pub(super) async fn a_handle_is_notified_of_its_grants_and_revocations(bench: Bench) {
+pub(super) async fn a_handle_is_notified_of_its_grants_and_revocations(fixture: Fixture) {
     let handle = HandleId::random();
     let holder = terms();
-    bench.granted(once(&holder)).await;
-    let own = LeaseSpec { caller: AcquireId { handle, number: 7 }, ..terms() };
-    let queued = bench.applied(wait(&own)).await;
+    fixture.granted(once(&holder)).await;
+    let own = LeaseSpec { acquire_id: AcquireId { handle, number: 7 }, ..terms() };
+    let queued = fixture.applied(wait(&own)).await;
     let since = queued.at.expect("there must be a record").tick;
     // The store must send this hand-over, too, because it comes after `since`.
-    bench.send(leave(&holder)).await;
+    fixture.send(leave(&holder)).await;
     let (sender, mut notifications) = mpsc::unbounded_channel();
-    let watching = bench.store.watch(handle, since, sender);
+    let watching = fixture.store.watch(handle, since, sender);
     #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
     let watching = tokio::spawn(watching);
     let Some(first) = notifications.recv().await else {
@@ -113,7 +116,7 @@ pub(super) async fn a_handle_is_notified_of_its_grants_and_revocations(bench: Be
     let Notification::Started { since: started } = first else {
         panic!("the first notification must be Started: {first:?}")
     };
-    let record = bench.record().await;
+    let record = fixture.record().await;
     let (token, changed_at) = (record.version, record.last_seen);
     if started <= since {
         let granted = next(&mut notifications).await;
@@ -124,10 +127,10 @@ pub(super) async fn a_handle_is_notified_of_its_grants_and_revocations(bench: Be
         assert!(at.is_none_or(|at| at == changed_at), "the time must be that of the change: {at:?}");
     }
     let revoke = Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX };
-    bench.send(Request::Revoke(revoke)).await;
+    fixture.send(Request::Revoke(revoke)).await;
     assert_eq!(next(&mut notifications).await, Notification::Recheck { number: 7 });
     // A handle gets no notifications of other handles.
-    bench.granted(once(&terms())).await;
+    fixture.granted(once(&terms())).await;
     assert!(
         tokio::time::timeout(Duration::from_millis(200), notifications.recv()).await.is_err(),
         "nothing else must be sent"
@@ -135,19 +138,19 @@ pub(super) async fn a_handle_is_notified_of_its_grants_and_revocations(bench: Be
 }
 
 /// No write ends a lease that expires, so only a waiter that knows to be the first can find its end at once.
-pub(super) async fn the_waiter_that_becomes_the_first_is_notified(bench: Bench) {
+pub(super) async fn the_waiter_that_becomes_the_first_is_notified(fixture: Fixture) {
     let holder = terms();
-    bench.granted(once(&holder)).await;
-    let (waiters, mut notifications) = queue_and_watch(&bench, 4).await;
-    bench.send(leave(&waiters[0])).await;
+    fixture.granted(once(&holder)).await;
+    let (waiters, mut notifications) = queue_and_watch(&fixture, 4).await;
+    fixture.send(leave(&waiters[0])).await;
     assert_eq!(next(&mut notifications).await, Notification::Recheck { number: 8 }, "a leave must notify the next one");
-    bench.send(once(&waiters[1])).await;
+    fixture.send(once(&waiters[1])).await;
     assert_eq!(
         next(&mut notifications).await,
         Notification::Recheck { number: 9 },
         "a last attempt must notify the next one"
     );
-    bench.send(leave(&holder)).await;
+    fixture.send(leave(&holder)).await;
     assert!(matches!(next(&mut notifications).await, Notification::Granted { number: 9, .. }), "it is the next one");
     assert!(
         tokio::time::timeout(Duration::from_millis(200), notifications.recv()).await.is_err(),
@@ -157,20 +160,20 @@ pub(super) async fn the_waiter_that_becomes_the_first_is_notified(bench: Bench) 
 
 /// Queues so many waiters of a handle, with the numbers from 7 on, and begins to watch for their notifications.
 pub(super) async fn queue_and_watch(
-    bench: &Bench,
+    fixture: &Fixture,
     count: usize,
 ) -> (Vec<LeaseSpec>, mpsc::UnboundedReceiver<Notification>) {
     let handle = HandleId::random();
     let waiters: Vec<LeaseSpec> =
-        (7..).take(count).map(|number| LeaseSpec { caller: AcquireId { handle, number }, ..terms() }).collect();
+        (7..).take(count).map(|number| LeaseSpec { acquire_id: AcquireId { handle, number }, ..terms() }).collect();
     let mut queued = Vec::new();
     for waiter in &waiters {
-        queued.push(bench.applied(wait(waiter)).await);
+        queued.push(fixture.applied(wait(waiter)).await);
     }
     let since = queued[0].at.expect("there must be a record").tick;
     let (sender, mut notifications) = mpsc::unbounded_channel();
     #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
-    drop(tokio::spawn(bench.store.watch(handle, since, sender)));
+    drop(tokio::spawn(fixture.store.watch(handle, since, sender)));
     assert!(matches!(next(&mut notifications).await, Notification::Started { .. }), "a watch must begin");
     (waiters, notifications)
 }

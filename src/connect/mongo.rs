@@ -6,14 +6,16 @@ use mongodb::{Client, Database, error::ErrorKind, options::ClientOptions};
 
 use super::on_thread;
 use crate::{
-    Builder, Error, Mongoseal, Result,
-    engine::{owned_runtime::DedicatedThread, shared::Shared},
+    builder::Builder,
+    engine::{handle_inner::HandleInner, owned_runtime::DedicatedThread},
+    handle::Mongoseal,
     store::{
         MongoStore,
         mongo::{DRIVER_POOL, checked_collection, error::missing_feature},
         pool::{DEFAULT_POOL, PoolShares},
         runtime,
     },
+    types::error::{Error, Result},
 };
 
 /// How many connections to a server our client opens at a time. The driver has no timeout for a handshake: one that
@@ -101,7 +103,7 @@ impl Builder {
     }
 }
 
-impl Builder {
+impl<M> Builder<M> {
     /// Accepts a sharded cluster. Default: a sharded cluster is refused with [`Error::Invalid`].
     ///
     /// On a sharded cluster only expiry is guaranteed: see [guarantees](crate::guide::guarantees#sharded-clusters).
@@ -134,7 +136,9 @@ impl Builder {
         }
         Ok(())
     }
+}
 
+impl Builder {
     /// Connects on this runtime, which is that of the thread if there is one.
     async fn connect_here(self, uri: String, thread: Option<Arc<DedicatedThread>>) -> Result<Mongoseal> {
         let mut settings = self.settings()?;
@@ -161,7 +165,7 @@ impl Builder {
         let collection = collection(self.collection)?;
         let store = MongoStore::owning_pool(&database, collection, settings.retention, settings.pool);
         let store = Arc::new(store.with_sharded(self.allow_sharded));
-        let seal = Mongoseal { shared: Shared::new(store, settings, thread)? };
+        let seal = Mongoseal { shared: HandleInner::new(store, settings, thread)? };
         seal.prepare().await?;
         Ok(seal)
     }
@@ -188,7 +192,7 @@ impl Builder {
         settings.pool = shares(self.connections.unwrap_or(DRIVER_POOL));
         let store = MongoStore::with_pool(database, collection(self.collection)?, settings.retention, settings.pool)
             .with_sharded(self.allow_sharded);
-        Ok(Mongoseal { shared: Shared::new(Arc::new(store), settings, None)? })
+        Ok(Mongoseal { shared: HandleInner::new(Arc::new(store), settings, None)? })
     }
 }
 

@@ -6,11 +6,20 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Elector, LeaderStream, SeenLeader, VALUE};
 use crate::{
-    Async, Error, FencingToken, IntoName, Key, Lease, LeaseId, Metadata, Mongoseal, ReleaseOutcome, Result,
     action::acquire_options::{AcquireOptions, CheckedAcquire},
-    engine::{context::Context, refresh::Refreshing, retry::Backoff},
+    engine::{context::Context, lease_state::ReleaseOutcome, refresh::Refreshing, retry::Backoff},
+    handle::{Async, Mongoseal},
+    lease::Lease,
     store::BoxFuture,
-    types::duration::format_duration,
+    types::{
+        duration::format_duration,
+        error::{Error, Result},
+        into_name::IntoName,
+        key::Key,
+        lease_id::LeaseId,
+        metadata::Metadata,
+        token::FencingToken,
+    },
 };
 
 /// Campaigns for a leadership. Awaiting it returns the [`Leader`] when this candidate is elected. Candidates queue:
@@ -23,7 +32,7 @@ use crate::{
 /// | here | Kubernetes | meaning | default |
 /// |---|---|---|---|
 /// | [`ttl`](Self::ttl) | lease duration | how long no other candidate leads after a leader's last refresh | the handle's ttl |
-/// | [`stop_within`](Self::stop_within) | lease duration less renew deadline | how much earlier than that the leader loses its lease and must have stopped | a sixth of the ttl |
+/// | [`stop_margin`](Self::stop_margin) | lease duration less renew deadline | how much earlier than that the leader loses its lease and must have stopped | a sixth of the ttl |
 /// | [`refresh_every`](Self::refresh_every) | retry period | how often the leader refreshes | a third of the time it leads without a refresh |
 ///
 /// A leader must have stopped before another one begins, so no default leaves it without time for that. A time to stop
@@ -61,7 +70,7 @@ use crate::{
 pub struct Campaign<M = Async> {
     name: Result<Key>,
     value: String,
-    stop_within: Option<Duration>,
+    stop_margin: Option<Duration>,
     /// Has the ttl of the campaign, which [`check`](Self::check) shortens by the time to stop.
     options: AcquireOptions,
     pub(crate) mode: M,
@@ -71,7 +80,7 @@ impl<M> Campaign<M> {
     pub(crate) fn new(seal: &Mongoseal, name: impl IntoName<Key>, mode: M) -> Self {
         let mut options = AcquireOptions::new(&seal.shared);
         options.is_campaign = true;
-        let campaign = Self { name: name.into_name(), value: String::new(), stop_within: None, options, mode };
+        let campaign = Self { name: name.into_name(), value: String::new(), stop_margin: None, options, mode };
         campaign.wait(Duration::MAX)
     }
 
@@ -91,8 +100,8 @@ impl<M> Campaign<M> {
 
     /// Sets how much earlier than that this leader loses its lease, so that its work has stopped when the next leader
     /// begins. At most half the ttl. Default: a sixth of it.
-    pub fn stop_within(mut self, time: Duration) -> Self {
-        self.stop_within = Some(time);
+    pub fn stop_margin(mut self, time: Duration) -> Self {
+        self.stop_margin = Some(time);
         self
     }
 
@@ -115,20 +124,20 @@ impl<M> Campaign<M> {
 
     /// Checks the options.
     fn check(self) -> Result<Candidacy> {
-        let Self { name, value, stop_within, mut options, mode: _mode } = self;
+        let Self { name, value, stop_margin, mut options, mode: _mode } = self;
         let settings = &options.shared.context.settings;
         let ttl = options.ttl.unwrap_or(settings.ttl.duration());
-        let stop_within = stop_within.unwrap_or(ttl.checked_div(6).unwrap_or_default());
-        let leads = ttl.saturating_sub(stop_within);
-        if leads < stop_within {
+        let stop_margin = stop_margin.unwrap_or(ttl.checked_div(6).unwrap_or_default());
+        let leads = ttl.saturating_sub(stop_margin);
+        if leads < stop_margin {
             return Err(Error::invalid(format!(
                 "a leader with a ttl of {} cannot stop {} earlier: choose up to half the ttl, so that one late answer is not the end",
                 format_duration(ttl),
-                format_duration(stop_within)
+                format_duration(stop_margin)
             )));
         }
         // The time to stop, plus the handle's grace.
-        options.grace = Some(stop_within.saturating_add(settings.grace_for(ttl)));
+        options.grace = Some(stop_margin.saturating_add(settings.grace_for(ttl)));
         options.ttl = Some(leads);
         options.metadata(VALUE, value);
         Ok(Candidacy { name: name?, leads, acquire: options.check()? })

@@ -14,7 +14,10 @@ use super::{
     leadership::LeadershipPublisher,
     readiness::{Heartbeat, HeartbeatEnd},
 };
-use crate::{Clock, Error, Result};
+use crate::types::{
+    clock::Clock,
+    error::{Error, Result},
+};
 
 /// Called with each new leader.
 type OnNewLeader = Box<dyn FnMut(&LeaderInfo) + Send>;
@@ -78,7 +81,7 @@ impl Elector {
     }
 
     /// Calls `call` whenever the work as leader has stopped: it ended, the leadership was lost or
-    /// [ceded](super::Leadership::cede), the candidate became [ineligible](Self::eligible_while), or the end of the elector
+    /// [stepped down](super::LeadershipWatch::step_down), the candidate became [ineligible](Self::health), or the end of the elector
     /// was requested. Not if the future of [`run`](Self::run) is dropped.
     pub fn on_stopped(mut self, call: impl FnMut() + Send + 'static) -> Self {
         self.on_stopped = Some(Box::new(call));
@@ -110,7 +113,7 @@ impl Elector {
     /// # async fn main() -> mongoseal::Result<()> {
     /// # let seal = Mongoseal::in_memory();
     /// let (health, is_healthy) = watch::channel(false);
-    /// let elector = seal.campaign("scheduler").elector().eligible_while(is_healthy);
+    /// let elector = seal.campaign("scheduler").elector().health(is_healthy);
     /// let running = tokio::spawn(elector.run(async |leader| -> mongoseal::Result<_> { Ok(leader.token()) }));
     ///
     /// tokio::task::yield_now().await;
@@ -120,7 +123,7 @@ impl Elector {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn eligible_while(mut self, health: watch::Receiver<bool>) -> Self {
+    pub fn health(mut self, health: watch::Receiver<bool>) -> Self {
         self.health = Some(health);
         self
     }
@@ -209,7 +212,7 @@ impl Elector {
         let is_observed = on_new_leader.is_some() || publisher.has_subscribers();
         let mut last = None;
         let mut note = |seen: Option<&SeenLeader>| {
-            publisher.note_leader(seen);
+            publisher.record_leader(seen);
             if let Some((call, SeenLeader { info, .. })) = on_new_leader.as_mut().zip(seen)
                 && last.replace(info.token) != Some(info.token)
             {

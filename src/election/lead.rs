@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::{Leader, campaign::Candidacy, leadership::LeadershipPublisher};
-use crate::{Error, engine::retry::Backoff};
+use crate::{engine::retry::Backoff, types::error::Error};
 
 /// Called when this candidate stops leading.
 pub(super) type OnStopped = Box<dyn FnMut() + Send>;
@@ -19,8 +19,8 @@ enum StopReason {
     Ended,
     /// The candidate is no longer eligible.
     Ineligible,
-    /// The leadership was ceded.
-    Ceded,
+    /// The leader stepped down.
+    SteppedDown,
 }
 
 /// The signals that stop a candidate.
@@ -31,13 +31,13 @@ pub(super) struct StopSignals {
 }
 
 impl StopSignals {
-    /// Waits until the candidate must neither lead nor wait. `ceded` is that of its leadership.
-    async fn stopped(&self, ceded: &CancellationToken) -> StopReason {
+    /// Waits until the candidate must neither lead nor wait. `step_down` is cancelled if it is to step down.
+    async fn stopped(&self, step_down: &CancellationToken) -> StopReason {
         tokio::select! {
             biased;
             () = self.end.cancelled() => StopReason::Ended,
             () = self.health_is(false) => StopReason::Ineligible,
-            () = ceded.cancelled() => StopReason::Ceded,
+            () = step_down.cancelled() => StopReason::SteppedDown,
         }
     }
 
@@ -71,7 +71,7 @@ pub(super) async fn lead<T, E: From<Error>>(
     mut work: impl AsyncFnMut(&Leader) -> Result<T, E>,
 ) -> Result<Option<T>, E> {
     let mut backoff = Backoff::new();
-    // Only a leadership can be ceded.
+    // Only a leader can step down.
     let never = CancellationToken::new();
     while stop.wait_until_eligible().await {
         let elected = tokio::select! {
@@ -93,11 +93,11 @@ pub(super) async fn lead<T, E: From<Error>>(
             }
         };
         let began = candidacy.now();
-        let ceded = publisher.begin_leadership(leader.lease());
+        let step_down = publisher.begin_leadership(leader.lease());
         info!(name = %candidacy.name, token = %leader.token(), "leads");
         let done = tokio::select! {
             biased;
-            reason = stop.stopped(&ceded) => Err(reason),
+            reason = stop.stopped(&step_down) => Err(reason),
             done = leader.run(work(&leader)) => Ok(done),
         };
         publisher.end_leadership();

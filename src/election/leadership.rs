@@ -1,6 +1,6 @@
 //! The leadership as a signal: which candidate leads, for code beside the work of an elector.
 //!
-//! Mechanism: the elector publishes its own lease and the leader that it observed. A [`Leadership`] reads both, and checks
+//! Mechanism: the elector publishes its own lease and the leader that it observed. A [`LeadershipWatch`] reads both, and checks
 //! the deadline of the lease at each call.
 //!
 //! Invariant: a lease that has ended is never reported as a leadership of this candidate, nor as that of another one.
@@ -11,11 +11,15 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{Elector, LeaderInfo, SeenLeader};
-use crate::{FencingToken, Lease, LeaseId, engine::lease_shared::LeaseShared};
+use crate::{
+    engine::lease_inner::LeaseInner,
+    lease::Lease,
+    types::{lease_id::LeaseId, token::FencingToken},
+};
 
 /// Which candidate leads, as this process knows it: a copy that no later change reaches.
 ///
-/// [`Leadership::state`] and [`Leadership::changed`] return it.
+/// [`LeadershipWatch::state`] and [`LeadershipWatch::changed`] return it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeadershipState {
@@ -88,13 +92,13 @@ impl LeadershipState {
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Leadership {
+pub struct LeadershipWatch {
     views: watch::Receiver<View>,
     /// The state that [`changed`](Self::changed) returned last.
     last: LeadershipState,
 }
 
-impl Leadership {
+impl LeadershipWatch {
     /// The state at this moment. Needs no request.
     ///
     /// `Leader` is returned only while the lease of this candidate is valid. The call checks the deadline itself, so a
@@ -156,14 +160,14 @@ impl Leadership {
     /// # let seal = Mongoseal::in_memory();
     /// let elector = seal.campaign("scheduler").elector();
     /// let leadership = elector.leadership();
-    /// assert!(!leadership.cede(), "it does not run yet");
+    /// assert!(!leadership.step_down(), "it does not run yet");
     ///
     /// let mut tokens = Vec::new();
     /// elector
     ///     .run(async |leader| -> mongoseal::Result<()> {
     ///         tokens.push(leader.token());
     ///         if tokens.len() == 1 {
-    ///             assert!(leadership.cede());
+    ///             assert!(leadership.step_down());
     ///             std::future::pending::<()>().await; // dropped
     ///         }
     ///         Ok(())
@@ -173,16 +177,16 @@ impl Leadership {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn cede(&self) -> bool {
+    pub fn step_down(&self) -> bool {
         // A copy, so that no task is woken while the state is locked.
-        let ceded = self.views.borrow().led().map(|led| led.ceded.clone());
-        ceded.inspect(CancellationToken::cancel).is_some()
+        let led = self.views.borrow().led().map(|led| led.step_down.clone());
+        led.inspect(CancellationToken::cancel).is_some()
     }
 }
 
-impl fmt::Debug for Leadership {
+impl fmt::Debug for LeadershipWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leadership").field("state", &self.state()).finish_non_exhaustive()
+        f.debug_struct("LeadershipWatch").field("state", &self.state()).finish_non_exhaustive()
     }
 }
 
@@ -192,7 +196,7 @@ impl Elector {
     /// If there is one when the elector is run, the elector observes the leaders of the name, with the costs of
     /// [`observe`](crate::Mongoseal::observe). [`on_new_leader`](Self::on_new_leader) shares that observation.
     #[must_use]
-    pub fn leadership(&self) -> Leadership {
+    pub fn leadership(&self) -> LeadershipWatch {
         self.publisher.subscribe()
     }
 }
@@ -216,8 +220,8 @@ const MAX_CAMPAIGNS: usize = 16;
 
 /// A leadership of this candidate.
 struct OwnLeadership {
-    lease: Arc<LeaseShared>,
-    ceded: CancellationToken,
+    lease: Arc<LeaseInner>,
+    step_down: CancellationToken,
 }
 
 impl View {
@@ -255,8 +259,8 @@ impl LeadershipPublisher {
         Self { views: watch::Sender::new(View::default()) }
     }
 
-    fn subscribe(&self) -> Leadership {
-        Leadership { views: self.views.subscribe(), last: LeadershipState::NoLeader }
+    fn subscribe(&self) -> LeadershipWatch {
+        LeadershipWatch { views: self.views.subscribe(), last: LeadershipState::NoLeader }
     }
 
     /// Whether there is a value that shows the leadership.
@@ -277,15 +281,15 @@ impl LeadershipPublisher {
         id
     }
 
-    /// Publishes that this candidate leads. Returns the token that is cancelled if the leadership is ceded.
+    /// Publishes that this candidate leads. Returns the token that is cancelled if it is to step down.
     pub(super) fn begin_leadership(&self, lease: &Lease) -> CancellationToken {
-        let (lease, ceded) = (Arc::clone(lease.lease_shared()), CancellationToken::new());
+        let (lease, step_down) = (Arc::clone(lease.lease_inner()), CancellationToken::new());
         self.views.send_modify(|view| {
             view.newest = Some(lease.token);
             view.other.take_if(|other| other.token < lease.token);
-            view.own = Some(OwnLeadership { lease, ceded: ceded.clone() });
+            view.own = Some(OwnLeadership { lease, step_down: step_down.clone() });
         });
-        ceded
+        step_down
     }
 
     /// Publishes that this candidate's work has stopped.
@@ -294,7 +298,7 @@ impl LeadershipPublisher {
     }
 
     /// Publishes the leader that was observed.
-    pub(super) fn note_leader(&self, seen: Option<&SeenLeader>) {
+    pub(super) fn record_leader(&self, seen: Option<&SeenLeader>) {
         self.views.send_modify(|view| {
             view.other = seen.filter(|seen| view.is_other(seen)).map(|seen| seen.info.clone());
         });

@@ -12,10 +12,11 @@ use futures_core::Stream;
 
 use super::{LeaderInfo, SeenLeader};
 use crate::{
-    FencingToken, IntoName, Key, Mongoseal, Owner, Result,
     action::watch::{WatchItems, Watched},
     engine::context::Context,
+    handle::Mongoseal,
     record::{KeyFilter, Record, StoreTime},
+    types::{error::Result, into_name::IntoName, key::Key, owner::Owner, token::FencingToken},
 };
 
 impl Mongoseal {

@@ -10,9 +10,12 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    Clock, Error, Key, Result,
-    types::{duration::format_duration, ttl},
+use crate::types::{
+    clock::Clock,
+    duration::format_duration,
+    error::{Error, Result},
+    key::Key,
+    ttl,
 };
 
 /// Checks whether an elector runs, for a readiness or liveness probe. A clone is cheap. It can be called from any

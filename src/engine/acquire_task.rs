@@ -26,27 +26,34 @@ use tokio::sync::oneshot;
 use tracing::{Instrument, Span, debug};
 
 use crate::{
-    Clock, Deadline, Error, FencingToken, HybridTime, Key, Result, Ttl,
     engine::{
         context::{Context, shut_down_error},
+        handle_inner::HandleInner,
         held_lease::HeldLease,
         lease_ids::InUse,
-        lease_shared::{LeaseShared, Limits},
+        lease_inner::{LeaseInner, Limits},
         lease_task::LeaseTask,
         notifier::{WaiterGuard, Wake},
         refresh::{self, Refreshing},
         retry::{self, Backoff},
         retry_policy::{Attempts, OnHeld},
-        shared::Shared,
     },
     record::{self, Holder, LeaseSpec, Outcome, Request, StoreTime, WaitSpec},
     store::Applied,
-    types::duration::format_duration,
+    types::{
+        clock::Clock,
+        deadline::Deadline,
+        duration::format_duration,
+        error::{Error, Result},
+        key::Key,
+        token::{FencingToken, HybridTime},
+        ttl::Ttl,
+    },
 };
 
 /// A checked acquire. It becomes the task of the lease that it is granted.
 pub(crate) struct AcquireTask {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<HandleInner>,
     pub(crate) in_use: InUse,
     pub(crate) key: Key,
     pub(crate) ttl: Ttl,
@@ -68,7 +75,7 @@ pub(crate) struct AcquireTask {
 
 /// The answer to a request that was not refused.
 enum AcquireReply {
-    Granted(Arc<LeaseShared>),
+    Granted(Arc<LeaseInner>),
     Queued(QueuePlace),
 }
 
@@ -111,7 +118,7 @@ impl AcquireTask {
             Ok(lease) => {
                 self.report.granted(span, &lease);
                 let (held, task) =
-                    LeaseTask::start(shared, lease, (self.ttl, self.refreshing), self.in_use, self.terms.caller);
+                    LeaseTask::start(shared, lease, (self.ttl, self.refreshing), self.in_use, self.terms.acquire_id);
                 // If the caller is gone, this drops the lease, which releases it.
                 drop(reply.send(Ok(held)));
                 Some(task)
@@ -127,9 +134,9 @@ impl AcquireTask {
     /// Acquires the key, with the ttl of the caller.
     async fn obtain(
         &self,
-        shared: &Arc<Shared>,
+        shared: &Arc<HandleInner>,
         reply: &mut oneshot::Sender<Result<HeldLease>>,
-    ) -> Result<Arc<LeaseShared>> {
+    ) -> Result<Arc<LeaseInner>> {
         let lease = self.acquire_by_policy(shared, reply).await?;
         if self.ttl > Ttl::MAX {
             let applied = refresh::apply_ttl(&shared.context, &lease, self.ttl, self.give_up).await;
@@ -142,9 +149,9 @@ impl AcquireTask {
     /// Acquires the key by the caller's policy: one attempt, a wait or retries.
     async fn acquire_by_policy(
         &self,
-        shared: &Arc<Shared>,
+        shared: &Arc<HandleInner>,
         reply: &mut oneshot::Sender<Result<HeldLease>>,
-    ) -> Result<Arc<LeaseShared>> {
+    ) -> Result<Arc<LeaseInner>> {
         let clock = shared.context.clock();
         let (began, mut give_up) = (clock.now(), shared.context.operation_deadline().or_at(self.give_up.reading()));
         tokio::select! {
@@ -190,17 +197,17 @@ impl AcquireTask {
     /// sends until its wait ends.
     async fn acquire_queued(
         &self,
-        shared: &Arc<Shared>,
+        shared: &Arc<HandleInner>,
         reply: &mut oneshot::Sender<Result<HeldLease>>,
         until: Option<Duration>,
         give_up: Deadline,
-    ) -> Result<Arc<LeaseShared>> {
+    ) -> Result<Arc<LeaseInner>> {
         let clock = shared.context.clock();
         let mut first = Some(give_up);
         let (mut backoff, mut position) = (Backoff::new(), None);
         // Before the first request, so that no grant is missed.
         let mut waiter =
-            until.map(|_| WaiterGuard::new(&shared.context, &shared.siblings().notifier, self.terms.caller.number));
+            until.map(|_| WaiterGuard::new(&shared.context, &shared.siblings().notifier, self.terms.acquire_id.number));
         // An acquire that does not wait has no end of its own.
         let end = until.unwrap_or(Duration::MAX);
         loop {
@@ -261,11 +268,10 @@ impl AcquireTask {
                 let settings = &shared.context.settings;
                 let deadline = place.sent.saturating_add(settings.validity(self.wait_ttl));
                 if clock.now() < deadline {
-                    let at_most = Some(self.terms.hold.at_most).filter(|at_most| *at_most > 0);
-                    let last = at_most.map(|at_most| settings.less_drift(Duration::from_millis(at_most)));
+                    let last = self.terms.hold.max.map(|max| settings.less_drift(Duration::from_millis(max)));
                     let last_deadline = last.map(|last| place.sent.saturating_add(last));
                     let lease = self.new_lease((token, place.tick), clock, deadline, last_deadline);
-                    lease.note_round_trip(place.answered.saturating_sub(place.sent));
+                    lease.record_round_trip(place.answered.saturating_sub(place.sent));
                     self.report.handed_over(token, at, &place);
                     return Ok(lease);
                 }
@@ -304,9 +310,9 @@ impl AcquireTask {
         clock: Clock,
         deadline: Duration,
         last_deadline: Option<Duration>,
-    ) -> Arc<LeaseShared> {
+    ) -> Arc<LeaseInner> {
         let limits = Limits { last_deadline, stalled_after: self.stalled_after };
-        Arc::new(LeaseShared::new(self.key.clone(), &self.terms, granted, clock, deadline, limits))
+        Arc::new(LeaseInner::new(self.key.clone(), &self.terms, granted, clock, deadline, limits))
     }
 
     /// Sends the request once.
@@ -354,7 +360,7 @@ impl AcquireTask {
                     )));
                 }
                 let lease = self.new_lease((token, tick), clock, deadline, last_deadline);
-                lease.note_round_trip(clock.now().saturating_sub(sent));
+                lease.record_round_trip(clock.now().saturating_sub(sent));
                 Ok(AcquireReply::Granted(lease))
             }
             Outcome::Queued { position, version, holder } if is_waiter => {

@@ -16,7 +16,12 @@ use std::{
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::{Deadline, Error, Metadata, Result, Ttl};
+use crate::types::{
+    deadline::Deadline,
+    error::{Error, Result},
+    metadata::Metadata,
+    ttl::Ttl,
+};
 
 /// A refresh that the holder requests.
 #[derive(Debug)]

@@ -4,23 +4,28 @@
 //! reported before a linearizable read has confirmed it.
 
 use crate::{
-    Deadline, Error, FencingToken, LeaseId, LossCause, Result,
-    engine::{context::Context, lease_shared::LeaseShared},
+    engine::{context::Context, lease_inner::LeaseInner},
     record::{Record, StoreTime},
     store::Snapshot,
+    types::{
+        deadline::Deadline,
+        error::{Error, LossCause, Result},
+        lease_id::LeaseId,
+        token::FencingToken,
+    },
 };
 
 /// Reads whether the lease is lost, and why. `None`: it is held.
 pub(crate) async fn confirm_loss(
     context: &Context,
-    lease: &LeaseShared,
+    lease: &LeaseInner,
     deadline: Deadline,
 ) -> Result<Option<LossCause>> {
     Ok(loss_of(lease, context.store.read(&lease.key, deadline).await?.as_ref()))
 }
 
 /// What a read shows of a lease of this process: whether it is lost, and why. `None`: it is held.
-pub(crate) fn loss_of(lease: &LeaseShared, read: Option<&Snapshot>) -> Option<LossCause> {
+pub(crate) fn loss_of(lease: &LeaseInner, read: Option<&Snapshot>) -> Option<LossCause> {
     let Some(Snapshot { record, at }) = read else { return Some(LossCause::Removed) };
     find_loss(record, at.now, (lease.id, lease.token), lease.is_exclusive())
 }

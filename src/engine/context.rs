@@ -12,10 +12,15 @@ use tokio::task::JoinHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Clock, Deadline, Error, Key, Result,
     engine::{owned_runtime::DedicatedThread, retry, settings::Settings},
     record::{Filter, Position},
     store::{Page, Snapshot, Store, runtime},
+    types::{
+        clock::Clock,
+        deadline::Deadline,
+        error::{Error, Result},
+        key::Key,
+    },
 };
 
 /// What each request of a handle needs.

@@ -8,8 +8,8 @@ use std::{
 use tracing::Span;
 
 use crate::{
-    FencingToken, LeaseId, LossCause,
     engine::{lease_state::ReleaseOutcome, release_batch::ReleaseBatch},
+    types::{error::LossCause, lease_id::LeaseId, token::FencingToken},
 };
 
 /// What happens to a lease at the store. Without one it is released.

@@ -8,13 +8,13 @@ use std::{
 use tokio::sync::oneshot;
 
 use crate::{
-    Error, Result,
     engine::{
         end_action::End,
-        lease_shared::LeaseShared,
+        handle_inner::HandleInner,
+        lease_inner::LeaseInner,
         lease_state::{LeaseState, ReleaseOutcome},
-        shared::Shared,
     },
+    types::error::{Error, Result},
 };
 
 /// How much longer a call on a lease waits than the lease's task, which ends with the operation timeout.
@@ -22,19 +22,23 @@ const TASK_MARGIN: Duration = Duration::from_millis(100);
 
 /// The holder's side of a lease. Dropping it makes the lease's task release it.
 pub(crate) struct HeldLease {
-    pub(crate) shared: Arc<Shared>,
-    lease: Arc<LeaseShared>,
+    pub(crate) shared: Arc<HandleInner>,
+    lease: Arc<LeaseInner>,
     /// Receives what the task did at the store when the lease ended. `None`: an earlier call took it.
     released: Mutex<Option<oneshot::Receiver<Result<End>>>>,
 }
 
 impl HeldLease {
-    pub(crate) fn new(shared: Arc<Shared>, lease: Arc<LeaseShared>, released: oneshot::Receiver<Result<End>>) -> Self {
+    pub(crate) fn new(
+        shared: Arc<HandleInner>,
+        lease: Arc<LeaseInner>,
+        released: oneshot::Receiver<Result<End>>,
+    ) -> Self {
         Self { shared, lease, released: Mutex::new(Some(released)) }
     }
 
     /// The state that the lease shares with its task.
-    pub(crate) fn lease_shared(&self) -> &Arc<LeaseShared> {
+    pub(crate) fn lease_inner(&self) -> &Arc<LeaseInner> {
         &self.lease
     }
 

@@ -12,7 +12,11 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::{Clock, Error, LeaseId, Result};
+use crate::types::{
+    clock::Clock,
+    error::{Error, Result},
+    lease_id::LeaseId,
+};
 
 /// How long a resume waits for the task of a lease that has just been orphaned. That task sends nothing.
 const TASK_END: Duration = Duration::from_millis(100);

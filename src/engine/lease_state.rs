@@ -1,6 +1,6 @@
 //! The states of a lease, and the outcome of its release.
 
-use crate::LossCause;
+use crate::types::error::LossCause;
 
 /// The state of a lease. It only moves down this list, except that a refresh changes `AtRisk` back to `Held`.
 #[derive(Clone, Debug, PartialEq, Eq)]

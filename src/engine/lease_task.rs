@@ -13,21 +13,27 @@ use tokio::sync::oneshot;
 
 use self::attempt::{RefreshRound, Reply};
 use crate::{
-    AcquireId, HybridTime, LossCause, Metadata, Result, Ttl,
     engine::{
         command_queue::{Command, SingleAttempt},
         context::Context,
         end_action::End,
+        handle_inner::HandleInner,
         held_lease::HeldLease,
         in_flight,
         lease_ids::InUse,
-        lease_shared::LeaseShared,
+        lease_inner::LeaseInner,
         refresh::Refreshing,
         refresh_schedule::{ScheduleSpec, Slot},
         release,
-        shared::Shared,
     },
     store::BoxFuture,
+    types::{
+        acquire_id::AcquireId,
+        error::{LossCause, Result},
+        metadata::Metadata,
+        token::HybridTime,
+        ttl::Ttl,
+    },
 };
 
 /// How long a lease is held before its handle listens for a revocation of it.
@@ -37,7 +43,7 @@ const LISTEN_AFTER: Duration = Duration::from_secs(1);
 pub(crate) struct LeaseTask {
     /// Before what a caller waits for, so that a task that is dropped ends the lease first.
     registration: Registration,
-    lease: Arc<LeaseShared>,
+    lease: Arc<LeaseInner>,
     ttl: Ttl,
     refreshing: Refreshing,
     /// When, on the clock, to listen for a revocation.
@@ -55,7 +61,7 @@ pub(crate) struct LeaseTask {
     /// The refresh for the holder that is under way, and how many there were.
     round: Option<Box<RefreshRound>>,
     rounds: u32,
-    shared: Arc<Shared>,
+    shared: Arc<HandleInner>,
     in_use: InUse,
     released: oneshot::Sender<Result<End>>,
 }
@@ -75,25 +81,25 @@ enum Placed {
 /// A lease whose task has not ended: its handle notifies it of a revocation, and makes acquires of its key wait for its
 /// release. Ends the lease when a runtime that shuts down drops the task.
 struct Registration {
-    shared: Arc<Shared>,
-    lease: Arc<LeaseShared>,
-    caller: AcquireId,
+    shared: Arc<HandleInner>,
+    lease: Arc<LeaseInner>,
+    acquire_id: AcquireId,
 }
 
 impl Registration {
-    fn begin(shared: &Arc<Shared>, lease: &Arc<LeaseShared>, caller: AcquireId) -> Self {
-        shared.siblings().notifier.add_holder(caller.number, lease);
+    fn begin(shared: &Arc<HandleInner>, lease: &Arc<LeaseInner>, acquire_id: AcquireId) -> Self {
+        shared.siblings().notifier.add_holder(acquire_id.number, lease);
         shared.own_leases.add(lease);
-        Self { shared: Arc::clone(shared), lease: Arc::clone(lease), caller }
+        Self { shared: Arc::clone(shared), lease: Arc::clone(lease), acquire_id }
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let Self { shared, lease, caller } = self;
+        let Self { shared, lease, acquire_id } = self;
         lease.lose(LossCause::ShutDown);
         lease.commands.end();
-        shared.siblings().notifier.remove_holder(&shared.context, caller.number);
+        shared.siblings().notifier.remove_holder(&shared.context, acquire_id.number);
         shared.own_leases.remove(lease);
     }
 }
@@ -108,11 +114,11 @@ enum Wakeup {
 impl LeaseTask {
     /// Creates the holder's side of a lease and the task. `caller`: the acquire by which the store knows the holder.
     pub(crate) fn start(
-        shared: Arc<Shared>,
-        lease: Arc<LeaseShared>,
+        shared: Arc<HandleInner>,
+        lease: Arc<LeaseInner>,
         (ttl, refreshing): (Ttl, Refreshing),
         in_use: InUse,
-        caller: AcquireId,
+        acquire_id: AcquireId,
     ) -> (HeldLease, Box<Self>) {
         let (released, done) = oneshot::channel();
         let held = HeldLease::new(Arc::clone(&shared), Arc::clone(&lease), done);
@@ -124,7 +130,7 @@ impl LeaseTask {
         let sent = lease.deadline().saturating_sub(shared.context.settings.validity(ttl)).min(now);
         let due_at = refreshing.due_after(ttl, sent);
         let time = listen_at.min(due_at).min(lease.deadline());
-        let registration = Registration::begin(&shared, &lease, caller);
+        let registration = Registration::begin(&shared, &lease, acquire_id);
         let task = Self {
             lease,
             ttl,
@@ -239,7 +245,7 @@ impl LeaseTask {
             self.listen_since(self.lease.tick);
             self.listen_at = None;
             if let Placed::At(slot) = &self.slot {
-                slot.note_listened();
+                slot.record_listened();
             }
         }
         if let Placed::From { time, sent, due_at } = self.slot
@@ -256,7 +262,7 @@ impl LeaseTask {
         let Self { lease, slot, registration, shared, in_use, released, .. } = *self;
         drop(slot);
         lease.commands.end();
-        let end = release::run(&shared, &lease, registration.caller).await;
+        let end = release::run(&shared, &lease, registration.acquire_id).await;
         drop(registration);
         // A caller that learns of the end may use the lease id at once.
         drop(in_use);

@@ -18,10 +18,14 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tracing::{debug, warn};
 
 use crate::{
-    Error, FencingToken, HandleId, HybridTime, Result,
-    engine::{context::Context, lease_shared::LeaseShared, observer::HandleEvent, retry::Backoff},
+    engine::{context::Context, lease_inner::LeaseInner, observer::HandleEvent, retry::Backoff},
     record::StoreTime,
     store::Notification,
+    types::{
+        acquire_id::HandleId,
+        error::{Error, Result},
+        token::{FencingToken, HybridTime},
+    },
 };
 
 /// How long the listener stays without waiters and holders: to keep it for a while costs less than to open it again.
@@ -65,7 +69,7 @@ struct NotifierState {
     /// By the number of their acquire.
     waiting: BTreeMap<u64, UnboundedSender<Wake>>,
     /// By the number of their acquire.
-    holding: BTreeMap<u64, Arc<LeaseShared>>,
+    holding: BTreeMap<u64, Arc<LeaseInner>>,
     listening: ListenerState,
     /// The pauses before the next listeners, while the store refuses to notify.
     refused: Option<Backoff>,
@@ -150,7 +154,7 @@ impl Notifier {
     }
 
     /// Adds a holder, by the number of its acquire.
-    pub(crate) fn add_holder(&self, number: u64, lease: &Arc<LeaseShared>) {
+    pub(crate) fn add_holder(&self, number: u64, lease: &Arc<LeaseInner>) {
         self.state().holding.insert(number, Arc::clone(lease));
     }
 
@@ -209,7 +213,7 @@ impl Notifier {
     }
 
     /// The leases that the handles hold.
-    pub(crate) fn leases(&self) -> Vec<Arc<LeaseShared>> {
+    pub(crate) fn leases(&self) -> Vec<Arc<LeaseInner>> {
         self.state().holding.values().map(Arc::clone).collect()
     }
 
@@ -265,7 +269,7 @@ impl Notifier {
     }
 
     /// Notes that the listener has ended, and makes the waiters poll.
-    fn note_listener_end(&self, listening: ListenerState, listener: u64) {
+    fn record_listener_end(&self, listening: ListenerState, listener: u64) {
         if self.is_listener(listener, |state| state.listening = listening) {
             self.wake(&Wake::Poll);
         }
@@ -319,7 +323,7 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
             }
             Some(notification) = notifications.recv() => {
                 if let Notification::Started { since: from } = notification {
-                    ended.note_open();
+                    ended.record_open();
                     if from > since {
                         notifier.check_holders(from);
                     }
@@ -366,7 +370,7 @@ struct ListenerEnd {
 }
 
 impl ListenerEnd {
-    fn note_open(&mut self) {
+    fn record_open(&mut self) {
         if !mem::replace(&mut self.is_open, true) {
             self.context.settings.observers.emit(|| HandleEvent::StreamOpened);
         }
@@ -375,7 +379,7 @@ impl ListenerEnd {
 
 impl Drop for ListenerEnd {
     fn drop(&mut self) {
-        self.notifier.note_listener_end(self.listening, self.listener);
+        self.notifier.record_listener_end(self.listening, self.listener);
         let (observers, error) = (&self.context.settings.observers, self.error.as_ref());
         if self.is_open || error.is_some() {
             observers.emit(|| HandleEvent::StreamClosed { error });

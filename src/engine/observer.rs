@@ -17,8 +17,12 @@ use std::{
 use tracing::warn;
 
 use crate::{
-    Error, FencingToken, Key, LossCause,
     engine::{lease_state::ReleaseOutcome, retry_policy::OnHeld},
+    types::{
+        error::{Error, LossCause},
+        key::Key,
+        token::FencingToken,
+    },
 };
 
 /// Receives the events of a handle and its leases. [`Builder::observer`](crate::Builder::observer) sets it.

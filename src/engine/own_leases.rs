@@ -15,7 +15,10 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use crate::{FencingToken, Key, engine::lease_shared::LeaseShared};
+use crate::{
+    engine::lease_inner::LeaseInner,
+    types::{key::Key, token::FencingToken},
+};
 
 /// The leases of a handle whose tasks have not ended.
 #[derive(Debug, Default)]
@@ -23,7 +26,7 @@ pub(crate) struct OwnLeases(Mutex<Entries>);
 
 #[derive(Debug, Default)]
 struct Entries {
-    leases: BTreeMap<(Key, FencingToken), Arc<LeaseShared>>,
+    leases: BTreeMap<(Key, FencingToken), Arc<LeaseInner>>,
     /// The keys for which acquires wait. Cancelled when the task of a lease of the key has ended.
     waiting: HashMap<Key, CancellationToken>,
 }
@@ -34,12 +37,12 @@ impl OwnLeases {
     }
 
     /// Adds a lease whose task starts.
-    pub(crate) fn add(&self, lease: &Arc<LeaseShared>) {
+    pub(crate) fn add(&self, lease: &Arc<LeaseInner>) {
         self.entries().leases.insert((lease.key.clone(), lease.token), Arc::clone(lease));
     }
 
     /// Removes a lease whose task has ended.
-    pub(crate) fn remove(&self, lease: &LeaseShared) {
+    pub(crate) fn remove(&self, lease: &LeaseInner) {
         let task_ended = {
             let mut entries = self.entries();
             entries.leases.remove(&(lease.key.clone(), lease.token));

@@ -11,7 +11,7 @@ use std::{fmt, io, sync::mpsc, thread};
 use tokio::runtime::{self, Handle, Runtime};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{Error, Result};
+use crate::types::error::{Error, Result};
 
 /// Starts a runtime on a new thread of this name. Both end when the future has ended.
 pub(crate) fn start(

@@ -5,18 +5,26 @@ use std::time::Duration;
 use tracing::{Instrument, Span, debug};
 
 use crate::{
-    AcquireId, Deadline, Error, HybridTime, Key, LossCause, Metadata, Result, Ttl,
     engine::{
         confirm::{confirm_loss, stale_error},
         context::Context,
-        lease_shared::LeaseShared,
+        lease_inner::LeaseInner,
         observer::{HandleEvent, RefreshOutcome},
         retry::{self, Limit},
     },
     record::{self, BatchRequest, LeaseRefs, Outcome, Request},
     spans,
     store::Applied,
-    types::duration::format_duration,
+    types::{
+        acquire_id::AcquireId,
+        deadline::Deadline,
+        duration::format_duration,
+        error::{Error, LossCause, Result},
+        key::Key,
+        metadata::Metadata,
+        token::HybridTime,
+        ttl::Ttl,
+    },
 };
 
 /// When the task refreshes the lease.
@@ -60,7 +68,7 @@ impl Refreshing {
 }
 
 /// Waits until the lease has ended. Ends it when its time is over or its handle is shut down.
-async fn wait_for_end(context: &Context, lease: &LeaseShared) {
+async fn wait_for_end(context: &Context, lease: &LeaseInner) {
     tokio::select! {
         biased;
         () = lease.ended.cancelled() => {}
@@ -70,14 +78,14 @@ async fn wait_for_end(context: &Context, lease: &LeaseShared) {
 }
 
 /// Waits until the deadline has passed, even if it is extended meanwhile.
-async fn wait_for_expiry(context: &Context, lease: &LeaseShared) {
+async fn wait_for_expiry(context: &Context, lease: &LeaseInner) {
     while !lease.remaining().is_zero() {
         context.clock().sleep_until(lease.deadline()).await;
     }
 }
 
 /// Gives this ttl to a lease that was just granted, within the call that acquires it.
-pub(crate) async fn apply_ttl(context: &Context, lease: &LeaseShared, ttl: Ttl, give_up: Deadline) -> Result<()> {
+pub(crate) async fn apply_ttl(context: &Context, lease: &LeaseInner, ttl: Ttl, give_up: Deadline) -> Result<()> {
     tokio::select! {
         biased;
         () = wait_for_end(context, lease) => Err(Error::unavailable(
@@ -88,7 +96,7 @@ pub(crate) async fn apply_ttl(context: &Context, lease: &LeaseShared, ttl: Ttl, 
 }
 
 /// Refreshes until the store confirms it or the deadline. The caller records the error.
-async fn refresh(context: &Context, lease: &LeaseShared, ttl: Ttl, give_up: Deadline) -> Result<()> {
+async fn refresh(context: &Context, lease: &LeaseInner, ttl: Ttl, give_up: Deadline) -> Result<()> {
     let longest = context.settings.longest_attempt(ttl);
     let until = context.operation_deadline().or_at(give_up.reading()).or_at(lease.deadline());
     let confirmed = retry::until_definite(until, Limit::growing(longest), |deadline| {
@@ -122,10 +130,10 @@ pub(crate) struct Confirmed {
 pub(crate) async fn attempt(
     span: Span,
     context: &Context,
-    lease: &LeaseShared,
+    lease: &LeaseInner,
     ttl: Ttl,
     metadata: Option<&Metadata>,
-    caller: Option<AcquireId>,
+    acquire_id: Option<AcquireId>,
     deadline: Deadline,
 ) -> Result<Option<Confirmed>> {
     let sending = async {
@@ -135,7 +143,7 @@ pub(crate) async fn attempt(
             ttl: ttl.millis(),
             grace: lease.grace,
             metadata: metadata.cloned(),
-            caller,
+            acquire_id,
         });
         let sent = clock.now();
         let answer = context.store.apply(&lease.key, request, deadline).await;
@@ -151,7 +159,7 @@ pub(crate) async fn attempt(
         let sent = left_at.map_or(sent, |left_at| left_at.max(sent));
         match outcome {
             Outcome::Refreshed { token } if token == lease.token => {
-                lease.note_round_trip(clock.now().saturating_sub(sent));
+                lease.record_round_trip(clock.now().saturating_sub(sent));
                 debug!(key = %lease.key, token = %lease.token, "refreshed");
                 Ok(Some(Confirmed { sent, tick: at.map_or(lease.tick, |at| at.tick) }))
             }
@@ -220,11 +228,11 @@ pub(crate) fn report(
     context.settings.observers.emit(|| HandleEvent::RefreshFinished { key, leases, outcome, took });
 }
 
-/// Records the error of a refresh in its span: with the risk of a lease, if `note_at_risk` finds a new one, or else by
+/// Records the error of a refresh in its span: with the risk of a lease, if `record_at_risk` finds a new one, or else by
 /// itself.
-pub(crate) fn record_error(span: &Span, error: &Error, note_at_risk: impl FnOnce() -> bool) {
+pub(crate) fn record_error(span: &Span, error: &Error, record_at_risk: impl FnOnce() -> bool) {
     span.in_scope(|| {
-        if !note_at_risk() {
+        if !record_at_risk() {
             let error: &(dyn std::error::Error + 'static) = error;
             debug!(error, "the refresh failed");
         }

@@ -41,12 +41,11 @@ use tokio::{
 };
 
 use crate::{
-    Clock, Deadline, Error, Ttl,
     engine::{
         command_queue::SingleAttempt,
         context::Context,
         in_flight,
-        lease_shared::LeaseShared,
+        lease_inner::LeaseInner,
         notifier::Notifier,
         refresh::{self, PartAnswer},
         retry::{self, Limit},
@@ -54,6 +53,7 @@ use crate::{
     },
     record::lease_refs,
     store::{BoxFuture, pool::RefreshPermits, runtime},
+    types::{clock::Clock, deadline::Deadline, error::Error, ttl::Ttl},
 };
 
 /// The most leases of a part. With the default pool, eight single refreshes at a time have tried all leases of a part after
@@ -152,7 +152,7 @@ struct ScheduledLeases {
 /// A lease on a schedule.
 #[derive(Debug)]
 struct Scheduled {
-    lease: Arc<LeaseShared>,
+    lease: Arc<LeaseInner>,
     spec: ScheduleSpec,
     /// When it is checked next, as in [`ScheduledLeases::checks`].
     check_at: Duration,
@@ -216,8 +216,8 @@ pub(crate) struct ScheduleSpec {
 /// What a schedule has to do.
 #[derive(Default)]
 struct Todo {
-    lapsed: Vec<Arc<LeaseShared>>,
-    silent: Vec<Arc<LeaseShared>>,
+    lapsed: Vec<Arc<LeaseInner>>,
+    silent: Vec<Arc<LeaseInner>>,
     wants_part: bool,
     /// Whether the lease to refresh alone has failed before.
     single: Option<bool>,
@@ -227,11 +227,11 @@ struct Todo {
 }
 
 /// The leases of a part, by their slots, and the answer to the part with this number.
-type Members = Vec<(u64, Arc<LeaseShared>)>;
+type Members = Vec<(u64, Arc<LeaseInner>)>;
 type PartReply = (u64, Members, PartAnswer);
 
 impl Scheduled {
-    fn new(lease: Arc<LeaseShared>, spec: ScheduleSpec) -> Self {
+    fn new(lease: Arc<LeaseInner>, spec: ScheduleSpec) -> Self {
         let (check_at, stage, is_alone, is_requested) = (Duration::MAX, Stage::Waiting, false, false);
         Self { lease, spec, check_at, stage, is_alone, is_requested, failures: 0, risk_at: None }
     }
@@ -251,7 +251,7 @@ impl Scheduled {
     }
 
     /// Notes a confirmed request that was sent at `sent`.
-    fn note_confirmed(&mut self, sent: Duration) {
+    fn record_confirmed(&mut self, sent: Duration) {
         if sent < self.spec.sent {
             return;
         }
@@ -347,7 +347,7 @@ impl ScheduledLeases {
     }
 
     /// Adds a lease to the schedule. Returns its slot.
-    fn add(&mut self, lease: Arc<LeaseShared>, spec: ScheduleSpec) -> u64 {
+    fn add(&mut self, lease: Arc<LeaseInner>, spec: ScheduleSpec) -> u64 {
         self.slots = self.slots.saturating_add(1);
         self.by_slot.insert(self.slots, Scheduled::new(lease, spec));
         self.update(self.slots, |_| ());
@@ -365,7 +365,7 @@ impl ScheduledLeases {
         Some((*slot, self.by_slot.get(slot)?))
     }
 
-    fn remove(&mut self, slot: u64) -> Option<Arc<LeaseShared>> {
+    fn remove(&mut self, slot: u64) -> Option<Arc<LeaseInner>> {
         self.update(slot, |scheduled| scheduled.stage = Stage::Waiting);
         let Scheduled { lease, check_at, .. } = self.by_slot.remove(&slot)?;
         self.checks.remove(&(check_at, slot));
@@ -455,7 +455,7 @@ impl Schedule {
                 lease.commands.end_expired();
             }
             for lease in todo.silent {
-                lease.note_at_risk(&refresh::unanswered_error());
+                lease.record_at_risk(&refresh::unanswered_error());
             }
             if todo.is_probe_due {
                 self.send_single(clock, Vec::new());
@@ -527,14 +527,14 @@ impl Schedule {
         let mut confirmed = Vec::new();
         match &refreshed {
             Ok(true) => confirmed.extend(members.iter().filter_map(|(slot, lease)| {
-                lease.note_round_trip(now.saturating_sub(sent));
+                lease.record_round_trip(now.saturating_sub(sent));
                 (lease.extend_deadline(until) && lease.is_valid()).then_some(*slot)
             })),
             Ok(false) => {}
             // If a later request was confirmed for a lease, this error changes nothing.
             Err(error) => refresh::record_error(&span, error, || {
                 let doubtful = members.iter().filter(|(_, lease)| lease.deadline() < until && lease.is_valid());
-                doubtful.filter(|(_, lease)| lease.note_at_risk(error)).count() > 0
+                doubtful.filter(|(_, lease)| lease.record_at_risk(error)).count() > 0
             }),
         }
         let slots = members.iter().map(|(slot, _)| *slot);
@@ -544,7 +544,7 @@ impl Schedule {
             Ok(true) => {
                 leases.part_failures = 0;
                 for slot in confirmed {
-                    leases.update(slot, |scheduled| scheduled.note_confirmed(sent));
+                    leases.update(slot, |scheduled| scheduled.record_confirmed(sent));
                 }
             }
             Ok(false) => leases.update_sent(number, slots, |scheduled| scheduled.queue(now, false)),
@@ -598,7 +598,7 @@ pub(crate) struct Slot {
 
 impl Slot {
     /// Takes a place for a lease. Its task calls this.
-    pub(crate) fn take(schedules: &Arc<Schedules>, lease: &Arc<LeaseShared>, spec: ScheduleSpec) -> Self {
+    pub(crate) fn take(schedules: &Arc<Schedules>, lease: &Arc<LeaseInner>, spec: ScheduleSpec) -> Self {
         let (ttl, is_single) = (spec.ttl, spec.is_single);
         let kind = (ttl, runtime::id());
         // Under this lock, so that the schedule is not removed meanwhile.
@@ -616,7 +616,7 @@ impl Slot {
     }
 
     /// Notes that the handle has listened for a revocation of the lease.
-    pub(crate) fn note_listened(&self) {
+    pub(crate) fn record_listened(&self) {
         self.schedule.leases().update(self.number, |scheduled| scheduled.spec.has_listened = true);
     }
 
@@ -668,7 +668,7 @@ impl SingleAttempt for Permission {
         leases.update(self.slot, |scheduled| match answer {
             Ok(sent) => {
                 scheduled.is_requested &= !is_done;
-                scheduled.note_confirmed(sent);
+                scheduled.record_confirmed(sent);
             }
             Err(_) if scheduled.stage != Stage::Sent(self.number) => {}
             Err(Error::Unavailable { .. }) => {

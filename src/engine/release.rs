@@ -14,21 +14,27 @@ use std::{mem, time::Duration};
 use tracing::{Instrument, debug, warn};
 
 use crate::{
-    AcquireId, Deadline, Error, FencingToken, LeaseId, LossCause, Result,
     engine::{
         confirm::{confirm_loss, loss_of, stale_error},
         context::Context,
         end_action::{End, EndAction},
-        lease_shared::LeaseShared,
+        handle_inner::HandleInner,
+        lease_inner::LeaseInner,
         lease_state::ReleaseOutcome,
         observer::HandleEvent,
         release_batch::{BATCH_PART, BatchOutcome},
         retry::{self, Limit},
-        shared::Shared,
     },
     record::{self, Outcome, Request},
     spans,
-    types::ttl,
+    types::{
+        acquire_id::AcquireId,
+        deadline::Deadline,
+        error::{Error, LossCause, Result},
+        lease_id::LeaseId,
+        token::FencingToken,
+        ttl,
+    },
 };
 
 /// The part of the operation timeout that a shutdown keeps for the releases after the work.
@@ -36,13 +42,13 @@ const RELEASE_PART: f64 = 0.2;
 
 /// Acts at the store on a lease that has ended, and returns what it did. Its span is that of a release, and ends before
 /// the caller has the answer.
-pub(crate) async fn run(shared: &Shared, lease: &LeaseShared, caller: AcquireId) -> Result<End> {
+pub(crate) async fn run(shared: &HandleInner, lease: &LeaseInner, acquire_id: AcquireId) -> Result<End> {
     let context = &*shared.context;
     let began = context.clock().now();
     let waiting = lease.end_action.get().and_then(EndAction::take_caller_span);
     let span = spans::release(waiting.as_deref(), &lease.key, lease.token);
     drop(waiting);
-    let end = finish(shared, lease, caller).instrument(span.clone()).await;
+    let end = finish(shared, lease, acquire_id).instrument(span.clone()).await;
     span.record("outcome", end.as_ref().map_or_else(Error::kind, End::word));
     if !matches!(end, Ok(End::Orphaned)) {
         context.settings.observers.emit(|| HandleEvent::ReleaseFinished {
@@ -59,12 +65,12 @@ pub(crate) async fn run(shared: &Shared, lease: &LeaseShared, caller: AcquireId)
 }
 
 /// Records the error of a lease that was not released.
-fn report_failure(shared: &Shared, lease: &LeaseShared, error: &Error) {
+fn report_failure(shared: &HandleInner, lease: &LeaseInner, error: &Error) {
     let error: &(dyn std::error::Error + 'static) = error;
     let (key, token) = (&lease.key, lease.token);
     if lease.loss() == Some(LossCause::ShutDown) {
         // The shutdown warns once for all of them.
-        shared.releases.note_unreleased();
+        shared.releases.record_unreleased();
         debug!(%key, %token, error, "not released");
     } else if matches!(lease.end_action.get(), Some(EndAction::Transfer(_))) {
         warn!(%key, %token, error, "the lease could not be transferred: see the error, and inspect the key for its holder");
@@ -73,7 +79,7 @@ fn report_failure(shared: &Shared, lease: &LeaseShared, error: &Error) {
     }
 }
 
-async fn finish(shared: &Shared, lease: &LeaseShared, caller: AcquireId) -> Result<End> {
+async fn finish(shared: &HandleInner, lease: &LeaseInner, acquire_id: AcquireId) -> Result<End> {
     let context = &*shared.context;
     let until = context.operation_deadline();
     match (lease.loss(), lease.end_action.get()) {
@@ -120,7 +126,7 @@ async fn finish(shared: &Shared, lease: &LeaseShared, caller: AcquireId) -> Resu
             complete(context, lease, *tick, *keep).await.map(|()| End::Completed)
         }
         (None, Some(EndAction::TakeBack)) => {
-            let request = Request::Leave(record::Leave { lease: lease.id, caller });
+            let request = Request::Leave(record::Leave { lease: lease.id, acquire_id });
             send(context, lease, until, false, request).await.map(End::Released)
         }
         (None, Some(EndAction::Orphan)) => Ok(End::Orphaned),
@@ -135,7 +141,7 @@ async fn finish(shared: &Shared, lease: &LeaseShared, caller: AcquireId) -> Resu
 }
 
 /// Releases a lease alone, unless its batch has released it.
-async fn release_after(outcome: BatchOutcome, context: &Context, lease: &LeaseShared, until: Deadline) -> Result<End> {
+async fn release_after(outcome: BatchOutcome, context: &Context, lease: &LeaseInner, until: Deadline) -> Result<End> {
     let released = match outcome {
         BatchOutcome::Released => ReleaseOutcome::Released,
         _ => release(context, lease, until, outcome == BatchOutcome::Unconfirmed).await?,
@@ -144,7 +150,7 @@ async fn release_after(outcome: BatchOutcome, context: &Context, lease: &LeaseSh
 }
 
 /// Releases a lease that this process has ended. `sent_before`: a release may have been sent already.
-async fn release(context: &Context, lease: &LeaseShared, until: Deadline, sent_before: bool) -> Result<ReleaseOutcome> {
+async fn release(context: &Context, lease: &LeaseInner, until: Deadline, sent_before: bool) -> Result<ReleaseOutcome> {
     let release = Request::Release(record::Release { lease: lease.id, token: lease.token });
     send(context, lease, until, sent_before, release).await
 }
@@ -152,7 +158,7 @@ async fn release(context: &Context, lease: &LeaseShared, until: Deadline, sent_b
 /// Sends a request that releases the lease.
 async fn send(
     context: &Context,
-    lease: &LeaseShared,
+    lease: &LeaseInner,
     until: Deadline,
     mut sent_before: bool,
     request: Request,
@@ -188,7 +194,7 @@ async fn send(
 }
 
 /// Transfers a lease, which has ended in this process for that, to another lease id.
-async fn transfer(context: &Context, lease: &LeaseShared, to: LeaseId) -> Result<FencingToken> {
+async fn transfer(context: &Context, lease: &LeaseInner, to: LeaseId) -> Result<FencingToken> {
     let transferred = retry::until_definite(
         context.operation_deadline(),
         context.settings.attempt,
@@ -216,7 +222,7 @@ async fn transfer(context: &Context, lease: &LeaseShared, to: LeaseId) -> Result
 /// Completes a tick and releases the lease, in one write. The lease may have expired, if the key was not granted since.
 ///
 /// The store keeps the completed tick for `keep`, or for its retention if that is longer.
-pub(crate) async fn complete(context: &Context, lease: &LeaseShared, tick: u64, keep: Duration) -> Result<()> {
+pub(crate) async fn complete(context: &Context, lease: &LeaseInner, tick: u64, keep: Duration) -> Result<()> {
     let keep = ttl::millis(keep.saturating_sub(context.store.retention()));
     let mut sent_before = false;
     let (until, limit) = (context.operation_deadline(), Limit::growing(context.settings.attempt));

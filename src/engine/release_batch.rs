@@ -29,10 +29,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::{
-    Deadline, FencingToken, Key, Result,
     engine::context::Context,
     record::{BatchRequest, lease_refs},
     store::runtime::ByRuntime,
+    types::{deadline::Deadline, error::Result, key::Key, token::FencingToken},
 };
 
 /// The most leases in one command of the shutdown.
@@ -143,7 +143,7 @@ impl ReleaseQueue {
     }
 
     /// Notes that a lease was not released.
-    pub(crate) fn note_unreleased(&self) {
+    pub(crate) fn record_unreleased(&self) {
         self.unreleased.fetch_add(1, Ordering::Relaxed);
     }
 

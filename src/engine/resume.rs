@@ -13,23 +13,31 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    AcquireId, Deadline, Error, FencingToken, HybridTime, Key, LeaseId, LossCause, Result, Ttl,
     engine::{
         confirm::find_loss,
         context::Context,
+        handle_inner::HandleInner,
         held_lease::HeldLease,
         lease_ids::InUse,
-        lease_shared::{LeaseShared, Limits},
+        lease_inner::{LeaseInner, Limits},
         lease_task::LeaseTask,
         observer::HandleEvent,
         refresh::{self, Confirmed, Refreshing},
         retry::{self, Limit},
-        shared::Shared,
     },
     record::{Holder, LeaseSpec, Record},
     spans,
     store::Snapshot,
-    types::duration::format_duration,
+    types::{
+        acquire_id::AcquireId,
+        deadline::Deadline,
+        duration::format_duration,
+        error::{Error, LossCause, Result},
+        key::Key,
+        lease_id::LeaseId,
+        token::{FencingToken, HybridTime},
+        ttl::Ttl,
+    },
 };
 
 /// A lease to take up, and what changes by that.
@@ -55,7 +63,7 @@ struct Found {
 }
 
 /// Takes a lease up, and starts its task.
-pub(crate) async fn resume(shared: &Arc<Shared>, spec: ResumeSpec) -> Result<HeldLease> {
+pub(crate) async fn resume(shared: &Arc<HandleInner>, spec: ResumeSpec) -> Result<HeldLease> {
     let context = &shared.context;
     context.ensure_open()?;
     spec.id.ensure_some()?;
@@ -64,15 +72,15 @@ pub(crate) async fn resume(shared: &Arc<Shared>, spec: ResumeSpec) -> Result<Hel
     let found = find(context, &spec, give_up).await?;
     let (ttl, refreshing) = (found.ttl, found.refreshing);
     let limit = Limit::growing(context.settings.attempt);
-    let caller = shared.siblings().next_acquire_id();
+    let acquire_id = shared.siblings().next_acquire_id();
     let confirmed =
-        retry::until_definite(give_up, limit, |answer_by| confirm(context, &spec, &found, caller, answer_by));
+        retry::until_definite(give_up, limit, |answer_by| confirm(context, &spec, &found, acquire_id, answer_by));
     let lease = confirmed.await?;
     // If the handle was shut down meanwhile, the lease stays as it is.
     context.ensure_open()?;
     let (key, token) = (&lease.key, lease.token);
     lease.observe(&context.settings.observers, false, HandleEvent::Resumed { key, token });
-    let (held, mut task) = LeaseTask::start(Arc::clone(shared), lease, (ttl, refreshing), in_use, caller);
+    let (held, mut task) = LeaseTask::start(Arc::clone(shared), lease, (ttl, refreshing), in_use, acquire_id);
     let run = async move {
         task.run().await;
         Box::pin(task.end()).await;
@@ -135,19 +143,19 @@ async fn confirm(
     context: &Context,
     spec: &ResumeSpec,
     found: &Found,
-    caller: AcquireId,
+    acquire_id: AcquireId,
     answer_by: Deadline,
-) -> Result<Arc<LeaseShared>> {
+) -> Result<Arc<LeaseInner>> {
     let validity = context.settings.validity(found.ttl);
     let until = context.clock().now().saturating_add(validity).max(found.until);
     let granted = (spec.token, found.tick);
     let (key, clock) = (spec.key.clone(), context.clock());
-    let lease = Arc::new(LeaseShared::new(key, &found.terms, granted, clock, until, found.limits));
+    let lease = Arc::new(LeaseInner::new(key, &found.terms, granted, clock, until, found.limits));
     let span = spans::refresh(&lease.key, lease.token);
-    match refresh::attempt(span, context, &lease, found.ttl, None, Some(caller), answer_by).await? {
+    match refresh::attempt(span, context, &lease, found.ttl, None, Some(acquire_id), answer_by).await? {
         Some(Confirmed { sent, .. }) if lease.extend_deadline(sent.saturating_add(validity)) => Ok(lease),
         // The store keeps the key for the grace after that.
-        Some(_) if lease.remaining_at_most().is_zero() => Err(lease.lost_error(LossCause::HeldTooLong)),
+        Some(_) if lease.remaining_hold().is_zero() => Err(lease.lost_error(LossCause::HeldTooLong)),
         Some(_) => Err(Error::unavailable(format!(
             "the store refreshed the lease, but answered after the ttl of {} was over: retry, and choose a longer ttl if that happens again",
             format_duration(found.ttl.duration())

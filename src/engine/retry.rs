@@ -6,7 +6,10 @@
 use std::time::Duration;
 
 pub(crate) use crate::types::backoff::{Backoff, delay_after};
-use crate::{Deadline, Error, Result};
+use crate::types::{
+    deadline::Deadline,
+    error::{Error, Result},
+};
 
 /// How long each attempt may take.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +87,7 @@ mod tests {
     use std::cell::{Cell, RefCell};
 
     use super::*;
-    use crate::Clock;
+    use crate::types::clock::Clock;
 
     #[tokio::test(start_paused = true)]
     async fn an_unavailable_request_is_repeated_until_the_deadline_and_not_after() {

@@ -2,7 +2,15 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{Error, FencingToken, Owner, Result, engine::retry::Backoff, types::duration::format_duration};
+use crate::{
+    engine::retry::Backoff,
+    types::{
+        duration::format_duration,
+        error::{Error, Result},
+        owner::Owner,
+        token::FencingToken,
+    },
+};
 
 /// What an acquire does if the key is held. Checked.
 #[derive(Clone, Debug)]

@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use crate::{
-    Error, Owner, Result, Ttl,
     engine::{observer::Observers, retry_policy::OnHeld},
     store::pool::PoolShares,
-    types::duration::format_duration,
+    types::{
+        duration::format_duration,
+        error::{Error, Result},
+        owner::Owner,
+        ttl::Ttl,
+    },
 };
 
 /// The checked settings of a handle.

@@ -15,9 +15,9 @@ use std::sync::{
 use tokio::sync::OnceCell;
 
 use crate::{
-    AcquireId, HandleId,
     engine::{lease_ids::LeaseIds, notifier::Notifier, owned_runtime::DedicatedThread},
     store::{Store, pool::RefreshPermits},
+    types::acquire_id::{AcquireId, HandleId},
 };
 
 /// The state that a handle shares with its siblings.

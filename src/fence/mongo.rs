@@ -39,8 +39,14 @@ pub use work_error::{ByDeref, ByItself, WorkError};
 pub use write::FencedWrite;
 
 use crate::{
-    Clock, Deadline, Error, FencingToken, Result, spans,
+    spans,
     store::{MongoStore, mongo::server_time, runtime},
+    types::{
+        clock::Clock,
+        deadline::Deadline,
+        error::{Error, Result},
+        token::FencingToken,
+    },
 };
 
 /// A boxed future that may borrow.

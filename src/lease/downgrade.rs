@@ -4,14 +4,18 @@ use std::pin::pin;
 
 use super::work::run_while_held;
 use crate::{
-    Deadline, Error, Lease, Result,
     engine::{
         confirm::{confirm_loss, stale_error},
         context::Context,
-        lease_shared::LeaseShared,
+        lease_inner::LeaseInner,
         retry,
     },
+    lease::Lease,
     record::{Downgrade, Outcome, Request},
+    types::{
+        deadline::Deadline,
+        error::{Error, Result},
+    },
 };
 
 /// The largest limit of a lease that shares its key.
@@ -59,7 +63,7 @@ impl Lease {
     /// # }
     /// ```
     pub async fn downgrade(&self, holders: u32) -> Result<()> {
-        let (lease, context) = (self.lease_shared(), self.context());
+        let (lease, context) = (self.lease_inner(), self.context());
         lease.check()?;
         if holders < 2 {
             return Err(Error::invalid(format!(
@@ -78,7 +82,7 @@ impl Lease {
 }
 
 /// Sends a downgrade once. If the lease is gone, the lease is lost.
-async fn downgrade(context: &Context, lease: &LeaseShared, request: Downgrade, deadline: Deadline) -> Result<()> {
+async fn downgrade(context: &Context, lease: &LeaseInner, request: Downgrade, deadline: Deadline) -> Result<()> {
     match context.store.apply(&lease.key, Request::Downgrade(request), deadline).await?.outcome {
         Outcome::Downgraded => Ok(()),
         Outcome::Refused { holder } => Err(Error::invalid(format!(

@@ -4,11 +4,15 @@ use std::time::Duration;
 
 use super::Lease;
 use crate::{
-    Error, FencingToken, LeaseId, LossCause, Result,
     engine::{
         end_action::{CallerSpan, End, EndAction},
         lease_state::{LeaseState, ReleaseOutcome},
         release,
+    },
+    types::{
+        error::{Error, LossCause, Result},
+        lease_id::LeaseId,
+        token::FencingToken,
     },
 };
 
@@ -28,7 +32,7 @@ impl Lease {
     /// Makes the drop of the lease leave it to expire.
     pub(crate) fn leave_to_expire(&self) {
         // A transfer whose future was dropped has set it before, and ends the lease.
-        self.lease_shared().end_action.get_or_init(|| EndAction::Orphan);
+        self.lease_inner().end_action.get_or_init(|| EndAction::Orphan);
     }
 
     /// Transfers the lease to another lease id, and returns its new, larger token. No other acquire can be granted the
@@ -57,21 +61,19 @@ impl Lease {
     ///
     /// Dropping the future abandons the answer. Once it was polled, the lease is transferred all the same.
     pub async fn transfer(&self, to: LeaseId) -> Result<FencingToken> {
-        self.lease_shared().check()?;
+        self.lease_inner().check()?;
         to.ensure_some()?;
-        if to == self.lease_shared().id {
+        if to == self.lease_inner().id {
             return Err(Error::invalid(
                 "a lease cannot be transferred to its own id, and it is still held: pass another id",
             ));
         }
         let lost = LeaseState::Lost { cause: LossCause::Transferred };
-        self.lease_shared().end_with(EndAction::Transfer(to), &lost);
+        self.lease_inner().end_with(EndAction::Transfer(to), &lost);
         match self.held.wait_for_end().await? {
             End::Transferred(token) => Ok(token),
-            End::Released(ReleaseOutcome::AlreadyLost { cause }) => Err(self.lease_shared().lost_error(cause)),
-            End::Released(_) | End::Completed | End::Orphaned => {
-                Err(self.lease_shared().lost_error(LossCause::Expired))
-            }
+            End::Released(ReleaseOutcome::AlreadyLost { cause }) => Err(self.lease_inner().lost_error(cause)),
+            End::Released(_) | End::Completed | End::Orphaned => Err(self.lease_inner().lost_error(LossCause::Expired)),
         }
     }
 }
@@ -79,7 +81,7 @@ impl Lease {
 impl Lease {
     /// Ends the lease. Its task then does this at the store.
     fn end_with(&self, action: EndAction) {
-        self.lease_shared().end_with(action, &LeaseState::Released);
+        self.lease_inner().end_with(action, &LeaseState::Released);
     }
 
     /// Releases the lease, and returns whether it was held until then: see [`release`](Self::release).
@@ -87,14 +89,14 @@ impl Lease {
         self.end_with(EndAction::Release(CallerSpan::current()));
         let end = self.held.wait_for_end().await;
         // If the lease was lost, its task has ended before and taken nothing.
-        drop(self.lease_shared().end_action.get().and_then(EndAction::take_caller_span));
+        drop(self.lease_inner().end_action.get().and_then(EndAction::take_caller_span));
         Ok(end?.outcome())
     }
 
     /// Releases the lease after its work has ended. Returns an error if the lease was lost before.
     pub(crate) async fn end_work(&self) -> Result<()> {
         match self.end_by_release().await {
-            Ok(ReleaseOutcome::AlreadyLost { cause }) => Err(self.lease_shared().lost_error(cause)),
+            Ok(ReleaseOutcome::AlreadyLost { cause }) => Err(self.lease_inner().lost_error(cause)),
             Ok(ReleaseOutcome::Released | ReleaseOutcome::Unknown) => Ok(()),
             // The ttl ends the lease, and the release has recorded the error.
             Err(_recorded) => Ok(()),
@@ -111,7 +113,7 @@ impl Lease {
         match self.held.wait_for_end().await? {
             End::Completed => Ok(()),
             // The lease was lost before. Its task has sent nothing, or a shutdown has released it.
-            _ => release::complete(self.context(), self.lease_shared(), tick, keep).await,
+            _ => release::complete(self.context(), self.lease_inner(), tick, keep).await,
         }
     }
 

@@ -12,7 +12,7 @@ use futures_core::Stream;
 use tokio::sync::watch::Receiver;
 use tokio_util::sync::ReusableBoxFuture;
 
-use crate::engine::{lease_shared::LeaseShared, lease_state::LeaseState};
+use crate::engine::{lease_inner::LeaseInner, lease_state::LeaseState};
 
 /// A stream of the states of a lease. [`Lease::watch_state`](crate::Lease::watch_state) makes it.
 ///
@@ -39,13 +39,13 @@ use crate::engine::{lease_shared::LeaseShared, lease_state::LeaseState};
 /// ```
 #[must_use = "a stream of states does nothing until it is polled"]
 pub struct StateStream {
-    lease: Arc<LeaseShared>,
+    lease: Arc<LeaseInner>,
     change: ReusableBoxFuture<'static, Receiver<LeaseState>>,
     is_over: bool,
 }
 
 impl StateStream {
-    pub(crate) fn new(lease: &Arc<LeaseShared>) -> Self {
+    pub(crate) fn new(lease: &Arc<LeaseInner>) -> Self {
         let change = ReusableBoxFuture::new(next_change(lease.watch()));
         Self { lease: Arc::clone(lease), change, is_over: false }
     }
@@ -80,7 +80,7 @@ impl StateStream {
     }
 }
 
-/// Waits for the next change. The sender lives as long as the stream, which keeps the `LeaseShared`.
+/// Waits for the next change. The sender lives as long as the stream, which keeps the `LeaseInner`.
 async fn next_change(mut changes: Receiver<LeaseState>) -> Receiver<LeaseState> {
     match changes.changed().await {
         Ok(()) => changes,

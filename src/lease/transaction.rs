@@ -6,7 +6,6 @@ use mongodb::ClientSession;
 use tracing::Instrument;
 
 use crate::{
-    Error, Lease, Result,
     fence::{
         FencedWriter, WorkError,
         mongo::{
@@ -14,8 +13,10 @@ use crate::{
             transaction::{LeaseProbe, TransactionLease, TransactionLeases, run},
         },
     },
+    lease::Lease,
     spans,
     store::MongoStore,
+    types::error::{Error, Result},
 };
 
 impl Lease {

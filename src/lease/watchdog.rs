@@ -13,7 +13,11 @@ use std::{
 
 use tracing::warn;
 
-use crate::{Error, Lease, Result, engine::lease_shared::LeaseShared};
+use crate::{
+    engine::lease_inner::LeaseInner,
+    lease::Lease,
+    types::error::{Error, Result},
+};
 
 /// How long the work may run past the deadline. The default.
 const DEFAULT_SLACK: Duration = Duration::from_millis(100);
@@ -74,7 +78,7 @@ impl Watchdog {
         self
     }
 
-    fn watch(self, lease: &LeaseShared) {
+    fn watch(self, lease: &LeaseInner) {
         let (shortest, longest) = SLEEP_BOUNDS;
         let mut passed: Option<Instant> = None;
         loop {
@@ -111,7 +115,7 @@ impl Lease {
     ///
     /// [`Error::Unavailable`] if no thread could be started.
     pub fn watchdog(&self, watchdog: Watchdog) -> Result<()> {
-        let lease = self.lease_shared().clone();
+        let lease = self.lease_inner().clone();
         let thread = thread::Builder::new().name("mongoseal-watchdog".into());
         let started = thread.spawn(move || watchdog.watch(&lease));
         started.map(drop).map_err(|error| {

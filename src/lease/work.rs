@@ -7,7 +7,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use crate::Result;
+use crate::types::error::Result;
 
 /// Polls `work` until it returns or `check` fails.
 ///

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::Request;
-use crate::{FencingToken, Key};
+use crate::types::{key::Key, token::FencingToken};
 
 /// Leases by key and token. Each key comes once. A token names one lease of its key for ever.
 pub type LeaseRefs = Vec<(Key, Vec<FencingToken>)>;

@@ -1,7 +1,7 @@
 //! Events of a key, computed from one state of its record to the next.
 
 use super::{Holder, HolderInfo, Record, Revocation, StoreTime};
-use crate::{FencingToken, Key, Owner};
+use crate::types::{key::Key, owner::Owner, token::FencingToken};
 
 /// An event of a key.
 ///
@@ -163,7 +163,7 @@ impl<'a> RecordDiff<'a> {
     /// acquire. New holders have versions of their own, so `>=` would mean the same.
     fn receiver(&self, holder: &Holder) -> Option<&'a Holder> {
         self.arrived().find(|receiver| {
-            receiver.terms.caller == holder.terms.caller
+            receiver.terms.acquire_id == holder.terms.acquire_id
                 && receiver.terms.lease != holder.terms.lease
                 && receiver.version > holder.version
         })

@@ -3,7 +3,13 @@
 use std::time::Duration;
 
 use super::{ListedLease, StoreTime};
-use crate::{Error, FencingToken, Group, Key, Owner, Result};
+use crate::types::{
+    error::{Error, Result},
+    group::Group,
+    key::Key,
+    owner::Owner,
+    token::FencingToken,
+};
 
 /// A filter of leases: all conditions must hold. Default: all leases that have not expired.
 ///

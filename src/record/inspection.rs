@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Completion, Holder, LeaseSpec, Record, Revocation, StoreTime, Waiter};
-use crate::{FencingToken, Group, Key, Metadata, Owner};
+use crate::types::{group::Group, key::Key, metadata::Metadata, owner::Owner, token::FencingToken};
 
 /// A record as it was when it was read, without its secrets.
 ///

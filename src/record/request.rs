@@ -5,7 +5,12 @@ mod outcome;
 pub use outcome::{Outcome, RecordSummary, ReturnDocument};
 
 use super::{Holder, LeaseSpec, StoreTime};
-use crate::{AcquireId, FencingToken, LeaseId, Metadata, types::token::HybridTime};
+use crate::types::{
+    acquire_id::AcquireId,
+    lease_id::LeaseId,
+    metadata::Metadata,
+    token::{FencingToken, HybridTime},
+};
 
 /// A request to the record of a key. Each can be sent twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +54,7 @@ pub struct Acquire {
 impl Acquire {
     /// Whether a holder or waiter with these terms is this acquire.
     pub(crate) fn is_of(&self, terms: &LeaseSpec) -> bool {
-        terms.lease == self.terms.lease && terms.caller == self.terms.caller
+        terms.lease == self.terms.lease && terms.acquire_id == self.terms.acquire_id
     }
 
     /// The outcome, read from the record after the acquire. `None`: there is no record.
@@ -97,7 +102,7 @@ pub struct Refresh {
     pub metadata: Option<Metadata>,
     /// The acquire that is notified of a revocation from now on, in a handle that resumes the lease. `None`: it stays as
     /// it is.
-    pub caller: Option<AcquireId>,
+    pub acquire_id: Option<AcquireId>,
 }
 
 /// Releases a lease.
@@ -122,15 +127,15 @@ impl Release {
 pub struct Leave {
     /// The lease id of the acquire.
     pub lease: LeaseId,
-    /// The caller of the acquire. So a delayed leave does not end what a later acquire with the same lease id was
+    /// The acquire id. So a delayed leave does not end what a later acquire with the same lease id was
     /// granted.
-    pub caller: AcquireId,
+    pub acquire_id: AcquireId,
 }
 
 impl Leave {
     /// Whether it removes this holder or waiter.
     pub(crate) fn ends(&self, terms: &LeaseSpec) -> bool {
-        terms.lease == self.lease && terms.caller == self.caller
+        terms.lease == self.lease && terms.acquire_id == self.acquire_id
     }
 }
 

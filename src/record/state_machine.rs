@@ -14,7 +14,7 @@ use super::{
     RecordSummary, Refresh, Request, ReturnDocument, Revocation, Revoke, StoreClock, StoreTime, Transfer, WaitSpec,
     Waiter,
 };
-use crate::{AcquireId, FencingToken, Ttl};
+use crate::types::{acquire_id::AcquireId, token::FencingToken, ttl::Ttl};
 
 /// Applies a request to the record of a key. Returns the record afterwards and the outcome.
 ///
@@ -128,7 +128,7 @@ impl State {
             holders: before.map(|record| record.holders.clone()).unwrap_or_default(),
             queue: before.map(|record| record.queue.clone()).unwrap_or_default(),
             waited: before.map_or(0, |record| record.count_waiters(at.now)),
-            first: before.and_then(|record| record.queue.first()).map(|waiter| waiter.terms.caller),
+            first: before.and_then(|record| record.queue.first()).map(|waiter| waiter.terms.acquire_id),
             is_released_early: false,
             is_granted: false,
             history: before.map(|record| record.history.clone()).unwrap_or_default(),
@@ -310,7 +310,7 @@ impl State {
     fn refresh(&mut self, refresh: &Refresh) {
         if let Some(holder) = self.holders.iter_mut().find(|holder| holder.terms.lease == refresh.lease) {
             holder.refresh(self.at.now, refresh.ttl, refresh.grace);
-            holder.terms.caller = refresh.caller.unwrap_or(holder.terms.caller);
+            holder.terms.acquire_id = refresh.acquire_id.unwrap_or(holder.terms.acquire_id);
             if let Some(metadata) = &refresh.metadata {
                 holder.terms.metadata.clone_from(metadata);
             }
@@ -334,7 +334,7 @@ impl State {
         let (ended, kept): (Vec<_>, Vec<_>) = self.holders.drain(..).partition(ends);
         self.holders = kept;
         if !ended.is_empty() {
-            self.handover.extend(ended.iter().map(|holder| (holder.terms.caller, None)));
+            self.handover.extend(ended.iter().map(|holder| (holder.terms.acquire_id, None)));
             self.history.push(Revocation {
                 by: by.to_owned(),
                 reason: reason.to_owned(),
@@ -395,14 +395,13 @@ impl State {
             let validity = if acquires.iter().any(|acquire| acquire.is_of(&terms)) {
                 terms.ttl
             } else {
-                self.handover.push((terms.caller, Some(version)));
+                self.handover.push((terms.acquire_id, Some(version)));
                 terms.ttl.min(wait_ttl)
             };
             self.version = Some(version);
             self.is_spent = true;
             let begin = now.max(last_seen);
-            let at_most = Some(terms.hold.at_most).filter(|at_most| *at_most > 0);
-            let not_after = at_most.map(|at_most| expiry(begin, at_most, terms.grace));
+            let not_after = terms.hold.max.map(|max| expiry(begin, max, terms.grace));
             self.holders.push(Holder {
                 version,
                 refreshes: 0,
@@ -424,16 +423,16 @@ impl State {
     /// time at which to send the next. After a grant it is not named unless a minimum hold keeps it waiting: a hand-over is
     /// one write, and the new holder will release.
     fn notify_first(&mut self, acquires: &[Acquire]) {
-        let before = mem::replace(&mut self.first, self.queue.first().map(|waiter| waiter.terms.caller));
+        let before = mem::replace(&mut self.first, self.queue.first().map(|waiter| waiter.terms.acquire_id));
         let is_released_early = mem::take(&mut self.is_released_early);
         let is_granted = mem::take(&mut self.is_granted);
         let Some(Waiter { terms, .. }) = self.queue.first() else { return };
         let has_minimum_hold = self.holders.iter().any(|holder| holder.released_at.is_some());
-        let is_new = before != Some(terms.caller);
+        let is_new = before != Some(terms.acquire_id);
         if ((is_new && (has_minimum_hold || !is_granted)) || is_released_early)
             && !acquires.iter().any(|acquire| acquire.is_of(terms))
         {
-            self.handover.push((terms.caller, None));
+            self.handover.push((terms.acquire_id, None));
         }
     }
 

@@ -5,7 +5,7 @@ fn record() -> Record {
     let holder = |number: u8, limit: u32, ttl: u64| Holder {
         terms: LeaseSpec {
             lease: LeaseId::from_bytes([number; 16]),
-            caller: format!("{number:016x}/0").parse().unwrap(),
+            acquire_id: format!("{number:016x}/0").parse().unwrap(),
             owner: "test".parse().unwrap(),
             limit,
             ttl,

@@ -29,7 +29,12 @@ use tokio::{
 };
 
 use super::{Applied, BoxFuture, runtime};
-use crate::{Deadline, Error, Key, Result, types::duration::format_duration};
+use crate::types::{
+    deadline::Deadline,
+    duration::format_duration,
+    error::{Error, Result},
+    key::Key,
+};
 
 /// The most requests of one command. A thousand waiters need sixteen commands: larger ones would save little, and hold up
 /// the requests after them.

@@ -28,9 +28,18 @@ use super::{
     pages::{expired_page, is_idle, list_page},
 };
 use crate::{
-    Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, Result, StoreTime,
-    record::{self, BatchRequest, Filter, KeyRequest, LeaseRefs, Outcome, Position, Record, Request, StoreClock},
-    types::ttl::millis,
+    record::{
+        self, BatchRequest, Filter, KeyRequest, LeaseRefs, Outcome, Position, Record, Request, StoreClock, StoreTime,
+    },
+    types::{
+        acquire_id::HandleId,
+        clock::Clock,
+        deadline::Deadline,
+        error::{Error, Result},
+        key::Key,
+        token::{FencingToken, HybridTime},
+        ttl::millis,
+    },
 };
 
 /// How old a load may be when its swap arrives. An idle record is kept for much longer.

@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::runtime::Handle;
 
 use super::{BoxFuture, Store};
-use crate::{Error, Result};
+use crate::types::error::{Error, Result};
 
 /// Opens the store of a handle: see [`Builder::connect_to`](crate::Builder::connect_to).
 ///

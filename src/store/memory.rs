@@ -17,9 +17,16 @@ use super::{
     pages::{expired_page, is_idle, list_page},
 };
 use crate::{
-    Clock, Deadline, Error, FencingToken, HandleId, Key, Result, Ttl,
     record::{self, BatchRequest, Filter, KeyFilter, LeaseRefs, Position, Record, Request, StoreClock, StoreTime},
-    types::{token::HybridTime, ttl::millis},
+    types::{
+        acquire_id::HandleId,
+        clock::Clock,
+        deadline::Deadline,
+        error::{Error, Result},
+        key::Key,
+        token::{FencingToken, HybridTime},
+        ttl::{Ttl, millis},
+    },
 };
 
 /// Records in the memory of this process, on tokio's clock, which a test can pause.
@@ -146,9 +153,9 @@ impl Records {
 fn notify(watchers: &mut Vec<(HandleId, UnboundedSender<Notification>)>, after: &Record) {
     watchers.retain(|(_, notifications)| !notifications.is_closed());
     for (handle, notifications) in watchers {
-        for (caller, token) in after.handover.iter().filter(|(caller, _)| caller.handle == *handle) {
+        for (acquire_id, token) in after.handover.iter().filter(|(acquire_id, _)| acquire_id.handle == *handle) {
             // A receiver that is dropped now is removed the next time.
-            drop(notifications.send(Notification::of(*caller, *token, Some(after.last_seen))));
+            drop(notifications.send(Notification::of(*acquire_id, *token, Some(after.last_seen))));
         }
     }
 }

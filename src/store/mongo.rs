@@ -11,8 +11,8 @@
 //!
 //! | file | contains |
 //! |---|---|
-//! | `admission.rs` | the bound of the requests that are under way |
-//! | `client.rs` | the client, which stores may share |
+//! | `state/admission.rs` | the bound of the requests that are under way |
+//! | `state/client.rs` | the client, which stores may share |
 //! | `limits.rs` | time limits of commands |
 //! | `task.rs` | tasks that send commands |
 //! | `token.rs` | a token as a number of a document |
@@ -25,11 +25,11 @@
 //! | `error.rs` | what each error of the driver means |
 //! | `command.rs` | commands whose larger part is encoded once |
 //! | `stream_error.rs` | why a change stream has ended |
-//! | `watch/notification_streams.rs` | the streams of notifications, and their listeners |
-//! | `follow/subscribers.rs` | the subscribers of records |
-//! | `fast_path/known_keys.rs` | what the last answers said of keys |
+//! | `state/notification_streams.rs` | the streams of notifications, and their listeners |
+//! | `state/subscribers.rs` | the subscribers of records |
+//! | `state/known_keys.rs` | what the last answers said of keys |
 //! | `fast_path/pipeline.rs` | the pipelines of the fast path |
-//! | `index/state.rs` | whether the TTL index may be missing |
+//! | `state/index.rs` | whether the TTL index may be missing |
 //! | `context.rs` | what the requests of a store share, and how a command is sent |
 //! | `fast_path.rs` | acquires of free keys, and releases of keys without waiters |
 //! | `execute.rs` | sending a request and reading its answer |
@@ -46,9 +46,7 @@
 //! | `preflight.rs` | checks of the deployment before the first request |
 //! | `mongo.rs` | the store |
 
-mod admission;
 mod batch;
-mod client;
 mod command;
 mod context;
 mod document;
@@ -68,6 +66,7 @@ mod preflight;
 mod product;
 mod purge;
 mod send;
+mod state;
 mod stream_error;
 mod task;
 mod token;
@@ -87,7 +86,7 @@ use mongodb::{
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
-use self::{client::ClientShare, context::MongoContext, error::needs};
+use self::{context::MongoContext, error::needs, state::client::ClientShare};
 pub(crate) use self::{
     limits::{server_limit, server_time},
     transaction::{NO_SUCH_TRANSACTION, NotCommitted},
@@ -96,8 +95,16 @@ use super::{
     Applied, BoxFuture, ExpiredPage, FollowedState, Notification, Page, Snapshot, Store, StoreOptions, pool::PoolShares,
 };
 use crate::{
-    Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result,
     record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Position, Request, StoreTime},
+    types::{
+        acquire_id::HandleId,
+        clock::Clock,
+        deadline::Deadline,
+        error::{Error, Result},
+        key::Key,
+        lease_id::LeaseId,
+        token::{FencingToken, HybridTime},
+    },
 };
 
 /// How long [`MongoStore::close`] waits for its client, which waits for a `getMore` of a change stream. The server

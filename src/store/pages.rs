@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use super::{Expired, ExpiredPage, Page};
 use crate::{
-    Key, StoreTime,
-    record::{Filter, Holder, ListedLease, Position, Record},
-    types::ttl::millis,
+    record::{Filter, Holder, ListedLease, Position, Record, StoreTime},
+    types::{key::Key, ttl::millis},
 };
 
 /// Whether a record has no holders and no waiters and has been idle for the retention.

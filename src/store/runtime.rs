@@ -15,7 +15,7 @@ use std::{
 
 use tokio::runtime::{Handle, Id};
 
-use crate::{Error, Result, types::error::Source};
+use crate::types::error::{Error, Result, Source};
 
 /// The runtime in which this is called. Tokio would panic without one.
 pub(crate) fn current() -> Result<Handle> {

@@ -6,7 +6,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use crate::{Error, types::string_newtype::decimal};
+use crate::types::{error::Error, string_newtype::decimal};
 
 /// The id of a handle among all handles of a store. Not a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,7 +84,9 @@ impl FromStr for AcquireId {
             let handle = HandleId(u64::from_str_radix(handle, 16).ok()?);
             Some(Self { handle, number: decimal(number)? })
         };
-        read().ok_or_else(|| Error::invalid("a caller is sixteen hexadecimal digits, a slash and a number: correct it"))
+        read().ok_or_else(|| {
+            Error::invalid("an acquire id is sixteen hexadecimal digits, a slash and a number: correct it")
+        })
     }
 }
 
@@ -120,8 +122,8 @@ mod tests {
 
     #[test]
     fn a_caller_is_shown_and_parsed() {
-        let caller = AcquireId { handle: HandleId::random(), number: 17 };
-        assert_eq!(caller.to_string().parse::<AcquireId>().unwrap(), caller);
+        let acquire_id = AcquireId { handle: HandleId::random(), number: 17 };
+        assert_eq!(acquire_id.to_string().parse::<AcquireId>().unwrap(), acquire_id);
         for text in [
             "",
             "/",

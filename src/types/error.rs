@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, fmt, time::Duration};
 
-use crate::{FencingToken, Key, Owner, types::duration::format_duration};
+use crate::types::{duration::format_duration, key::Key, owner::Owner, token::FencingToken};
 
 /// Why a call failed. Each variant is one thing that a caller can do about it.
 ///
@@ -37,7 +37,7 @@ pub enum Error {
         token: FencingToken,
         /// How long the holder keeps it without a refresh, by the store's clock. [`Duration::MAX`]: without expiry.
         remaining: Duration,
-        /// Whether the lease was released already. Its [minimum hold](crate::Acquire::at_least) keeps the key unavailable
+        /// Whether the lease was released already. Its [minimum hold](crate::Acquire::min_hold) keeps the key unavailable
         /// for the time that remains.
         is_released: bool,
     },
@@ -136,7 +136,7 @@ pub enum LossCause {
     Expired,
     /// The store granted the key to another lease.
     TakenOver {
-        /// The largest token that was issued since. If an operator [raised](crate::Mongoseal::raise) the version of the
+        /// The largest token that was issued since. If an operator [raised](crate::Mongoseal::raise_token_floor) the version of the
         /// key, it can be that version.
         token: FencingToken,
     },
@@ -149,7 +149,7 @@ pub enum LossCause {
     },
     /// The record of the key was deleted, or an older copy of it was put back.
     Removed,
-    /// It was held for its [maximum hold](crate::Acquire::hold_at_most).
+    /// It was held for its [maximum hold](crate::Acquire::max_hold).
     HeldTooLong,
     /// Its holder reported no [progress](crate::Lease::progress) for [too long](crate::Acquire::stalled_after).
     Stalled,

@@ -4,7 +4,7 @@ use std::{str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, types::string_newtype::string_newtype};
+use crate::types::{error::Error, string_newtype::string_newtype};
 
 /// The name that several leases share, so that a caller that knows it can release or refresh them together: a text of 1
 /// to 256 bytes without NUL.

@@ -5,7 +5,7 @@
 //! Mechanism: a trait with its own message. Each type that `TryInto` converts has it, and the compiler does not explain
 //! that implementation in its place.
 
-use crate::{Error, Result};
+use crate::types::error::{Error, Result};
 
 /// A value that can be passed as a [`Key`](crate::Key), an [`Owner`](crate::Owner) or a [`Group`](crate::Group).
 ///

@@ -4,7 +4,7 @@ use std::{str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, types::string_newtype::string_newtype};
+use crate::types::{error::Error, string_newtype::string_newtype};
 
 /// The name of what a lease is for: any text of 1 to 1,024 bytes without NUL.
 ///

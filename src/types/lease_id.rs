@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use uuid::Uuid;
 
-use crate::Error;
+use crate::types::error::Error;
 
 /// The random secret of a lease. A process that knows it may refresh and release the lease.
 ///

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::types::error::Error;
 
 /// Names and texts that an owner attaches to its lease, for people: at most 4 KiB together. They decide nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

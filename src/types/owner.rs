@@ -4,7 +4,7 @@ use std::{str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, types::string_newtype::string_newtype};
+use crate::types::{error::Error, string_newtype::string_newtype};
 
 /// The owner of a lease or of an acquire, a name for people. It decides nothing.
 ///

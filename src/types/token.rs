@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::{Error, types::string_newtype::decimal};
+use crate::types::{error::Error, string_newtype::decimal};
 
 /// A number that is larger for each later holder of a key, for ever.
 ///

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Error, types::duration::format_duration};
+use crate::types::{duration::format_duration, error::Error};
 
 /// How long a lease lasts without a refresh, in whole milliseconds: from 10 milliseconds to 365 days.
 ///

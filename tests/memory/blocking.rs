@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mongoseal::{Builder, blocking::Mongoseal};
+use mongoseal::blocking::{Builder, Mongoseal};
 
 use crate::{faulty::Faulty, millis, secs};
 
@@ -19,11 +19,11 @@ const SOON: Duration = secs(5);
 const SHORT: Duration = millis(300);
 
 fn on(store: &Faulty) -> Mongoseal {
-    build(store, mongoseal::Mongoseal::builder())
+    build(store, Mongoseal::builder())
 }
 
 fn build(store: &Faulty, builder: Builder) -> Mongoseal {
-    builder.blocking().on_store(Arc::new(store.clone())).unwrap()
+    builder.on_store(Arc::new(store.clone())).unwrap()
 }
 
 /// Polls a condition until it holds.

@@ -166,7 +166,7 @@ async fn a_transfer_dropped_half_way_is_made_all_the_same() {
 async fn a_raise_dropped_half_way_may_still_be_made() {
     let (store, seal, lease) = held_on_slow_store(secs(2)).await;
     let to = FencingToken::new(lease.token().get() + 1_000).unwrap();
-    drop_half_way(seal.raise("k", to), secs(3)).await;
+    drop_half_way(seal.raise_token_floor("k", to), secs(3)).await;
     tokio::time::sleep(secs(5)).await;
     store.heal();
     lease.verify().await.unwrap();

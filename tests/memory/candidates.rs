@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use mongoseal::{CancellationToken, Elector, FencingToken, Leadership, LeadershipState, Mongoseal, Readiness};
+use mongoseal::{CancellationToken, Elector, FencingToken, LeadershipState, LeadershipWatch, Mongoseal, Readiness};
 use mongoseal_test_support::{eventually, secs};
 use tokio::{sync::watch, task::JoinHandle};
 
@@ -32,7 +32,7 @@ impl Drop for Work {
 
 /// An elector of the name `k` that works until it is stopped.
 pub(crate) struct Candidate {
-    pub(crate) leadership: Leadership,
+    pub(crate) leadership: LeadershipWatch,
     pub(crate) readiness: Readiness,
     pub(crate) health: watch::Sender<bool>,
     pub(crate) end: CancellationToken,
@@ -46,7 +46,7 @@ impl Candidate {
 
     pub(crate) fn start_with(seal: &Mongoseal, value: &str, log: &Log, is_healthy: bool) -> Self {
         let (health, receiver) = watch::channel(is_healthy);
-        let elector = seal.campaign("k").value(value).elector().eligible_while(receiver);
+        let elector = seal.campaign("k").value(value).elector().health(receiver);
         Self::run(elector, health, value.to_owned(), log.clone())
     }
 

@@ -58,7 +58,7 @@ async fn a_connector_gets_the_settings_that_concern_its_store() {
 #[test]
 fn a_blocking_handle_is_opened_by_the_same_connector() {
     let connector = InMemory::default();
-    let seal = blocking::Mongoseal::builder().retention(secs(100)).blocking().connect_to(connector.clone()).unwrap();
+    let seal = blocking::Mongoseal::builder().retention(secs(100)).connect_to(connector.clone()).unwrap();
     assert_eq!(connector.options().retention, secs(100));
     seal.acquire("k").run().unwrap().release().unwrap();
 }

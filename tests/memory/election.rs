@@ -71,19 +71,19 @@ async fn a_leader_that_is_cut_off_has_stopped_before_the_next_one_leads() {
 /// A member whose clock is ahead by as much ends the leader's time that much sooner.
 #[tokio::test(start_paused = true)]
 async fn the_grace_of_the_handle_comes_on_top_of_the_time_that_a_leader_has_to_stop() {
-    let kept = async |seal: Mongoseal, stop_within| {
-        let leader = seal.campaign("k").ttl(secs(30)).stop_within(stop_within).await.unwrap();
+    let kept = async |seal: Mongoseal, stop_margin| {
+        let leader = seal.campaign("k").ttl(secs(30)).stop_margin(stop_margin).await.unwrap();
         let holders = seal.inspect("k").await.unwrap().unwrap().holders;
         (holders[0].remaining.unwrap(), leader.lease().remaining())
     };
-    for stop_within in [secs(0), secs(5)] {
-        let leads = secs(30).checked_sub(stop_within).unwrap();
+    for stop_margin in [secs(0), secs(5)] {
+        let leads = secs(30).checked_sub(stop_margin).unwrap();
         for (builder, grace) in [
             (Mongoseal::builder(), GRACE),
             (Mongoseal::builder().grace(secs(2)), secs(2)),
             (Mongoseal::builder().grace(secs(0)), secs(0)),
         ] {
-            let (store, leader) = kept(builder.in_memory().unwrap(), stop_within).await;
+            let (store, leader) = kept(builder.in_memory().unwrap(), stop_margin).await;
             assert_eq!(store, secs(30) + grace);
             assert!(leader <= leads, "{leader:?}");
         }
@@ -97,8 +97,8 @@ async fn durations_that_do_not_fit_are_refused_before_anything_is_sent() {
     let store = Faulty::new();
     let campaign = || store.seal().campaign("k").ttl(secs(30)).wait(secs(1));
     for (bad, says) in [
-        (campaign().stop_within(secs(16)), "cannot stop 16s earlier: choose up to half the ttl"),
-        (campaign().stop_within(secs(10)).refresh_every(secs(11)), "up to half the ttl"),
+        (campaign().stop_margin(secs(16)), "cannot stop 16s earlier: choose up to half the ttl"),
+        (campaign().stop_margin(secs(10)).refresh_every(secs(11)), "up to half the ttl"),
         (campaign().refresh_every(secs(0)), "cannot be refreshed every 0s"),
         (campaign().ttl(secs(0)), "a ttl must be from 10ms to 365d and 0s is not"),
         (campaign().ttl(secs(48 * 3600)), "exceed the retention of idle records"),
@@ -108,7 +108,7 @@ async fn durations_that_do_not_fit_are_refused_before_anything_is_sent() {
         assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains(says), "{error}");
     }
     assert!(store.requests().is_empty());
-    for good in [campaign().stop_within(secs(15)), campaign().stop_within(secs(0)).refresh_every(secs(15))] {
+    for good in [campaign().stop_margin(secs(15)), campaign().stop_margin(secs(0)).refresh_every(secs(15))] {
         good.await.unwrap().resign().await.unwrap();
     }
 }
@@ -245,7 +245,7 @@ async fn an_elector_asks_through_what_passes_and_ends_with_what_does_not() {
     store.script(|call| matches!(call, Call::Apply(_)).then_some(Fault::Refuse));
     let refused = elector(&store, "one", &said).run(async |_| Ok::<_, Error>(42)).await;
     assert!(matches!(refused, Err(Error::Invalid { .. })));
-    let mistaken = store.seal().campaign("k").ttl(secs(30)).stop_within(secs(20)).elector();
+    let mistaken = store.seal().campaign("k").ttl(secs(30)).stop_margin(secs(20)).elector();
     let readiness = mistaken.readiness();
     assert!(matches!(mistaken.run(async |_| Ok(())).await, Err(Error::Invalid { .. })));
     assert!(readiness.check().unwrap_err().to_string().contains("has ended"));

@@ -90,7 +90,7 @@ async fn a_dropped_sender_leaves_the_last_health() {
     for is_healthy in [false, true] {
         let (health, receiver) = watch::channel(is_healthy);
         let end = CancellationToken::new();
-        let elector = store.seal().campaign("k").elector().eligible_while(receiver).until(end.clone());
+        let elector = store.seal().campaign("k").elector().health(receiver).until(end.clone());
         let (leadership, log) = (elector.leadership(), log.clone());
         drop(health);
         let running = tokio::spawn(elector.run(async move |_| {
@@ -128,7 +128,7 @@ async fn health_that_flaps_makes_no_two_leaders_and_tokens_grow() {
         for _ in 0..3 {
             let (health, receiver) = watch::channel(true);
             let end = CancellationToken::new();
-            let elector = store.seal().campaign("k").ttl(secs(3)).elector().eligible_while(receiver).until(end.clone());
+            let elector = store.seal().campaign("k").ttl(secs(3)).elector().health(receiver).until(end.clone());
             let (leadership, inside, tokens) = (elector.leadership(), inside.clone(), tokens.clone());
             let running = tokio::spawn(elector.run(async move |leader| {
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "seed {seed}: two leaders");

@@ -32,7 +32,7 @@ fn is_near(time: Duration, expected: Duration) -> bool {
 async fn a_key_that_was_released_before_the_end_of_its_minimum_hold_stays_unavailable_until_then() {
     let seal = Mongoseal::builder().owner("alice").in_memory().unwrap();
     let began = Instant::now();
-    let lease = seal.acquire("k").at_least(secs(100)).await.unwrap();
+    let lease = seal.acquire("k").min_hold(secs(100)).await.unwrap();
     tokio::time::sleep(secs(1)).await;
     assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
     let error = seal.acquire("k").await.unwrap_err();
@@ -48,7 +48,7 @@ async fn a_key_that_was_released_before_the_end_of_its_minimum_hold_stays_unavai
 async fn a_waiter_is_granted_the_key_when_the_minimum_hold_ends_although_the_ttl_would_end_later() {
     let seal = Mongoseal::in_memory();
     let began = Instant::now();
-    let lease = seal.acquire("k").ttl(secs(600)).at_least(secs(20)).await.unwrap();
+    let lease = seal.acquire("k").ttl(secs(600)).min_hold(secs(20)).await.unwrap();
     let waiter = waiting(seal.acquire("k").ttl(secs(600)));
     tokio::time::sleep(secs(2)).await;
     drop(lease);
@@ -59,7 +59,7 @@ async fn a_waiter_is_granted_the_key_when_the_minimum_hold_ends_although_the_ttl
 #[tokio::test(start_paused = true)]
 async fn a_release_after_the_minimum_hold_hands_the_key_over_at_once() {
     let seal = Mongoseal::in_memory();
-    let lease = seal.acquire("k").at_least(secs(20)).await.unwrap();
+    let lease = seal.acquire("k").min_hold(secs(20)).await.unwrap();
     let waiter = waiting(seal.acquire("k"));
     tokio::time::sleep(secs(21)).await;
     let released = Instant::now();
@@ -77,7 +77,7 @@ async fn grants_with_a_minimum_hold(callers: u32, limit: Option<u32>) -> Vec<Dur
     for _ in 0..callers {
         let seal = Mongoseal::builder().on_store(store.clone()).unwrap();
         turns.push(tokio::spawn(async move {
-            let acquire = seal.acquire("k").at_least(secs(1)).wait(secs(3_600));
+            let acquire = seal.acquire("k").min_hold(secs(1)).wait(secs(3_600));
             let lease = match limit {
                 Some(limit) => acquire.shared_up_to(limit).await.unwrap(),
                 None => acquire.await.unwrap(),
@@ -117,7 +117,7 @@ async fn the_next_waiter_is_granted_the_key_when_a_minimum_hold_ends_if_the_firs
     let store = Arc::new(MemoryStore::default());
     let seal = || Mongoseal::builder().on_store(store.clone()).unwrap();
     let began = Instant::now();
-    let lease = seal().acquire("k").at_least(secs(2)).await.unwrap();
+    let lease = seal().acquire("k").min_hold(secs(2)).await.unwrap();
     let dropped = waiting(seal().acquire("k"));
     tokio::time::sleep(millis(1)).await;
     let gave_up = tokio::spawn(seal().acquire("k").wait(secs(1)).into_future());
@@ -137,7 +137,7 @@ async fn the_next_waiter_is_granted_the_key_when_a_minimum_hold_ends_if_the_firs
 async fn the_minimum_hold_also_counts_for_a_drop_a_shutdown_and_a_release_of_several_keys() {
     let store = Faulty::new();
     let seal = store.seal();
-    let take = async |key: &'static str| seal.acquire(key).at_least(secs(50)).await.unwrap();
+    let take = async |key: &'static str| seal.acquire(key).min_hold(secs(50)).await.unwrap();
     drop(take("dropped").await);
     let _shut_down = take("shut down").await;
     seal.shutdown().await;
@@ -150,7 +150,7 @@ async fn the_minimum_hold_also_counts_for_a_drop_a_shutdown_and_a_release_of_sev
 #[tokio::test(start_paused = true)]
 async fn a_release_of_the_group_ends_minimum_holds_and_leaves_out_leases_that_were_released() {
     let seal = Mongoseal::in_memory();
-    let take = async |key: &'static str| seal.acquire(key).at_least(secs(50)).group("g").await.unwrap();
+    let take = async |key: &'static str| seal.acquire(key).min_hold(secs(50)).group("g").await.unwrap();
     drop(take("dropped").await);
     let held = take("held").await;
     tokio::time::sleep(millis(10)).await;
@@ -164,7 +164,7 @@ async fn a_release_of_the_group_ends_minimum_holds_and_leaves_out_leases_that_we
 #[tokio::test(start_paused = true)]
 async fn a_released_lease_whose_minimum_hold_is_not_over_cannot_be_resumed() {
     let seal = Mongoseal::in_memory();
-    let lease = seal.acquire("k").at_least(secs(50)).await.unwrap();
+    let lease = seal.acquire("k").min_hold(secs(50)).await.unwrap();
     let (id, token) = (lease.id(), lease.token());
     lease.release().await.unwrap();
     assert!(matches!(seal.resume("k", id, token).await, Err(Error::Lost { .. })));
@@ -176,11 +176,11 @@ async fn a_released_lease_whose_minimum_hold_is_not_over_cannot_be_resumed() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_expires_or_is_revoked_frees_its_key_before_the_end_of_its_minimum_hold() {
     let seal = Mongoseal::in_memory();
-    let expiring = seal.acquire("k").ttl(secs(10)).at_least(secs(500)).without_refresh().await.unwrap();
+    let expiring = seal.acquire("k").ttl(secs(10)).min_hold(secs(500)).without_refresh().await.unwrap();
     tokio::time::sleep(secs(11)).await;
     drop(seal.acquire("k").await.unwrap());
     drop(expiring);
-    let revoked = seal.acquire("revoked").at_least(secs(500)).await.unwrap();
+    let revoked = seal.acquire("revoked").min_hold(secs(500)).await.unwrap();
     revoked.release().await.unwrap();
     assert_eq!(seal.revoke("revoked").await.unwrap().len(), 1, "an operator ends the minimum hold");
     drop(seal.acquire("revoked").await.unwrap());
@@ -190,7 +190,7 @@ async fn a_lease_that_expires_or_is_revoked_frees_its_key_before_the_end_of_its_
 async fn a_watch_reports_the_release_when_it_happens_and_the_end_of_the_minimum_hold_is_no_event() {
     let seal = Mongoseal::in_memory();
     let mut events = seal.watch("k").await.unwrap();
-    let lease = seal.acquire("k").at_least(secs(50)).await.unwrap();
+    let lease = seal.acquire("k").min_hold(secs(50)).await.unwrap();
     let token = lease.token();
     tokio::time::sleep(secs(1)).await;
     lease.release().await.unwrap();
@@ -215,7 +215,7 @@ async fn a_watch_reports_the_release_when_it_happens_and_the_end_of_the_minimum_
 async fn a_lease_is_lost_at_the_end_of_its_maximum_hold_however_often_it_is_refreshed() {
     let seal = Mongoseal::in_memory();
     let began = Instant::now();
-    let lease = seal.acquire("k").ttl(secs(30)).hold_at_most(secs(100)).await.unwrap();
+    let lease = seal.acquire("k").ttl(secs(30)).max_hold(secs(100)).await.unwrap();
     let next = waiting(seal.acquire("k"));
     tokio::time::sleep(secs(80)).await;
     lease.refresh().await.unwrap();
@@ -235,7 +235,7 @@ async fn a_lease_is_lost_at_the_end_of_its_maximum_hold_however_often_it_is_refr
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_expires_before_its_maximum_hold_has_expired() {
     let seal = Mongoseal::in_memory();
-    let lease = seal.acquire("k").ttl(secs(10)).hold_at_most(secs(15)).without_refresh().await.unwrap();
+    let lease = seal.acquire("k").ttl(secs(10)).max_hold(secs(15)).without_refresh().await.unwrap();
     tokio::time::sleep(secs(60)).await;
     assert_eq!(lease.state(), LeaseState::Lost { cause: LossCause::Expired });
     let forever = seal.acquire("forever").without_expiry().await.unwrap();
@@ -247,7 +247,7 @@ async fn a_lease_that_expires_before_its_maximum_hold_has_expired() {
 async fn a_ttl_longer_than_the_maximum_hold_does_not_outlast_it() {
     let seal = Mongoseal::in_memory();
     let began = Instant::now();
-    let lease = seal.acquire("k").ttl(secs(60)).hold_at_most(secs(5)).await.unwrap();
+    let lease = seal.acquire("k").ttl(secs(60)).max_hold(secs(5)).await.unwrap();
     assert_eq!(lost(&lease, began).await.1, LossCause::HeldTooLong);
     assert!(is_near(began.elapsed(), secs(5)));
     drop(seal.acquire("k").wait(secs(1)).await.unwrap());
@@ -266,7 +266,7 @@ async fn the_maximum_hold_of_a_resent_acquire_counts_from_its_first_grant() {
             _ => None,
         }
     });
-    let lease = seal.acquire("k").ttl(secs(60)).hold_at_most(secs(20)).await.unwrap();
+    let lease = seal.acquire("k").ttl(secs(60)).max_hold(secs(20)).await.unwrap();
     assert!(began.elapsed() >= secs(4), "the acquire was sent twice");
     lost(&lease, began).await;
     assert!(began.elapsed() <= secs(20), "{:?}", began.elapsed());
@@ -278,7 +278,7 @@ async fn the_maximum_hold_of_a_waiter_counts_from_its_grant_and_a_resumed_lease_
     let store = Faulty::new();
     let seal = store.seal();
     let first = seal.acquire("k").await.unwrap();
-    let waiter = waiting(seal.acquire("k").hold_at_most(secs(40)));
+    let waiter = waiting(seal.acquire("k").max_hold(secs(40)));
     tokio::time::sleep(secs(100)).await;
     drop(first);
     let granted = Instant::now();
@@ -298,7 +298,7 @@ async fn the_maximum_hold_of_a_waiter_counts_from_its_grant_and_a_resumed_lease_
 async fn a_transfer_keeps_the_end_of_the_maximum_hold() {
     let store = Faulty::new();
     let began = Instant::now();
-    let lease = store.seal().acquire("k").hold_at_most(secs(40)).await.unwrap();
+    let lease = store.seal().acquire("k").max_hold(secs(40)).await.unwrap();
     tokio::time::sleep(secs(15)).await;
     let id = LeaseId::random();
     let token = lease.transfer(id).await.unwrap();
@@ -337,13 +337,13 @@ async fn limits_that_contradict_each_other_or_are_absurd_are_refused_before_anyt
     let seal = store.seal();
     let acquire = || seal.acquire("k");
     let wrong: [(Acquire, &str); 8] = [
-        (acquire().at_least(secs(20)).hold_at_most(secs(10)), "at least 20s and at most 10s"),
-        (acquire().at_least(Duration::ZERO), "`at_least` cannot be 0s"),
-        (acquire().hold_at_most(Duration::ZERO), "`hold_at_most` cannot be 0s"),
-        (acquire().at_least(Duration::MAX), "`at_least` cannot be"),
-        (acquire().hold_at_most(secs(366 * 24 * 3_600)), "365d"),
+        (acquire().min_hold(secs(20)).max_hold(secs(10)), "at least 20s and at most 10s"),
+        (acquire().min_hold(Duration::ZERO), "`min_hold` cannot be 0s"),
+        (acquire().max_hold(Duration::ZERO), "`max_hold` cannot be 0s"),
+        (acquire().min_hold(Duration::MAX), "`min_hold` cannot be"),
+        (acquire().max_hold(secs(366 * 24 * 3_600)), "365d"),
         (acquire().stalled_after(Duration::ZERO), "stalled_after"),
-        (acquire().without_expiry().hold_at_most(secs(10)), "without expiry"),
+        (acquire().without_expiry().max_hold(secs(10)), "without expiry"),
         (acquire().without_expiry().stalled_after(secs(10)), "without expiry"),
     ];
     for (acquire, says) in wrong {

@@ -31,7 +31,7 @@ async fn keys(leases: Leases) -> Vec<String> {
 fn terms(number: u8, limit: u32, ttl: u64) -> LeaseSpec {
     LeaseSpec {
         lease: LeaseId::from_bytes([number; 16]),
-        caller: "0123456789abcdef/1".parse().unwrap(),
+        acquire_id: "0123456789abcdef/1".parse().unwrap(),
         owner: format!("owner-{number}").parse().unwrap(),
         limit,
         ttl,

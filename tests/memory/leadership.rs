@@ -9,7 +9,7 @@ use std::{
 };
 
 use mongoseal::{
-    CancellationToken, Elector, FencingToken, Leader, Leadership, LeadershipState, Mongoseal, record::Request,
+    CancellationToken, Elector, FencingToken, Leader, LeadershipState, LeadershipWatch, Mongoseal, record::Request,
 };
 
 use crate::{
@@ -37,12 +37,12 @@ impl From<LeadershipState> for Seen {
 }
 
 /// The next change, within an hour.
-async fn next(leadership: &mut Leadership) -> Option<Seen> {
+async fn next(leadership: &mut LeadershipWatch) -> Option<Seen> {
     tokio::time::timeout(secs(3600), leadership.changed()).await.expect("a change").map(Seen::from)
 }
 
 /// All changes of the next seconds.
-async fn changes(leadership: &mut Leadership, seconds: u64) -> Vec<Seen> {
+async fn changes(leadership: &mut LeadershipWatch, seconds: u64) -> Vec<Seen> {
     let (mut seen, end) = (Vec::new(), tokio::time::Instant::now() + secs(seconds));
     while let Ok(Some(state)) = tokio::time::timeout_at(end, leadership.changed()).await {
         seen.push(state.into());
@@ -55,7 +55,7 @@ fn a_signal_can_be_shared_by_all_parts_of_a_program() {
     fn shared<T: Clone + Send + Sync + std::fmt::Debug + 'static>(_: &T) {}
     let elector = Mongoseal::in_memory().campaign("k").elector();
     shared(&elector.leadership());
-    assert_eq!(format!("{:?}", elector.leadership()), "Leadership { state: NoLeader, .. }");
+    assert_eq!(format!("{:?}", elector.leadership()), "LeadershipWatch { state: NoLeader, .. }");
 }
 
 #[tokio::test(start_paused = true)]
@@ -139,7 +139,7 @@ async fn an_elector_observes_once_if_its_leadership_is_read_and_otherwise_sends_
 
 /// Also from a thread without a runtime.
 #[test]
-fn a_leader_whose_runtime_was_not_driven_past_its_deadline_does_not_lead_and_cannot_cede() {
+fn a_leader_whose_runtime_was_not_driven_past_its_deadline_does_not_lead_and_cannot_step_down() {
     let seal = Mongoseal::in_memory();
     let end = CancellationToken::new();
     let elector = seal.campaign("k").ttl(millis(600)).elector().until(end.clone());
@@ -162,7 +162,7 @@ fn a_leader_whose_runtime_was_not_driven_past_its_deadline_does_not_lead_and_can
     std::thread::sleep(millis(700));
     // The record still names this candidate, which does not follow itself.
     assert_eq!(leadership.state(), LeadershipState::NoLeader);
-    assert!(!leadership.is_leader() && !leadership.cede());
+    assert!(!leadership.is_leader() && !leadership.step_down());
     let second = runtime.block_on(leads(first));
     assert!(second > first);
     end.cancel();
@@ -233,13 +233,13 @@ async fn another_elector_of_the_same_handle_is_another_candidate() {
     let two = Candidate::start(&seal, "two", &log);
     two.follows("one").await;
     waiters(&seal, 1).await;
-    assert!(one.leadership.cede());
+    assert!(one.leadership.step_down());
     assert!(two.leads().await > token);
     one.follows("two").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_candidate_that_cedes_makes_way_for_those_that_wait_and_queues_last() {
+async fn a_leader_that_steps_down_makes_way_for_those_that_wait_and_queues_last() {
     let (store, log) = (Faulty::new(), Log::default());
     let mut all = Vec::new();
     for (behind, value) in ["one", "two", "three"].into_iter().enumerate() {
@@ -251,9 +251,9 @@ async fn a_candidate_that_cedes_makes_way_for_those_that_wait_and_queues_last() 
     assert_eq!(log.take(), ["one works"]);
     for (from, to) in [(0, 1), (1, 2), (2, 0), (0, 1)] {
         let name = |at: usize| ["one", "two", "three"][at];
-        assert!(!all[to].leadership.cede(), "it does not lead");
-        assert!(all[from].leadership.cede());
-        assert!(all[from].leadership.cede(), "again, before the elector runs");
+        assert!(!all[to].leadership.step_down(), "it does not lead");
+        assert!(all[from].leadership.step_down());
+        assert!(all[from].leadership.step_down(), "again, before the elector runs");
         let token = all[to].leads().await;
         assert!(token > last);
         last = token;
@@ -263,15 +263,15 @@ async fn a_candidate_that_cedes_makes_way_for_those_that_wait_and_queues_last() 
         waiters(&store.seal(), 2).await;
     }
     tokio::time::sleep(secs(600)).await;
-    assert_eq!(all[1].token(), Some(last), "each cede ended one leadership");
+    assert_eq!(all[1].token(), Some(last), "each step-down ended one leadership");
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_another_candidate_a_leader_that_cedes_leads_again_with_a_larger_token() {
+async fn without_another_candidate_a_leader_that_steps_down_leads_again_with_a_larger_token() {
     let (store, log) = (Faulty::new(), Log::default());
     let one = Candidate::start(&store.seal(), "one", &log);
     let first = one.leads().await;
-    assert!(one.leadership.cede());
+    assert!(one.leadership.step_down());
     let second = until_some(|| one.token().filter(|token| *token != first)).await;
     assert!(second > first);
     assert_eq!(log.take(), ["one works", "one is dropped", "one stops", "one works"]);
@@ -279,10 +279,10 @@ async fn without_another_candidate_a_leader_that_cedes_leads_again_with_a_larger
     assert_eq!(one.token(), Some(second));
 }
 
-/// The cede comes before, at and after the moment at which the elector notices the loss.
+/// The step-down comes before, at and after the moment at which the elector notices the loss.
 #[tokio::test(start_paused = true)]
-async fn a_cede_at_the_moment_of_a_loss_ends_no_later_leadership() {
-    let (mut ceded, mut refused) = (0, 0);
+async fn a_step_down_at_the_moment_of_a_loss_ends_no_later_leadership() {
+    let (mut stepped_down, mut refused) = (0, 0);
     for turns in 0..40 {
         let (store, log) = (Faulty::new(), Log::default());
         let (seal, other) = (store.seal(), store.seal());
@@ -295,8 +295,8 @@ async fn a_cede_at_the_moment_of_a_loss_ends_no_later_leadership() {
             tokio::task::yield_now().await;
         }
         let led = one.token();
-        assert_eq!(one.leadership.cede(), led.is_some(), "after {turns} turns");
-        *if led.is_some() { &mut ceded } else { &mut refused } += 1;
+        assert_eq!(one.leadership.step_down(), led.is_some(), "after {turns} turns");
+        *if led.is_some() { &mut stepped_down } else { &mut refused } += 1;
         revoked.await.unwrap().unwrap();
         let second = until_some(|| one.token().filter(|token| *token != first)).await;
         tokio::time::sleep(secs(100)).await;
@@ -304,7 +304,7 @@ async fn a_cede_at_the_moment_of_a_loss_ends_no_later_leadership() {
         let expected = ["one works", "one is dropped", "one stops", "one works"];
         assert_eq!(log.take(), expected, "after {turns} turns");
     }
-    assert!(ceded > 0 && refused > 0, "{ceded} before, {refused} at or after the loss");
+    assert!(stepped_down > 0 && refused > 0, "{stepped_down} before, {refused} at or after the loss");
 }
 
 #[tokio::test(start_paused = true)]
@@ -316,7 +316,7 @@ async fn a_dropped_run_leaves_no_leader_and_ends_the_signal() {
     one.running.abort();
     assert_eq!(next(&mut signal).await, Some(Seen::None));
     assert_eq!((next(&mut signal).await, signal.state()), (None, LeadershipState::NoLeader));
-    assert!(!signal.cede());
+    assert!(!signal.step_down());
     // The signal is still there, and keeps no lease.
     tokio::time::sleep(millis(1)).await;
     assert_eq!(store.seal().leader("k").await.unwrap(), None);

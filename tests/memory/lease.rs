@@ -221,14 +221,14 @@ async fn each_acquire_has_a_lease_id_and_an_acquire_id_of_its_own_also_if_the_on
     seal.acquire("k").await.unwrap().release().await.unwrap();
     let sent = store.requests();
     let acquires = sent.iter().filter_map(|request| match request {
-        Request::Acquire(acquire) => Some((acquire.terms.lease, acquire.terms.caller)),
+        Request::Acquire(acquire) => Some((acquire.terms.lease, acquire.terms.acquire_id)),
         _ => None,
     });
     let mut acquires: Vec<_> = acquires.collect();
     acquires.dedup();
     let leases: HashSet<_> = acquires.iter().map(|(lease, _)| lease).collect();
-    let callers: HashSet<_> = acquires.iter().map(|(_, caller)| caller).collect();
-    assert_eq!((acquires.len(), leases.len(), callers.len()), (3, 3, 3), "{acquires:?}");
+    let acquire_ids: HashSet<_> = acquires.iter().map(|(_, acquire_id)| acquire_id).collect();
+    assert_eq!((acquires.len(), leases.len(), acquire_ids.len()), (3, 3, 3), "{acquires:?}");
 }
 
 #[tokio::test(start_paused = true)]

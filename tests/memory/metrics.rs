@@ -102,7 +102,7 @@ async fn a_lease_is_timed_by_what_ended_it_and_a_loss_is_counted_unless_its_hold
         let seal = store.build(observed());
         let acquire = seal.acquire("k").group("g");
         let lease = match end {
-            "maximum hold" => acquire.hold_at_most(secs(100)).await,
+            "maximum hold" => acquire.max_hold(secs(100)).await,
             "no progress" => acquire.stalled_after(secs(100)).await,
             _ => acquire.await,
         };

@@ -9,7 +9,7 @@ use std::{
 };
 
 use mongoseal::{
-    Error, FencingToken, LossCause, Mongoseal, Once, Result, Retry, RunOnce, Tick,
+    Error, FencingToken, LossCause, Mongoseal, OnceOutcome, Result, Retry, RunOnce, Tick,
     record::{Complete, Request},
     store::MemoryStore,
 };
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Runs a tick whose work does nothing. Does not wait.
-async fn run(seal: &Mongoseal, tick: u64) -> Result<Once<FencingToken>> {
+async fn run(seal: &Mongoseal, tick: u64) -> Result<OnceOutcome<FencingToken>> {
     seal.once("k", Tick::number(tick)).wait(Duration::ZERO).run(async |tick| Ok::<_, Error>(tick.token())).await
 }
 
@@ -41,15 +41,15 @@ async fn done(seal: &Mongoseal) -> Option<u64> {
 async fn a_tick_runs_once_and_later_asks_are_told_by_which_owner_and_when() {
     let store = Faulty::new();
     let alice = store.build(Mongoseal::builder().owner("alice"));
-    let Once::Ran(token) = run(&alice, 5).await.unwrap() else { panic!("it is the first") };
+    let OnceOutcome::Ran(token) = run(&alice, 5).await.unwrap() else { panic!("it is the first") };
     let seen = alice.inspect("k").await.unwrap().unwrap();
     let completed = seen.done.clone().unwrap();
     assert_eq!((completed.tick, completed.token, completed.by.as_str()), (5, token, "alice"));
     assert!(seen.holders.is_empty(), "the same write has released the lease");
     tokio::time::sleep(secs(3)).await;
-    let expected = Once::AlreadyDone { by: "alice".into(), at: completed.at };
+    let expected = OnceOutcome::AlreadyDone { by: "alice".into(), at: completed.at };
     assert_eq!(run(&store.seal(), 5).await.unwrap(), expected);
-    assert!(matches!(run(&store.seal(), 6).await.unwrap(), Once::Ran(later) if later > token));
+    assert!(matches!(run(&store.seal(), 6).await.unwrap(), OnceOutcome::Ran(later) if later > token));
 }
 
 #[tokio::test(start_paused = true)]
@@ -59,17 +59,17 @@ async fn a_tick_before_the_last_completed_one_is_superseded() {
     let failed = seal.once("k", Tick::number(4)).run(async |_| Err::<(), _>(Error::invalid("the disk is full"))).await;
     assert!(failed.unwrap_err().to_string().contains("the disk is full"));
     assert_eq!(done(&seal).await, None, "failed work leaves the tick");
-    assert!(matches!(run(&seal, 5).await.unwrap(), Once::Ran(_)));
-    assert!(matches!(run(&seal, 4).await.unwrap(), Once::Superseded { tick: 5, .. }));
+    assert!(matches!(run(&seal, 5).await.unwrap(), OnceOutcome::Ran(_)));
+    assert!(matches!(run(&seal, 4).await.unwrap(), OnceOutcome::Superseded { tick: 5, .. }));
 }
 
 #[tokio::test(start_paused = true)]
 async fn failed_work_completes_the_tick_if_that_is_set() {
     let seal = Mongoseal::in_memory();
-    let once = seal.once("k", Tick::number(4)).even_if_failed();
+    let once = seal.once("k", Tick::number(4)).complete_on_error();
     let failed = once.run(async |_| Err::<(), _>(Error::invalid("the disk is full"))).await;
     assert!(failed.unwrap_err().to_string().contains("the disk is full"));
-    assert!(matches!(run(&seal, 4).await.unwrap(), Once::AlreadyDone { .. }));
+    assert!(matches!(run(&seal, 4).await.unwrap(), OnceOutcome::AlreadyDone { .. }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -79,7 +79,7 @@ async fn while_a_runner_works_another_is_busy_and_one_that_waits_finds_the_tick_
     let working = tokio::spawn({
         let alice = alice.clone();
         async move {
-            let once = alice.once("k", Tick::number(1)).at_least(secs(40));
+            let once = alice.once("k", Tick::number(1)).min_hold(secs(40));
             let work = async |_: &mongoseal::TickLease| {
                 tokio::time::sleep(secs(10)).await;
                 Ok::<_, Error>(())
@@ -88,25 +88,25 @@ async fn while_a_runner_works_another_is_busy_and_one_that_waits_finds_the_tick_
         }
     });
     tokio::time::sleep(secs(1)).await;
-    assert_eq!(run(&bob, 1).await.unwrap(), Once::Busy { owner: "alice".parse().unwrap() });
+    assert_eq!(run(&bob, 1).await.unwrap(), OnceOutcome::Busy { owner: "alice".parse().unwrap() });
     let waiters: Vec<_> = (0..3)
         .map(|_| {
             let seal = store.seal();
             tokio::spawn(async move {
-                let once = seal.once("k", Tick::number(1)).at_least(secs(40)).wait(secs(600));
+                let once = seal.once("k", Tick::number(1)).min_hold(secs(40)).wait(secs(600));
                 once.run(async |_| -> Result<()> { panic!("the tick is done") }).await
             })
         })
         .collect();
-    assert_eq!(working.await.unwrap().unwrap(), Once::Ran(()));
+    assert_eq!(working.await.unwrap().unwrap(), OnceOutcome::Ran(()));
     let began = tokio::time::Instant::now();
-    assert_eq!(run(&bob, 2).await.unwrap(), Once::Busy { owner: "alice".parse().unwrap() }, "the minimum hold");
+    assert_eq!(run(&bob, 2).await.unwrap(), OnceOutcome::Busy { owner: "alice".parse().unwrap() }, "the minimum hold");
     for waiter in waiters {
-        assert!(matches!(waiter.await.unwrap().unwrap(), Once::AlreadyDone { by, .. } if by == "alice"));
+        assert!(matches!(waiter.await.unwrap().unwrap(), OnceOutcome::AlreadyDone { by, .. } if by == "alice"));
     }
     // The waiters that found the tick done began no work, so their minimum hold delays no acquire.
     assert!(began.elapsed() < secs(31), "{:?}", began.elapsed());
-    assert!(matches!(run(&bob, 2).await.unwrap(), Once::Ran(_)));
+    assert!(matches!(run(&bob, 2).await.unwrap(), OnceOutcome::Ran(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,9 +121,9 @@ async fn a_completion_whose_reply_is_lost_is_sent_again_and_the_work_does_not_ru
         }
         None
     });
-    assert!(matches!(run(&seal, 1).await.unwrap(), Once::Ran(_)));
+    assert!(matches!(run(&seal, 1).await.unwrap(), OnceOutcome::Ran(_)));
     assert_eq!(completions(&store), 3);
-    assert!(matches!(run(&seal, 1).await.unwrap(), Once::AlreadyDone { .. }));
+    assert!(matches!(run(&seal, 1).await.unwrap(), OnceOutcome::AlreadyDone { .. }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,7 +131,7 @@ async fn an_answer_of_a_stale_copy_neither_completes_a_tick_nor_loses_it() {
     let store = Faulty::new();
     let mut first = true;
     store.script(move |call| (is_complete(&call) && std::mem::take(&mut first)).then_some(Fault::Stale));
-    assert!(matches!(run(&store.seal(), 1).await.unwrap(), Once::Ran(_)));
+    assert!(matches!(run(&store.seal(), 1).await.unwrap(), OnceOutcome::Ran(_)));
     assert_eq!(done(&store.seal()).await, Some(1));
 }
 
@@ -143,7 +143,7 @@ async fn a_runner_that_dies_is_replaced_by_one_that_waits() {
     lease.orphan();
     let seal = store.seal();
     let once = seal.once("k", Tick::number(1)).wait(secs(60));
-    assert!(matches!(once.run(async |tick| Ok::<_, Error>(tick.number())).await.unwrap(), Once::Ran(1)));
+    assert!(matches!(once.run(async |tick| Ok::<_, Error>(tick.number())).await.unwrap(), OnceOutcome::Ran(1)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -175,7 +175,7 @@ async fn work_that_blocked_past_the_expiry_completes_its_tick_if_the_key_was_not
             );
             assert_eq!(seen, None);
         } else if let Ok(ran) = ran {
-            assert_eq!((ran, seen.map(|done| done.tick)), (Once::Ran(7), Some(1)));
+            assert_eq!((ran, seen.map(|done| done.tick)), (OnceOutcome::Ran(7), Some(1)));
         } else {
             // The lease's task saw the expiry first, and the work was dropped before its end.
             assert_eq!(seen, None);
@@ -202,7 +202,7 @@ async fn work_is_dropped_when_its_lease_is_revoked_and_the_tick_is_not_completed
 async fn work_longer_than_the_maximum_hold_or_without_progress_is_dropped() {
     let seal = Mongoseal::in_memory();
     let idle = async |_: &mongoseal::TickLease| -> Result<()> { std::future::pending().await };
-    let long = seal.once("long", Tick::number(1)).hold_at_most(secs(50)).run(idle).await.unwrap_err();
+    let long = seal.once("long", Tick::number(1)).max_hold(secs(50)).run(idle).await.unwrap_err();
     assert!(matches!(long, Error::Lost { cause: LossCause::HeldTooLong, .. }), "{long:?}");
     let stalled = seal.once("stalled", Tick::number(1)).stalled_after(secs(50)).run(idle).await.unwrap_err();
     assert!(matches!(stalled, Error::Lost { cause: LossCause::Stalled, .. }), "{stalled:?}");
@@ -213,7 +213,7 @@ async fn work_longer_than_the_maximum_hold_or_without_progress_is_dropped() {
         }
         Ok::<_, Error>(())
     });
-    assert_eq!(busy.await.unwrap(), Once::Ran(()));
+    assert_eq!(busy.await.unwrap(), OnceOutcome::Ran(()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -227,8 +227,8 @@ async fn a_tick_of_a_time_far_ahead_of_the_store_is_refused_and_the_schedule_goe
     let error = run(time(secs(366 * 24 * 3_600))).await.unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("check the clock"), "{error}");
     assert!(store.requests().is_empty());
-    assert!(matches!(run(time(secs(30))).await.unwrap(), Once::Ran(_)), "within the period");
-    assert!(matches!(run(time(secs(3_000)).period(secs(3_600))).await.unwrap(), Once::Ran(_)));
+    assert!(matches!(run(time(secs(30))).await.unwrap(), OnceOutcome::Ran(_)), "within the period");
+    assert!(matches!(run(time(secs(3_000)).period(secs(3_600))).await.unwrap(), OnceOutcome::Ran(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -259,14 +259,14 @@ async fn a_tick_of_a_period_is_that_of_the_stores_time() {
 #[tokio::test(start_paused = true)]
 async fn a_reset_lets_a_tick_run_again_and_never_raises_the_last_one() {
     let seal = Mongoseal::in_memory();
-    assert_eq!(seal.reset_once("k", 3).await.unwrap(), None);
+    assert_eq!(seal.rewind_tick("k", 3).await.unwrap(), None);
     run(&seal, 7).await.unwrap();
-    assert_eq!(seal.reset_once("k", 9).await.unwrap().map(|last| last.tick), Some(7));
-    let last = seal.reset_once("k", 6).by("olga").await.unwrap().unwrap();
+    assert_eq!(seal.rewind_tick("k", 9).await.unwrap().map(|last| last.tick), Some(7));
+    let last = seal.rewind_tick("k", 6).by("olga").await.unwrap().unwrap();
     assert_eq!((last.tick, last.by.as_str()), (6, "olga"));
-    assert!(matches!(run(&seal, 6).await.unwrap(), Once::AlreadyDone { by, .. } if by == "olga"));
-    assert!(matches!(run(&seal, 7).await.unwrap(), Once::Ran(_)));
-    assert!(matches!(seal.reset_once("k", 0).by("").await, Err(Error::Invalid { .. })));
+    assert!(matches!(run(&seal, 6).await.unwrap(), OnceOutcome::AlreadyDone { by, .. } if by == "olga"));
+    assert!(matches!(run(&seal, 7).await.unwrap(), OnceOutcome::Ran(_)));
+    assert!(matches!(seal.rewind_tick("k", 0).by("").await, Err(Error::Invalid { .. })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -276,7 +276,7 @@ async fn a_run_dropped_half_way_drops_the_work_and_releases_the_key() {
     let pending = seal.once("k", Tick::number(1)).run(async |_| -> Result<()> { std::future::pending().await });
     assert!(tokio::time::timeout(secs(5), pending).await.is_err());
     tokio::time::sleep(millis(10)).await;
-    assert!(matches!(run(&store.seal(), 1).await.unwrap(), Once::Ran(_)));
+    assert!(matches!(run(&store.seal(), 1).await.unwrap(), OnceOutcome::Ran(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -297,7 +297,7 @@ async fn a_completion_that_the_store_does_not_confirm_is_unavailable_and_a_retry
     store.script(|call| is_complete(&call).then_some(Fault::LoseReply));
     assert!(matches!(run(&seal, 1).await, Err(Error::Unavailable { .. })));
     store.heal();
-    assert!(matches!(run(&seal, 1).await.unwrap(), Once::AlreadyDone { .. }));
+    assert!(matches!(run(&seal, 1).await.unwrap(), OnceOutcome::AlreadyDone { .. }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -311,7 +311,7 @@ async fn wrong_options_and_ticks_are_refused_before_a_lease_is_acquired() {
         (seal.once("k", Tick::of(Duration::ZERO)), "period"),
         (seal.once("k", Tick::number(1)).ttl(Duration::ZERO), "ttl"),
         (seal.once("k", Tick::number(1)).keep_for(RunOnce::MAX_KEEP + millis(1)), "kept"),
-        (seal.once("k", Tick::number(1)).at_least(secs(9)).hold_at_most(secs(8)), "at least"),
+        (seal.once("k", Tick::number(1)).min_hold(secs(9)).max_hold(secs(8)), "at least"),
     ] {
         let error = once.run(work).await.unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains(says), "{says}: {error}");
@@ -336,7 +336,7 @@ async fn no_tick_of_a_period_that_is_longer_than_the_retention_runs_twice() {
     let mut runs = Vec::new();
     // Every 75 seconds, and then for two months every day.
     for pause in [75; 8].into_iter().chain([day; 60]) {
-        runs.push(u32::from(matches!(run().await, Once::Ran(()))));
+        runs.push(u32::from(matches!(run().await, OnceOutcome::Ran(()))));
         tokio::time::sleep(secs(pause)).await;
     }
     assert!((2..=4).contains(&runs.iter().sum::<u32>()), "{runs:?}");
@@ -352,7 +352,7 @@ async fn a_completed_tick_is_kept_for_90_days_or_for_as_long_as_the_caller_says(
         ("a year", seal.once("a year", Tick::number(1)).keep_for(RunOnce::MAX_KEEP)),
         ("no longer", seal.once("no longer", Tick::number(1)).keep_for(Duration::ZERO)),
     ] {
-        assert_eq!(once.run(async |_| Ok::<_, Error>(())).await.unwrap(), Once::Ran(()), "{key}");
+        assert_eq!(once.run(async |_| Ok::<_, Error>(())).await.unwrap(), OnceOutcome::Ran(()), "{key}");
     }
     let kept = async |key: &str| seal.inspect(key).await.unwrap().is_some();
     for (days, expected) in
@@ -370,15 +370,15 @@ async fn a_runner_takes_over_from_one_that_died_unless_it_asks_not_to_wait() {
     let lease = dead.acquire("k").await.unwrap();
     lease.orphan();
     let began = tokio::time::Instant::now();
-    assert!(matches!(run(&store.seal(), 1).await.unwrap(), Once::Busy { .. }));
+    assert!(matches!(run(&store.seal(), 1).await.unwrap(), OnceOutcome::Busy { .. }));
     assert!(began.elapsed() < secs(1));
     let ran = store.seal().once("k", Tick::number(1)).run(async |_| Ok::<_, Error>(())).await.unwrap();
-    assert_eq!(ran, Once::Ran(()));
+    assert_eq!(ran, OnceOutcome::Ran(()));
     assert!(began.elapsed() < secs(32), "{:?}", began.elapsed());
     // Of a holder that lives, it does not wait longer than that.
     let lease = dead.acquire("k").await.unwrap();
     let busy = store.seal().once("k", Tick::number(2)).run(async |_| Ok::<_, Error>(())).await.unwrap();
-    assert!(matches!(busy, Once::Busy { .. }));
+    assert!(matches!(busy, OnceOutcome::Busy { .. }));
     drop(lease);
 }
 
@@ -389,7 +389,7 @@ async fn a_runner_retries_and_refreshes_as_its_options_say() {
     let seal = store.seal();
     let busy = seal.once("k", Tick::number(1)).retry(Retry::fixed(secs(1)).attempts(3)).begin();
     let began = tokio::time::Instant::now();
-    assert!(matches!(busy.await.unwrap(), Once::Busy { .. }));
+    assert!(matches!(busy.await.unwrap(), OnceOutcome::Busy { .. }));
     assert!(began.elapsed() >= secs(2) && began.elapsed() < secs(3), "{:?}", began.elapsed());
     lease.release().await.unwrap();
     let once = seal.once("k", Tick::number(1)).ttl(secs(30)).refresh_every(secs(2));
@@ -398,7 +398,7 @@ async fn a_runner_retries_and_refreshes_as_its_options_say() {
         let seen = seal.inspect("k").await?.unwrap();
         Ok::<_, Error>(seen.read_at.since(seen.holders[0].last_seen))
     });
-    let Once::Ran(silent) = ran.await.unwrap() else { panic!("the tick is new") };
+    let OnceOutcome::Ran(silent) = ran.await.unwrap() else { panic!("the tick is new") };
     assert!(silent < millis(2_100), "{silent:?} without a refresh");
 }
 
@@ -412,8 +412,8 @@ async fn a_delayed_copy_of_a_reset_does_not_undo_a_later_completion() {
         let is_first = matches!(call, Call::Apply(Request::Reset(_))) && std::mem::take(&mut first);
         is_first.then_some(Fault::Delay(secs(60)))
     });
-    assert_eq!(seal.reset_once("k", 6).await.unwrap().map(|last| last.tick), Some(6));
-    assert!(matches!(run(&seal, 7).await.unwrap(), Once::Ran(_)));
+    assert_eq!(seal.rewind_tick("k", 6).await.unwrap().map(|last| last.tick), Some(6));
+    assert!(matches!(run(&seal, 7).await.unwrap(), OnceOutcome::Ran(_)));
     tokio::time::sleep(secs(120)).await;
     assert_eq!(done(&seal).await, Some(7));
 }

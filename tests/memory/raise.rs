@@ -22,7 +22,7 @@ async fn a_lease_held_across_a_raise_stays_held_and_the_next_one_is_above_it() {
     tokio::time::sleep(secs(5)).await;
     let to = ahead(lease.token(), 7_200);
     for key in ["k", "shared"] {
-        assert_eq!(store.seal().raise(key, to).await.unwrap(), to);
+        assert_eq!(store.seal().raise_token_floor(key, to).await.unwrap(), to);
     }
     // Several refreshes, by themselves and by hand.
     tokio::time::sleep(secs(100)).await;
@@ -49,7 +49,7 @@ async fn who_watches_is_told_of_the_next_grant_and_not_of_the_raise() {
     let lease = seal.acquire("k").await.unwrap();
     assert_eq!(events.next().await.unwrap().unwrap().into_event().unwrap().token, lease.token());
     let first = lease.token();
-    let to = seal.raise("k", ahead(first, 7_200)).await.unwrap();
+    let to = seal.raise_token_floor("k", ahead(first, 7_200)).await.unwrap();
     lease.release().await.unwrap();
     let next = seal.acquire("k").await.unwrap();
     let released = events.next().await.unwrap().unwrap().into_event().unwrap();
@@ -67,15 +67,15 @@ async fn a_token_that_no_store_has_numbered_is_refused_and_the_version_stays() {
     let (year, version) = (31_536_000, async |key| seal.inspect(key).await.unwrap().map(|record| record.version));
     for key in ["k", "without a record"] {
         let before = version(key).await;
-        let error = seal.raise(key, ahead(lease.token(), year + 60)).await.unwrap_err();
+        let error = seal.raise_token_floor(key, ahead(lease.token(), year + 60)).await.unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("365d ahead"), "{error}");
-        let error = seal.raise(key, FencingToken::MAX).await.unwrap_err();
+        let error = seal.raise_token_floor(key, FencingToken::MAX).await.unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("no further token"), "{error}");
         assert_eq!(version(key).await.unwrap(), before.unwrap_or(FencingToken::MIN));
     }
-    assert!(matches!(seal.raise("", lease.token()).await, Err(Error::Invalid { .. })));
+    assert!(matches!(seal.raise_token_floor("", lease.token()).await, Err(Error::Invalid { .. })));
     let to = ahead(lease.token(), year - 60);
-    assert_eq!(seal.raise("k", to).await.unwrap(), to);
+    assert_eq!(seal.raise_token_floor("k", to).await.unwrap(), to);
     lease.verify().await.unwrap();
 }
 
@@ -90,8 +90,8 @@ async fn a_raise_whose_answer_was_lost_is_sent_again() {
         }
         _ => None,
     });
-    assert_eq!(seal.raise("k", to).await.unwrap(), to);
+    assert_eq!(seal.raise_token_floor("k", to).await.unwrap(), to);
     assert_eq!(store.requests().len(), 3);
     store.always(Fault::Fail);
-    assert!(matches!(seal.raise("k", to).await, Err(Error::Unavailable { .. })));
+    assert!(matches!(seal.raise_token_floor("k", to).await, Err(Error::Unavailable { .. })));
 }

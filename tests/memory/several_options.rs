@@ -66,7 +66,7 @@ async fn each_option_holds_for_each_lease() {
 async fn the_limits_of_a_hold_are_those_of_each_lease_of_a_complete_set_only() {
     let store = Faulty::new();
     let (seal, other) = (store.seal(), store.seal());
-    let all = || seal.acquire_all(["a", "b"]).ttl(secs(10)).at_least(secs(60)).hold_at_most(secs(90));
+    let all = || seal.acquire_all(["a", "b"]).ttl(secs(10)).min_hold(secs(60)).max_hold(secs(90));
     let held = other.acquire("b").await.unwrap();
     assert!(matches!(all().await, Err(Error::Held { .. })));
     other.acquire("a").await.unwrap().release().await.unwrap();
@@ -78,7 +78,7 @@ async fn the_limits_of_a_hold_are_those_of_each_lease_of_a_complete_set_only() {
     held.release().await.unwrap();
 
     let set = all().await.unwrap();
-    let remaining: Vec<_> = set.iter().map(Lease::remaining_at_most).collect();
+    let remaining: Vec<_> = set.iter().map(Lease::remaining_hold).collect();
     assert!(remaining.iter().all(|left| *left <= secs(90) && *left > secs(89)), "{remaining:?}");
     set.release().await.unwrap();
     for key in ["a", "b"] {

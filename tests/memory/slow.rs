@@ -2,7 +2,7 @@
 
 use std::{pin::Pin, time::Duration};
 
-use mongoseal::{FencingToken, Lease, LeaseId, Metadata, Mongoseal, Once, Tick};
+use mongoseal::{FencingToken, Lease, LeaseId, Metadata, Mongoseal, OnceOutcome, Tick};
 use tokio::time::Instant;
 
 use crate::{
@@ -54,7 +54,7 @@ impl Scene {
 
     async fn tick(&self) -> mongoseal::TickLease {
         match self.seal.once("tick", Tick::number(1)).begin().await.unwrap() {
-            Once::Ran(tick) => tick,
+            OnceOutcome::Started(tick) => tick,
             other => panic!("the tick is open: {other:?}"),
         }
     }
@@ -120,7 +120,7 @@ fn table() -> Vec<(&'static str, Duration, Row)> {
         }),
         row!("revoke", TIMEOUT, |scene| scene.seal.revoke("k").await),
         row!("revoke of a token", TIMEOUT, |scene| scene.seal.revoke("k").token(scene.lease.token()).await),
-        row!("raise", TIMEOUT, |scene| scene.seal.raise("k", scene.lease.token()).await),
+        row!("raise", TIMEOUT, |scene| scene.seal.raise_token_floor("k", scene.lease.token()).await),
         row!("once, begin", TIMEOUT, |scene| scene
             .seal
             .once("tick", Tick::number(1))
@@ -147,10 +147,10 @@ fn table() -> Vec<(&'static str, Duration, Row)> {
         row!("once, complete", TIMEOUT, |scene| let tick = scene.tick().await, tick.complete().await),
         row!("once, release", TIMEOUT, |scene| let tick = scene.tick().await, tick.release().await),
         row!(
-            "reset_once",
+            "rewind_tick",
             TIMEOUT,
             |scene| scene.tick().await.complete().await.unwrap(),
-            scene.seal.reset_once("tick", 0).await
+            scene.seal.rewind_tick("tick", 0).await
         ),
         // Four commands for the expired lease of the group: each may take the operation timeout.
         row!("purge", TIMEOUT * 4, |scene| scene.seal.purge().await),

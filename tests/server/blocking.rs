@@ -159,7 +159,7 @@ fn a_fenced_write_takes_a_blocking_lease() {
     seal.revoke("orders/1").run().unwrap();
     let second = Arc::new(seal.acquire("orders/1").run().unwrap());
     write(second).unwrap();
-    assert_eq!(first.wait_until_lost().map(drop).ok(), Some(()));
+    assert_eq!(first.cancelled().map(drop).ok(), Some(()));
     assert!(matches!(write(first), Err(Error::Lost { .. } | Error::Fenced { .. })));
     seal.shutdown();
 }

@@ -1,6 +1,6 @@
-//! Checks every clause of the store contract on MongoDB. `tests/conformance.rs` checks them on the memory store.
+//! Checks every requirement of the store contract on MongoDB. `tests/conformance.rs` checks them on the memory store.
 //!
-//! Beside the clauses runs `agreement.rs`, which takes as long as all of them. If Redis is not installed, its part is
+//! Beside the requirements runs `agreement.rs`, which takes as long as all of them. If Redis is not installed, its part is
 //! reported as ignored, with the reason.
 
 mod agreement;
@@ -43,9 +43,9 @@ fn main() -> ExitCode {
             Ok(Completion::Completed)
         }),
     ];
-    tests.extend(conformance::clauses().iter().map(|clause| {
-        Trial::test(format!("mongo::{}", clause.name()), move || {
-            run(|| async { clause.check(store().await).await });
+    tests.extend(conformance::requirements().iter().map(|requirement| {
+        Trial::test(format!("mongo::{}", requirement.name()), move || {
+            run(|| async { requirement.check(store().await).await });
             Ok(())
         })
     }));

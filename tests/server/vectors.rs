@@ -47,7 +47,7 @@ fn document(record: &Record) -> Document {
             terms.metadata.iter().map(|(name, text)| (name.to_owned(), Bson::from(text))).collect();
         let mut entry = doc! {
             "lease": Binary { subtype: BinarySubtype::Uuid, bytes: terms.lease.to_bytes().to_vec() },
-            "caller": terms.caller.to_string(),
+            "caller": terms.acquire_id.to_string(),
             "owner": terms.owner.as_str(),
             "limit": i32::try_from(terms.limit).unwrap(),
             "ttl": long(terms.ttl),
@@ -55,10 +55,8 @@ fn document(record: &Record) -> Document {
             "group": terms.group.as_ref().map_or("", |group| group.as_str()),
             "metadata": metadata,
         };
-        let limits = [("min_hold", terms.hold.at_least), ("max_hold", terms.hold.at_most)];
-        entry.extend(
-            limits.into_iter().filter(|(_, limit)| *limit > 0).map(|(name, limit)| (name.into(), long(limit).into())),
-        );
+        let limits = [("min_hold", terms.hold.min), ("max_hold", terms.hold.max)];
+        entry.extend(limits.into_iter().filter_map(|(name, limit)| Some((name.into(), long(limit?).into()))));
         entry
     };
     let with = |mut entry: Document, more: Document| {
@@ -90,7 +88,8 @@ fn document(record: &Record) -> Document {
         doc! { "by": &revocation.by, "reason": &revocation.reason, "at": date(revocation.at), "tokens": tokens }
     });
     let handed = record.handover.iter();
-    let handed = handed.map(|(caller, token)| format!("{caller}={};", token.map_or(0, mongoseal::FencingToken::get)));
+    let handed =
+        handed.map(|(acquire_id, token)| format!("{acquire_id}={};", token.map_or(0, mongoseal::FencingToken::get)));
     let completion = |Completion { tick, token, by, at }: &Completion| {
         doc! { "done": { "tick": long(*tick), "token": long(token.get()), "by": by, "at": date(*at) } }
     };
@@ -188,7 +187,7 @@ fn requests() -> [(&'static str, Request); 2] {
     let lease = LeaseId::from_bytes([9; 16]);
     let terms = LeaseSpec {
         lease,
-        caller: "0000000000000009/1".parse().unwrap(),
+        acquire_id: "0000000000000009/1".parse().unwrap(),
         owner: "host/9".parse().unwrap(),
         limit: 0,
         ttl: 60_000,
@@ -199,6 +198,6 @@ fn requests() -> [(&'static str, Request); 2] {
     };
     [
         ("acquire", Request::Acquire(Acquire { terms, wait: None })),
-        ("refresh", Request::Refresh(Refresh { lease, ttl: 60_000, grace: 0, metadata: None, caller: None })),
+        ("refresh", Request::Refresh(Refresh { lease, ttl: 60_000, grace: 0, metadata: None, acquire_id: None })),
     ]
 }

@@ -78,16 +78,17 @@ impl<'a> Notation<'a> {
 
     fn terms(&self, entry: &Value) -> LeaseSpec {
         let field = |name: &str| self.field(entry, &["terms"], name);
+        let limit = |name: &str| Some(long(field(name))).filter(|limit| *limit > 0);
         LeaseSpec {
             lease: lease(field("lease")),
-            caller: caller(entry),
+            acquire_id: acquire_id(entry),
             owner: field("owner").as_str().unwrap().parse().unwrap(),
             limit: u32::try_from(long(field("limit"))).unwrap(),
             ttl: long(field("ttl")),
             grace: long(field("grace")),
             group: field("group").as_str().map(|name| name.parse().unwrap()),
             metadata: metadata(field("metadata")),
-            hold: HoldLimits { at_least: long(field("min_hold")), at_most: long(field("max_hold")) },
+            hold: HoldLimits { min: limit("min_hold"), max: limit("max_hold") },
         }
     }
 
@@ -185,10 +186,10 @@ impl<'a> Notation<'a> {
                 ttl: long(field("ttl")),
                 grace: long(field("grace")),
                 metadata: of.get("metadata").map(metadata),
-                caller: of.get("caller").map(|_| caller(of)),
+                acquire_id: of.get("caller").map(|_| acquire_id(of)),
             }),
             "release" => Request::Release(Release { lease: lease(&of["lease"]), token: self.token(&of["token"]) }),
-            "leave" => Request::Leave(Leave { lease: lease(&of["lease"]), caller: caller(of) }),
+            "leave" => Request::Leave(Leave { lease: lease(&of["lease"]), acquire_id: acquire_id(of) }),
             "revoke" => {
                 Request::Revoke(Revoke { by: text("by"), reason: text("reason"), upto: self.token(&of["upto"]) })
             }
@@ -274,12 +275,12 @@ fn lease(value: &Value) -> LeaseId {
 }
 
 /// The caller of an entry. If it names none, the first acquire of the handle with the number of its lease.
-fn caller(entry: &Value) -> AcquireId {
-    let by_default = || caller_of(u8::try_from(long(&entry["lease"])).unwrap());
+fn acquire_id(entry: &Value) -> AcquireId {
+    let by_default = || acquire_id_of(u8::try_from(long(&entry["lease"])).unwrap());
     entry.get("caller").map_or_else(by_default, |text| text.as_str().unwrap().parse().unwrap())
 }
 
-pub(crate) fn caller_of(lease: u8) -> AcquireId {
+pub(crate) fn acquire_id_of(lease: u8) -> AcquireId {
     format!("{lease:016x}/1").parse().unwrap()
 }
 

@@ -6,7 +6,7 @@ use mongoseal::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::notation::{Notation, caller_of};
+use crate::notation::{Notation, acquire_id_of};
 
 impl Notation<'_> {
     /// A record without the fields that have their default.
@@ -32,7 +32,7 @@ impl Notation<'_> {
             entry.insert("expires_at".into(), self.write_time(waiter.expires_at));
             self.without_defaults(entry, &["terms", "waiter"])
         };
-        let handed = |(caller, token): &(AcquireId, Option<FencingToken>)| json!({ "caller": caller.to_string(), "token": token.map(|token| self.write_token(token)) });
+        let handed = |(acquire_id, token): &(AcquireId, Option<FencingToken>)| json!({ "caller": acquire_id.to_string(), "token": token.map(|token| self.write_token(token)) });
         let revocation = |revocation: &Revocation| {
             let tokens: Vec<Value> = revocation.tokens.iter().map(|token| self.write_token(*token)).collect();
             json!({ "by": revocation.by, "reason": revocation.reason, "at": self.write_time(revocation.at), "tokens": tokens })
@@ -67,8 +67,8 @@ impl Notation<'_> {
             terms.metadata.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
         let mut entry = Map::new();
         entry.insert("lease".into(), number.into());
-        if terms.caller != caller_of(number) {
-            entry.insert("caller".into(), terms.caller.to_string().into());
+        if terms.acquire_id != acquire_id_of(number) {
+            entry.insert("caller".into(), terms.acquire_id.to_string().into());
         }
         entry.insert("owner".into(), terms.owner.as_str().into());
         entry.insert("limit".into(), terms.limit.into());
@@ -76,8 +76,8 @@ impl Notation<'_> {
         entry.insert("grace".into(), terms.grace.into());
         entry.insert("group".into(), terms.group.as_ref().map(Group::as_str).into());
         entry.insert("metadata".into(), metadata.into());
-        entry.insert("min_hold".into(), terms.hold.at_least.into());
-        entry.insert("max_hold".into(), terms.hold.at_most.into());
+        entry.insert("min_hold".into(), terms.hold.min.unwrap_or_default().into());
+        entry.insert("max_hold".into(), terms.hold.max.unwrap_or_default().into());
         entry
     }
 }

@@ -11,7 +11,7 @@ use rustix::termios::tcgetwinsize;
 use tokio::time::sleep;
 
 use super::OuterLeases;
-use crate::{escape, output, print_message, table, time};
+use crate::{time, ui::escape, ui::message::print_message, ui::output, ui::table};
 
 /// The wait after which it is first reported, and the interval of the updates.
 const DELAY: Duration = Duration::from_millis(300);

@@ -94,16 +94,16 @@ pub(crate) struct HoldOptions {
     ///
     /// If the command ends sooner, the key stays unavailable for the rest of this time, counted from the grant.
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
-    pub(crate) at_least: Option<Duration>,
+    pub(crate) min_hold: Option<Duration>,
     /// Maximum hold: end the command after this
     ///
     /// No refresh extends the lease past this time, counted from the grant. SIGTERM comes --term-before before its end.
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
-    pub(crate) hold_at_most: Option<Duration>,
+    pub(crate) max_hold: Option<Duration>,
 }
 
 impl HoldOptions {
-    pub(crate) const NONE: Self = Self { at_least: None, hold_at_most: None };
+    pub(crate) const NONE: Self = Self { min_hold: None, max_hold: None };
 }
 
 #[derive(Args, Debug)]
@@ -125,7 +125,7 @@ pub(crate) struct Run {
     /// Keep the key until a release or a revocation
     ///
     /// If this program or its machine fails, the key is held until an operator revokes the lease.
-    #[arg(long, conflicts_with_all = ["ttl", "hold_at_most"])]
+    #[arg(long, conflicts_with_all = ["ttl", "max_hold"])]
     pub(crate) without_expiry: bool,
     /// Command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -157,7 +157,7 @@ pub(crate) struct Once {
     pub(crate) period: Option<Duration>,
     /// Also complete the tick of a failed command
     #[arg(long)]
-    pub(crate) even_if_failed: bool,
+    pub(crate) complete_on_error: bool,
     /// Status instead of 120 and 119
     ///
     /// These mean that the tick, or a later one, is already done.
@@ -222,7 +222,7 @@ pub(crate) struct WantedLease {
     ///
     /// No refresh extends the lease past this time, counted from the grant.
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
-    pub(crate) hold_at_most: Option<Duration>,
+    pub(crate) max_hold: Option<Duration>,
     #[command(flatten)]
     pub(crate) wait: WaitOptions,
 }

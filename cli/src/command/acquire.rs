@@ -11,9 +11,9 @@ use crate::{
     arguments::Acquire,
     connection::Connection,
     exit_status::{Failure, Status},
-    json::Until,
-    output,
-    signals::Signals,
+    job::signals::Signals,
+    ui::json::Until,
+    ui::output,
 };
 
 /// The lease, as JSON.

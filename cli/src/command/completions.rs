@@ -5,7 +5,7 @@ use clap_complete::{Shell, generate};
 use crate::{
     arguments::Arguments,
     exit_status::{Failure, Status},
-    output,
+    ui::output,
 };
 
 pub(crate) fn perform(shell: Shell) -> Result<Status, Failure> {

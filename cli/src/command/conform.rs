@@ -5,13 +5,13 @@
 //! |---|---|
 //! | `scratch.rs` | the scratch collection |
 //! | `probes.rs` | probes of single behaviours of the server |
-//! | `clauses.rs` | runs the conformance suite of the library |
+//! | `requirements.rs` | runs the conformance suite of the library |
 //! | `redis.rs` | the same on Redis, without probes |
 
-mod clauses;
 mod probes;
 #[cfg(feature = "redis")]
 mod redis;
+mod requirements;
 mod scratch;
 
 use std::{pin::pin, sync::Arc, time::Duration};
@@ -19,7 +19,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use mongoseal::{Deadline, conformance, store::Store};
 use tokio::sync::watch;
 
-use self::{clauses::Running, probes::Lab, scratch::Scratch};
+use self::{probes::Lab, requirements::Running, scratch::Scratch};
 use super::{
     driver::Deployment,
     finding::{Finding, Report, Verdict},
@@ -28,13 +28,13 @@ use crate::{
     arguments::Conform,
     connection::{Connection, Target},
     exit_status::{Failure, Status},
-    print_message,
-    signals::Signals,
+    job::signals::Signals,
+    ui::message::print_message,
 };
 
 /// The width of the column with the names of the checks.
 const COLUMN: usize = 19;
-/// How long the program waits for the requests of clauses that it has ended, before it drops the collection.
+/// How long the program waits for the requests of requirements that it has ended, before it drops the collection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the library may take to explain an error of the driver.
 const EXPLANATION_TIME: Duration = Duration::from_secs(2);
@@ -84,7 +84,7 @@ async fn check(
     let (stop, stopped) = watch::channel(false);
     let ended = until_signal(signals, &stop, run_checks(lab, &options, &mut report, stopped)).await;
     let dropped = signals.finish(async {
-        // A late request of a clause would create the collection again.
+        // A late request of a requirement would create the collection again.
         store.close(Deadline::after(store.clock(), CLOSE_TIMEOUT)).await;
         scratch.remove(deployment).await
     });
@@ -123,7 +123,7 @@ async fn until_signal(
     }
 }
 
-/// Runs the probes and the clauses until `stopped` is true.
+/// Runs the probes and the requirements until `stopped` is true.
 async fn run_checks(
     lab: Lab<'_>,
     options: &Conform,
@@ -146,8 +146,8 @@ async fn run_checks(
         }
     }
     match missing {
-        Some(probe) => skip_clauses(report, probe, options.verbose)?,
-        None => run_clauses(lab.store, report, options.verbose, &mut stopped).await?,
+        Some(probe) => skip_requirements(report, probe, options.verbose)?,
+        None => run_requirements(lab.store, report, options.verbose, &mut stopped).await?,
     }
     let Some(inserted) = inserted else { return report.add_timed(PROBE, &probes::deletion_not_checked()) };
     tokio::select! {
@@ -156,16 +156,16 @@ async fn run_checks(
     }
 }
 
-/// Runs the clauses of the conformance suite that the store declares, until `stopped` is true.
-async fn run_clauses(
+/// Runs the requirements of the conformance suite that the store declares, until `stopped` is true.
+async fn run_requirements(
     store: &Arc<dyn Store>,
     report: &mut Report,
     is_verbose: bool,
     stopped: &mut watch::Receiver<bool>,
 ) -> Result<(), Failure> {
-    let (clauses, left_out) = conformance::clauses_of(&**store);
-    let mut running = Running::start(&clauses, store);
-    let (mut names, mut held) = (clauses.iter().map(|clause| clause.name()), 0);
+    let (requirements, left_out) = conformance::requirements_of(&**store);
+    let mut running = Running::start(&requirements, store);
+    let (mut names, mut held) = (requirements.iter().map(|requirement| requirement.name()), 0);
     let ended = loop {
         let result = tokio::select! {
             biased;
@@ -178,7 +178,7 @@ async fn run_clauses(
             Ok(()) => Finding::pass(name, "holds"),
             Err(message) => Finding::fail(name, message, "report it, with the version of the server"),
         };
-        if let Err(failure) = add_clause(report, &finding, is_verbose || finding.verdict == Verdict::Fail) {
+        if let Err(failure) = add_requirement(report, &finding, is_verbose || finding.verdict == Verdict::Fail) {
             break Err(failure);
         }
     };
@@ -186,34 +186,34 @@ async fn run_clauses(
     if !ended? {
         return Ok(());
     }
-    for clause in &left_out {
+    for requirement in &left_out {
         let (found, advice) = ("not run, because this store does not declare it", "use MongoDB if you need it");
-        add_clause(report, &Finding::skip(clause.name(), found, advice), true)?;
+        add_requirement(report, &Finding::skip(requirement.name(), found, advice), true)?;
     }
-    let found = format!("{held} of {} clauses of the conformance suite hold", clauses.len());
-    let summary = if held == clauses.len() {
-        Finding::pass(CLAUSES, found)
+    let found = format!("{held} of {} requirements of the conformance suite hold", requirements.len());
+    let summary = if held == requirements.len() {
+        Finding::pass(REQUIREMENTS, found)
     } else {
-        Finding::fail(CLAUSES, found, "see the failed clauses above")
+        Finding::fail(REQUIREMENTS, found, "see the failed requirements above")
     };
     summarize(report, &summary)
 }
 
-/// Reports that no clause can run, because this probe has failed.
-fn skip_clauses(report: &mut Report, probe: &str, is_verbose: bool) -> Result<(), Failure> {
-    let clauses = conformance::clauses();
+/// Reports that no requirement can run, because this probe has failed.
+fn skip_requirements(report: &mut Report, probe: &str, is_verbose: bool) -> Result<(), Failure> {
+    let requirements = conformance::requirements();
     let found = format!("not run, because the probe {probe:?} failed");
-    for clause in clauses {
-        add_clause(report, &Finding::skip(clause.name(), found.as_str(), NO_CLAUSE), is_verbose)?;
+    for requirement in requirements {
+        add_requirement(report, &Finding::skip(requirement.name(), found.as_str(), NO_REQUIREMENT), is_verbose)?;
     }
-    let summary = format!("{} clauses of the conformance suite were {found}", clauses.len());
-    summarize(report, &Finding::skip(CLAUSES, summary, NO_CLAUSE))
+    let summary = format!("{} requirements of the conformance suite were {found}", requirements.len());
+    summarize(report, &Finding::skip(REQUIREMENTS, summary, NO_REQUIREMENT))
 }
 
-/// Reports a clause. As text, it is one sentence, and printed only if `is_shown`.
-fn add_clause(report: &mut Report, finding: &Finding, is_shown: bool) -> Result<(), Failure> {
+/// Reports a requirement. As text, it is one sentence, and printed only if `is_shown`.
+fn add_requirement(report: &mut Report, finding: &Finding, is_shown: bool) -> Result<(), Failure> {
     if report.json {
-        return report.add_timed("clause", finding);
+        return report.add_timed("requirement", finding);
     }
     if !is_shown {
         return Ok(());
@@ -223,14 +223,14 @@ fn add_clause(report: &mut Report, finding: &Finding, is_shown: bool) -> Result<
         Some(advice) => format!("{check}: {found}: {advice}"),
         None => (*check).to_owned(),
     };
-    report.add(&Finding { check: "clause", verdict: *verdict, found, advice: None })
+    report.add(&Finding { check: "requirement", verdict: *verdict, found, advice: None })
 }
 
-/// Reports a summary of the clauses, which JSON does not need.
+/// Reports a summary of the requirements, which JSON does not need.
 fn summarize(report: &mut Report, finding: &Finding) -> Result<(), Failure> {
     if report.json { Ok(()) } else { report.add(finding) }
 }
 
-const NO_CLAUSE: &str = "make the failed probes pass first";
-const CLAUSES: &str = "clauses";
+const NO_REQUIREMENT: &str = "make the failed probes pass first";
+const REQUIREMENTS: &str = "requirements";
 const PROBE: &str = "probe";

@@ -13,7 +13,8 @@ use mongoseal::{Clock, Error, FenceGate, FencingToken, Lease, Mongoseal};
 
 use crate::{
     exit_status::{Failure, Status},
-    output, time,
+    time,
+    ui::output,
 };
 
 const KEY: &str = "accounts/ada";

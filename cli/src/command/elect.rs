@@ -9,9 +9,10 @@ use crate::{
     arguments::{Elect, HoldOptions},
     connection::Connection,
     exit_status::{Failure, Status},
-    guard::protocol::Times,
-    job, print_message,
-    signals::Signals,
+    job,
+    job::guard::protocol::Times,
+    job::signals::Signals,
+    ui::message::print_message,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Elect) -> Result<Status, Failure> {
@@ -36,7 +37,7 @@ async fn campaign(seal: &Mongoseal, options: &Elect) -> mongoseal::Result<Leader
             campaign
         } else {
             // The guard ends the command before the lease ends, so the leader needs no extra time to stop.
-            campaign.stop_within(Duration::ZERO)
+            campaign.stop_margin(Duration::ZERO)
         }
         .into_future()
     };

@@ -9,9 +9,10 @@ use super::driver::{Answer, Bson, Deployment, Document, Refusal, doc, first_batc
 use crate::{
     arguments::Fences,
     connection::Connection,
-    escape,
     exit_status::{Failure, Status},
-    output, time,
+    time,
+    ui::escape,
+    ui::output,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Fences) -> Result<Status, Failure> {

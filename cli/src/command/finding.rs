@@ -6,9 +6,9 @@ use mongoseal::Clock;
 use serde::Serialize;
 
 use crate::{
-    escape,
     exit_status::{Failure, Status},
-    output,
+    ui::escape,
+    ui::output,
 };
 
 /// Prints each finding at once, and keeps the worst verdict.

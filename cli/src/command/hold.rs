@@ -21,9 +21,10 @@ use crate::{
     arguments::{Hold, WantedLease},
     connection::Connection,
     exit_status::{Failure, Status},
-    json::Until,
-    output, print_message,
-    signals::Signals,
+    job::signals::Signals,
+    ui::json::Until,
+    ui::message::print_message,
+    ui::output,
 };
 
 /// The wait after which the position is read first, and the interval at which it is read again.
@@ -91,11 +92,11 @@ async fn hold(
 }
 
 async fn acquire(seal: &Mongoseal, options: &Hold) -> mongoseal::Result<Lease> {
-    let WantedLease { ttl, shared, hold_at_most, wait, .. } = &options.lease;
+    let WantedLease { ttl, shared, max_hold, wait, .. } = &options.lease;
     let attempt = |wait| {
         let mut acquire = seal.acquire(options.key.as_str()).ttl(*ttl).wait(wait);
-        if let Some(time) = hold_at_most {
-            acquire = acquire.hold_at_most(*time);
+        if let Some(time) = max_hold {
+            acquire = acquire.max_hold(*time);
         }
         match shared {
             Some(holders) => acquire.shared_up_to(*holders),

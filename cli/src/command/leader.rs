@@ -9,11 +9,12 @@ use tokio::time::timeout;
 use crate::{
     arguments::Leader,
     connection::Connection,
-    escape,
     exit_status::{Failure, Status},
-    output, print_message,
-    signals::Signals,
+    job::signals::Signals,
     time,
+    ui::escape,
+    ui::message::print_message,
+    ui::output,
 };
 
 /// The interval of the check whether the reader has closed the pipe.

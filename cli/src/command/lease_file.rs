@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::error::Category;
 
 use self::location::Location;
-use crate::{arguments::LeasePlace, connection::Connection, exit_status::Failure, print_message};
+use crate::{arguments::LeasePlace, connection::Connection, exit_status::Failure, ui::message::print_message};
 
 /// The version of the form that this program writes and reads.
 const VERSION: u64 = 1;

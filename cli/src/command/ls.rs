@@ -8,8 +8,8 @@ use crate::{
     arguments::{Ls, LsOutput, SortColumn},
     connection::Connection,
     exit_status::{Failure, Status},
-    json::{LeaseTable, LeaseView},
-    output,
+    ui::json::{LeaseTable, LeaseView},
+    ui::output,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Ls) -> Result<Status, Failure> {

@@ -12,7 +12,7 @@ use crate::{
     arguments::Arguments,
     examples,
     exit_status::{Failure, Status},
-    output,
+    ui::output,
 };
 
 pub(crate) fn perform() -> Result<Status, Failure> {

@@ -13,12 +13,13 @@ use crate::{
     arguments::Once,
     connection::Connection,
     exit_status::{Failure, Status},
-    guard::protocol::Times,
     job,
+    job::guard::protocol::Times,
+    job::signals::Signals,
     leases::Leases,
-    output, print_message,
-    signals::Signals,
     tick, time,
+    ui::message::print_message,
+    ui::output,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Once) -> Result<Status, Failure> {
@@ -36,7 +37,7 @@ pub(crate) async fn perform(connection: &Connection, options: Once) -> Result<St
     let begun = acquire::unless_signalled(&seal, &mut signals, Box::pin(begin(&seal, &options))).await;
     let (number, begun) = begun.map_err(|failure| options.wait.status_of(failure))?;
     let lease = match begun {
-        mongoseal::Once::Ran(lease) => lease,
+        mongoseal::OnceOutcome::Started(lease) => lease,
         ended => {
             signals.finish(seal.shutdown()).await.unwrap_or_default();
             return Err(not_run(&options, number, &ended));
@@ -46,7 +47,7 @@ pub(crate) async fn perform(connection: &Connection, options: Once) -> Result<St
     let verdict = job::perform(&leases, times, &options.command, &mut signals).await;
     let remaining = leases.remaining();
     match verdict {
-        Ok(status) if status == Status::DONE || options.even_if_failed => {
+        Ok(status) if status == Status::DONE || options.complete_on_error => {
             complete(&seal, &mut signals, lease, status).await
         }
         verdict => job::finish(&seal, &mut signals, remaining, lease.release(), verdict).await,
@@ -54,7 +55,7 @@ pub(crate) async fn perform(connection: &Connection, options: Once) -> Result<St
 }
 
 /// Acquires the key for the tick. Returns the number of the tick, too.
-async fn begin(seal: &Mongoseal, options: &Once) -> mongoseal::Result<(u64, mongoseal::Once<TickLease>)> {
+async fn begin(seal: &Mongoseal, options: &Once) -> mongoseal::Result<(u64, mongoseal::OnceOutcome<TickLease>)> {
     let wait = Wait::new(seal, std::slice::from_ref(&options.key), &options.wait);
     // All attempts are for one tick.
     let chosen = Cell::new(None);
@@ -70,7 +71,7 @@ async fn begin(seal: &Mongoseal, options: &Once) -> mongoseal::Result<(u64, mong
         }
     };
     let (number, begun) = wait.acquire(attempt).await?;
-    if let mongoseal::Once::Ran(lease) = &begun {
+    if let mongoseal::OnceOutcome::Started(lease) = &begun {
         wait.report_grant(&lease.into());
         if options.wait.verbose {
             print_message(&format!("running tick {} of {:?}", tick::text(number), options.key));
@@ -94,11 +95,11 @@ fn run_once(seal: &Mongoseal, options: &Once, number: u64) -> RunOnce {
         None => wanted_tick(options),
     };
     let mut once = seal.once(options.key.as_str(), tick).ttl(options.lease.ttl);
-    if let Some(time) = options.hold.at_least {
-        once = once.at_least(time);
+    if let Some(time) = options.hold.min_hold {
+        once = once.min_hold(time);
     }
-    if let Some(time) = options.hold.hold_at_most {
-        once = once.hold_at_most(time);
+    if let Some(time) = options.hold.max_hold {
+        once = once.max_hold(time);
     }
     for (name, text) in &options.metadata {
         once = once.metadata(name, text);
@@ -107,20 +108,20 @@ fn run_once(seal: &Mongoseal, options: &Once, number: u64) -> RunOnce {
 }
 
 /// Returns why the command did not run.
-fn not_run(options: &Once, number: u64, ended: &mongoseal::Once<TickLease>) -> Failure {
+fn not_run(options: &Once, number: u64, ended: &mongoseal::OnceOutcome<TickLease>) -> Failure {
     let of_key = format!("tick {} of {:?}", tick::text(number), options.key);
     let (status, message) = match ended {
-        mongoseal::Once::AlreadyDone { by, at } => {
+        mongoseal::OnceOutcome::AlreadyDone { by, at } => {
             (Status::ALREADY_DONE, format!("{of_key} is already done, by {by:?} at {}", time::of_store(*at)))
         }
-        mongoseal::Once::Superseded { tick: last, by, at } => {
+        mongoseal::OnceOutcome::Superseded { tick: last, by, at } => {
             let (last, at) = (tick::text(*last), time::of_store(*at));
             let message = format!(
                 "{of_key} is superseded: tick {last} is done, by {by:?} at {at}: pass --reset to run earlier ticks"
             );
             (Status::SUPERSEDED, message)
         }
-        mongoseal::Once::Busy { owner } => {
+        mongoseal::OnceOutcome::Busy { owner } => {
             let message = format!("{of_key} is not run, because {owner:?} keeps the key: retry later");
             return options.wait.status_of(Failure::new(Status::HELD, message));
         }
@@ -169,7 +170,7 @@ async fn reset(seal: &Mongoseal, options: &Once) -> Result<Status, Failure> {
     let was = seal.inspect(key).await?.and_then(|record| record.done).ok_or_else(none)?;
     let first = options.tick.map_or(was.tick, tick::NamedTick::number);
     let by = options.by.clone().unwrap_or_else(user_and_host);
-    let is = seal.reset_once(key, first.saturating_sub(1)).by(by.as_str()).await?.ok_or_else(none)?;
+    let is = seal.rewind_tick(key, first.saturating_sub(1)).by(by.as_str()).await?.ok_or_else(none)?;
     output::line(&format!(
         "the last completed tick of {key:?} was {}, and is {}",
         tick::text(was.tick),

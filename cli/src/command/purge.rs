@@ -6,9 +6,10 @@ use serde::Serialize;
 use crate::{
     arguments::Purge,
     connection::Connection,
-    escape,
     exit_status::{Failure, Status},
-    output, time,
+    time,
+    ui::escape,
+    ui::output,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Purge) -> Result<Status, Failure> {

@@ -6,9 +6,9 @@ use serde::Serialize;
 use crate::{
     arguments::Raise,
     connection::Connection,
-    escape,
     exit_status::{Failure, Status},
-    output,
+    ui::escape,
+    ui::output,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Raise) -> Result<Status, Failure> {
@@ -28,7 +28,7 @@ struct RaisedView<'a> {
 /// Raises one key after the other, and stops at the first error. Raising a key again is harmless.
 async fn raise(seal: &Mongoseal, to: FencingToken, options: &Raise) -> Result<Status, Failure> {
     for key in &options.keys {
-        let version = seal.raise(key.as_str(), to).await.map_err(|error| {
+        let version = seal.raise_token_floor(key.as_str(), to).await.map_err(|error| {
             let failure = Failure::from(error);
             Failure::new(failure.status(), format!("{key:?} was not raised: {}", failure.message()))
         })?;

@@ -7,8 +7,8 @@ use crate::{
     arguments::Refresh,
     connection::Connection,
     exit_status::{Failure, Status},
-    json::Until,
-    output,
+    ui::json::Until,
+    ui::output,
 };
 
 /// The refreshed lease, as JSON.

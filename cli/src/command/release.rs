@@ -8,7 +8,7 @@ use crate::{
     arguments::Release,
     connection::Connection,
     exit_status::{Failure, Status},
-    output,
+    ui::output,
 };
 
 /// The released lease, as JSON.
@@ -42,7 +42,7 @@ pub(crate) async fn perform(connection: &Connection, options: Release) -> std::r
     if options.json {
         output::json(&View { key: key.as_str(), token: token.get(), released: true })?;
     } else {
-        output::line(&crate::escape::visible(&format!("released {key:?} with token {token}")))?;
+        output::line(&crate::ui::escape::visible(&format!("released {key:?} with token {token}")))?;
     }
     Ok(Status::DONE)
 }

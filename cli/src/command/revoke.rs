@@ -12,9 +12,10 @@ use serde::Serialize;
 use crate::{
     arguments::Revoke,
     connection::Connection,
-    escape,
     exit_status::{Failure, Status},
-    output, time,
+    time,
+    ui::escape,
+    ui::output,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Revoke) -> Result<Status, Failure> {

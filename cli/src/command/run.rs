@@ -7,10 +7,10 @@ use crate::{
     arguments::Run,
     connection::Connection,
     exit_status::{Failure, Status},
-    guard::protocol::Times,
     job,
+    job::guard::protocol::Times,
+    job::signals::Signals,
     leases::{Leases, is_end_of_time},
-    signals::Signals,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Run) -> Result<Status, Failure> {
@@ -56,11 +56,11 @@ macro_rules! with_options {
     ($acquire:expr, $options:expr) => {{
         let options: &Run = $options;
         let mut acquire = with_terms!($acquire, &options.terms);
-        if let Some(time) = options.hold.at_least {
-            acquire = acquire.at_least(time);
+        if let Some(time) = options.hold.min_hold {
+            acquire = acquire.min_hold(time);
         }
-        if let Some(time) = options.hold.hold_at_most {
-            acquire = acquire.hold_at_most(time);
+        if let Some(time) = options.hold.max_hold {
+            acquire = acquire.max_hold(time);
         }
         if options.without_expiry { acquire.without_expiry() } else { acquire.ttl(options.lease.ttl) }
     }};

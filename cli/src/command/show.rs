@@ -8,12 +8,12 @@ use serde::Serialize;
 use crate::{
     arguments::Show,
     connection::Connection,
-    escape,
     exit_status::{Failure, Status},
-    json::{self, HolderView},
-    output,
-    table::{Column, Table},
     tick, time,
+    ui::escape,
+    ui::json::{self, HolderView},
+    ui::output,
+    ui::table::{Column, Table},
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Show) -> Result<Status, Failure> {

@@ -6,7 +6,7 @@ use crate::{
     arguments::Verify,
     connection::Connection,
     exit_status::{Failure, Status},
-    print_message,
+    ui::message::print_message,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Verify) -> Result<Status, Failure> {

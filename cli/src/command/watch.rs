@@ -17,8 +17,8 @@ use crate::{
     arguments::Watch,
     connection::Connection,
     exit_status::{Failure, Status},
-    output,
-    signals::Signals,
+    job::signals::Signals,
+    ui::output,
 };
 
 /// The interval of the checks whether the server answers. The stream of events is silent if it does not.

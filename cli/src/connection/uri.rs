@@ -14,7 +14,7 @@ use std::{
 use nix::unistd::execve;
 
 use super::Connection;
-use crate::{exit_status::Failure, print_message, this_program, to_c_strings};
+use crate::{exit_status::Failure, process::this_program, process::to_c_strings, ui::message::print_message};
 
 /// The environment variable that [`hide_uri`] moves the connection string to. Commands that this program runs do not
 /// inherit it.

@@ -181,7 +181,7 @@ async fn a_command_is_ended_before_its_maximum_hold_ends_although_its_lease_is_r
     let sandbox = Sandbox::new("maximum_hold").await;
     for program in [&["run", KEY][..], &["once", KEY, "--tick", "1"], &["run", KEY, "another"]] {
         let mut command = sandbox.mongoseal(program);
-        command.args(["--ttl", "2s", "--hold-at-most", "5s", "--", "sleep", "100"]);
+        command.args(["--ttl", "2s", "--max-hold", "5s", "--", "sleep", "100"]);
         let began = Instant::now();
         let held = done(command).await;
         held.says(122, "the maximum hold of the lease on \"");
@@ -190,14 +190,14 @@ async fn a_command_is_ended_before_its_maximum_hold_ends_although_its_lease_is_r
         sandbox.is_free().await;
         assert_eq!(last_done(&sandbox).await, None);
     }
-    let late = sandbox.mongoseal(&["run", KEY, "--hold-at-most", "5s", "--term-before", "3s", "--", "true"]);
-    done(late).await.says(125, "--term-before 3s is more than half of --hold-at-most 5s");
+    let late = sandbox.mongoseal(&["run", KEY, "--max-hold", "5s", "--term-before", "3s", "--", "true"]);
+    done(late).await.says(125, "--term-before 3s is more than half of --max-hold 5s");
 }
 
 #[tokio::test]
 async fn a_co_process_is_told_when_its_maximum_hold_is_over() {
     let sandbox = Sandbox::new("maximum_hold_of_hold").await;
-    let arguments = ["hold", KEY, "--ttl", "4s", "--hold-at-most", "1s", "--no-stdin", "--json"];
+    let arguments = ["hold", KEY, "--ttl", "4s", "--max-hold", "1s", "--no-stdin", "--json"];
     let held = done(sandbox.mongoseal(&arguments)).await;
     assert_eq!(held.code, Some(122), "{}", held.stderr);
     let last = held.stdout.lines().last().unwrap_or_default();
@@ -214,7 +214,7 @@ async fn a_key_that_is_released_before_its_minimum_hold_is_over_stays_unavailabl
         command.args(arguments).args(["--", "true"]);
         done(command)
     };
-    run(&["--at-least", "10m"]).await.is_quiet(0);
+    run(&["--min-hold", "10m"]).await.is_quiet(0);
     run(&[]).await.says(121, &format!("\"{KEY}\" is kept by"));
     done(once(&sandbox, &["--tick", "1", "-n"], RUN)).await.says(121, "keeps the key");
     let listed = done(sandbox.mongoseal(&["ls"])).await;
@@ -223,14 +223,14 @@ async fn a_key_that_is_released_before_its_minimum_hold_is_over_stays_unavailabl
     assert!(shown.stdout.contains("ago; the minimum hold keeps the key unavailable for 9m"), "{}", shown.stdout);
     let json = done(sandbox.mongoseal(&["ls", "--json"])).await;
     assert!(json.stdout.contains("\"released_at\":\"20") && json.stdout.contains("\"held_until\":\"20"));
-    let both_limits = sandbox.seal.acquire("b").at_least(secs(600)).hold_at_most(secs(900)).await.unwrap();
+    let both_limits = sandbox.seal.acquire("b").min_hold(secs(600)).max_hold(secs(900)).await.unwrap();
     let shown = done(sandbox.mongoseal(&["show", "b"])).await;
     for limit in [": minimum hold until 20", "(9m", ": maximum hold, with the grace, until 20", "(15m left)"] {
         assert!(shown.stdout.contains(limit), "{limit} is in {}", shown.stdout);
     }
     both_limits.release().await.unwrap();
     // Of several keys, none is kept if another is not granted.
-    let both = sandbox.mongoseal(&["run", "a", KEY, "-n", "--at-least", "10m", "--", "true"]);
+    let both = sandbox.mongoseal(&["run", "a", KEY, "-n", "--min-hold", "10m", "--", "true"]);
     done(both).await.says(121, "is kept by");
     sandbox.seal.acquire("a").await.unwrap().release().await.unwrap();
 }

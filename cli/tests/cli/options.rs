@@ -25,7 +25,7 @@ async fn the_options_of_flock_are_understood() {
 #[tokio::test]
 async fn a_time_without_a_unit_is_in_seconds() {
     let sandbox = Sandbox::new("seconds").await;
-    done(sandbox.mongoseal(&["run", KEY, "--ttl", "30", "--at-least", "0.02", "--", "true"])).await.is_quiet(0);
+    done(sandbox.mongoseal(&["run", KEY, "--ttl", "30", "--min-hold", "0.02", "--", "true"])).await.is_quiet(0);
 }
 
 #[tokio::test]
@@ -34,14 +34,14 @@ async fn a_time_that_cannot_be_is_blamed_on_the_option_that_the_caller_has_passe
     for (options, part) in [
         (&["--ttl", "0"][..], "--ttl 0s leaves no time to end the command before its lease ends: pass at least 300ms"),
         (&["--ttl", "100ms"], "--ttl 100ms leaves no time"),
-        (&["--hold-at-most", "100ms"], "--hold-at-most 100ms leaves no time"),
+        (&["--max-hold", "100ms"], "--max-hold 100ms leaves no time"),
         (
             &["--term-before", "20ms"],
             "--term-before 20ms leaves no time to end the command before its lease ends: pass at least 50ms",
         ),
         (&["--kill-before", "1ms"], "--kill-before 1ms is not between 10ms and --term-before 5s"),
-        (&["--at-least", "40s", "--hold-at-most", "20s"], "let --at-least be shorter"),
-        (&["--at-least", "1000d"], "--at-least cannot be 1000d"),
+        (&["--min-hold", "40s", "--max-hold", "20s"], "let --min-hold be shorter"),
+        (&["--min-hold", "1000d"], "--min-hold cannot be 1000d"),
         (&["--ttl", "25h"], "exceed the retention of idle records (--retention), 1d"),
         (&["--timeout", "0"], "--timeout must be from 10ms"),
     ] {

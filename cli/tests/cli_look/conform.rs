@@ -45,7 +45,7 @@ impl Console {
 }
 
 #[tokio::test]
-async fn all_probes_and_clauses_hold_on_a_replica_set_and_the_scratch_collection_is_gone() {
+async fn all_probes_and_requirements_hold_on_a_replica_set_and_the_scratch_collection_is_gone() {
     let console = Console::new("conform").await;
     let began = std::time::Instant::now();
     let said = console.run(&["conform", "--json", "--slow", "--collection", "leases"]).await;
@@ -53,8 +53,8 @@ async fn all_probes_and_clauses_hold_on_a_replica_set_and_the_scratch_collection
     println!("conform took {elapsed:?}");
     assert_eq!((said.status, said.err.as_str()), (0, ""), "{}", said.out);
     assert!(said.json().iter().all(|line| line["verdict"] == "pass"), "{}", said.out);
-    let clauses: Vec<&str> = conformance::clauses().iter().map(conformance::Clause::name).collect();
-    assert_eq!(names(&said, "clause", "pass"), clauses, "each clause once, in the order of the suite");
+    let requirements: Vec<&str> = conformance::requirements().iter().map(conformance::Requirement::name).collect();
+    assert_eq!(names(&said, "requirement", "pass"), requirements, "each requirement once, in the order of the suite");
     let probes = names(&said, "probe", "pass");
     assert_eq!(probes.iter().collect::<BTreeSet<_>>().len(), probes.len(), "each probe once");
     for probe in ["server", "library", "clocks in an update", "resumed stream", "write conflict", "TTL deletion"] {
@@ -122,7 +122,7 @@ async fn a_signal_ends_the_checks_and_the_scratch_collection_is_gone() {
 }
 
 #[tokio::test]
-async fn a_standalone_server_fails_with_clear_lines_and_no_clause_is_run() {
+async fn a_standalone_server_fails_with_clear_lines_and_no_requirement_is_run() {
     let server = Standalone::start().await;
     let said = conform(&server.uri(), &["--json"]).await;
     assert_eq!((said.status, said.err.as_str()), (1, ""), "{}", said.out);
@@ -133,18 +133,18 @@ async fn a_standalone_server_fails_with_clear_lines_and_no_clause_is_run() {
         assert!(verdict == "fail" && words.contains("use a replica set of MongoDB 6.0 or later"), "{probe}: {words}");
     }
     assert_eq!(finding(&said, "update pipeline").0, "pass", "{}", said.out);
-    assert_eq!(names(&said, "clause", "skip").len(), conformance::clauses().len());
+    assert_eq!(names(&said, "requirement", "skip").len(), conformance::requirements().len());
     let (verdict, words) = finding(&said, "scratch");
     assert!(verdict == "pass" && words.contains("is dropped"), "{words}");
     let words = conform(&server.uri(), &[]).await;
-    assert!(words.status == 1 && words.out.contains("\nskip  clauses  "), "{}", words.out);
-    assert!(words.out.lines().count() < 25, "clauses that are not run are one line:\n{}", words.out);
+    assert!(words.status == 1 && words.out.contains("\nskip  requirements  "), "{}", words.out);
+    assert!(words.out.lines().count() < 25, "requirements that are not run are one line:\n{}", words.out);
 }
 
 #[tokio::test]
-async fn a_clause_and_a_probe_that_fail_are_reported_and_the_others_still_run() {
+async fn a_requirement_and_a_probe_that_fail_are_reported_and_the_others_still_run() {
     let set = ReplicaSet::builder().start().await;
-    // Only one clause deletes a record.
+    // Only one requirement deletes a record.
     let refuse = doc! {
         "configureFailPoint": "failCommand", "mode": "alwaysOn",
         "data": { "failCommands": ["delete", "createIndexes"], "errorCode": 8000, "appName": "mongoseal conform" },
@@ -152,20 +152,20 @@ async fn a_clause_and_a_probe_that_fail_are_reported_and_the_others_still_run() 
     let point = set.fail_point(0, refuse).await;
     let said = conform(&set.uri(), &["--json"]).await;
     assert_eq!((said.status, said.err.as_str()), (1, ""), "{}", said.out);
-    let clause = "a_record_is_not_deleted_before_its_retention";
-    assert_eq!(names(&said, "clause", "fail"), [clause]);
-    assert_eq!(names(&said, "clause", "pass").len(), conformance::clauses().len() - 1);
-    assert!(finding(&said, clause).1.contains("8000"), "{}", finding(&said, clause).1);
+    let requirement = "a_record_is_not_deleted_before_its_retention";
+    assert_eq!(names(&said, "requirement", "fail"), [requirement]);
+    assert_eq!(names(&said, "requirement", "pass").len(), conformance::requirements().len() - 1);
+    assert!(finding(&said, requirement).1.contains("8000"), "{}", finding(&said, requirement).1);
     assert_eq!(names(&said, "probe", "fail"), ["library", "TTL index"], "{}", said.out);
     assert!(finding(&said, "TTL index").1.contains("so idle records stay"), "{}", said.out);
 
     let words = conform(&set.uri(), &[]).await;
     assert_eq!((words.status, words.err.as_str()), (1, ""), "{}", words.out);
-    assert!(words.out.contains(&format!("fail  clause               {clause}: ")), "{}", words.out);
-    let (held, all) = (conformance::clauses().len() - 1, conformance::clauses().len());
-    assert!(words.out.contains(&format!("fail  clauses              {held} of {all} clauses")), "{}", words.out);
+    assert!(words.out.contains(&format!("fail  requirement          {requirement}: ")), "{}", words.out);
+    let (held, all) = (conformance::requirements().len() - 1, conformance::requirements().len());
+    assert!(words.out.contains(&format!("fail  requirements         {held} of {all} requirements")), "{}", words.out);
     let each = conform(&set.uri(), &["--verbose"]).await;
-    assert_eq!(each.out.lines().filter(|line| line.starts_with("pass  clause  ")).count(), held, "{}", each.out);
+    assert_eq!(each.out.lines().filter(|line| line.starts_with("pass  requirement  ")).count(), held, "{}", each.out);
     point.off().await;
 }
 

@@ -9,20 +9,20 @@ use crate::{
     send,
 };
 
-pub(crate) async fn the_declared_clauses_hold_and_their_keys_are_deleted() {
+pub(crate) async fn the_declared_requirements_hold_and_their_keys_are_deleted() {
     let server = Redis::start().await;
     let console = Console::on(server.url()).await;
     let ended = console.run(&["conform", "--json"]).await;
     assert_eq!((ended.status, ended.err.as_str()), (Some(0), ""), "{}", ended.out);
     let findings = ended.json();
     let count = |verdict: &str| {
-        findings.iter().filter(|finding| finding["kind"] == "clause" && finding["verdict"] == verdict).count()
+        findings.iter().filter(|finding| finding["kind"] == "requirement" && finding["verdict"] == verdict).count()
     };
-    let all = mongoseal::conformance::clauses().len();
+    let all = mongoseal::conformance::requirements().len();
     assert_eq!((count("pass"), count("skip"), count("fail")), (all, 0, 0), "{}", ended.out);
     assert_eq!(findings.last().unwrap()["kind"], "scratch");
     let words = console.run(&["conform", "--scratch", "left"]).await.done();
-    let count = format!("pass  clauses              {all} of {all} clauses of the conformance suite hold");
+    let count = format!("pass  requirements         {all} of {all} requirements of the conformance suite hold");
     assert!(words.contains(&count) && words.contains("the keys left:* are deleted"), "{words}");
     assert_eq!(send::<Vec<String>>(&server, "KEYS *").await, Vec::<String>::new());
 }
@@ -35,7 +35,7 @@ pub(crate) async fn a_prefix_with_keys_is_refused() {
     console.has("k", 1, 0).await;
 }
 
-pub(crate) async fn a_user_that_may_not_use_the_scratch_keys_is_refused_before_the_first_clause() {
+pub(crate) async fn a_user_that_may_not_use_the_scratch_keys_is_refused_before_the_first_requirement() {
     let server = Redis::start().await;
     let console = Console::on(user(&server, documented()).await).await;
     let refused = console.run(&["conform", "--scratch", "other"]).await;
@@ -48,7 +48,7 @@ pub(crate) async fn the_keys_are_deleted_after_a_signal() {
     let console = Console::on(server.url()).await;
     let running = console.spawn(&["conform", "--json"]);
     let has_keys = async || !send::<Vec<String>>(&server, "KEYS *").await.is_empty();
-    eventually(secs(20), "a clause has written a key", has_keys).await;
+    eventually(secs(20), "a requirement has written a key", has_keys).await;
     let process = Pid::from_raw(running.id().unwrap().try_into().unwrap());
     nix::sys::signal::kill(process, Signal::SIGTERM).unwrap();
     let ended = Ended::of(running).await;

@@ -207,9 +207,9 @@ fn main() -> ExitCode {
         doctor::each_missing_permission_is_named,
         doctor::a_server_that_is_not_there_and_a_wrong_password_are_one_failed_check,
         doctor::keys_that_are_no_records_are_named,
-        conform::the_declared_clauses_hold_and_their_keys_are_deleted,
+        conform::the_declared_requirements_hold_and_their_keys_are_deleted,
         conform::a_prefix_with_keys_is_refused,
-        conform::a_user_that_may_not_use_the_scratch_keys_is_refused_before_the_first_clause,
+        conform::a_user_that_may_not_use_the_scratch_keys_is_refused_before_the_first_requirement,
         conform::the_keys_are_deleted_after_a_signal,
     ])
 }

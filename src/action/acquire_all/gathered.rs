@@ -5,7 +5,7 @@
 
 use std::mem;
 
-use crate::{Lease, Result};
+use crate::{lease::Lease, types::error::Result};
 
 /// Leases that were granted for a set. Dropping them takes them back in the background.
 #[derive(Default)]

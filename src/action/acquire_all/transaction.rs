@@ -3,12 +3,13 @@
 use mongodb::ClientSession;
 
 use crate::{
-    Error, LeaseSet, Result,
+    action::acquire_all::LeaseSet,
     fence::{
         WorkError,
         mongo::{Alive, BoxFuture, transaction::LeaseProbe},
     },
     lease::transaction::run_with_leases,
+    types::error::{Error, Result},
 };
 
 impl LeaseSet {

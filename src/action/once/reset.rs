@@ -3,10 +3,16 @@
 use std::sync::Arc;
 
 use crate::{
-    Async, CompletedTick, Error, IntoName, Key, Mongoseal, Owner, Result,
-    engine::{confirm::stale_error, retry, shared::Shared},
-    record::{self, Completion, Outcome, Request},
+    engine::{confirm::stale_error, handle_inner::HandleInner, retry},
+    handle::{Async, Mongoseal},
+    record::{self, CompletedTick, Completion, Outcome, Request},
     store::{BoxFuture, Snapshot},
+    types::{
+        error::{Error, Result},
+        into_name::IntoName,
+        key::Key,
+        owner::Owner,
+    },
 };
 
 impl Mongoseal {
@@ -15,17 +21,17 @@ impl Mongoseal {
     ///
     /// A reset never raises the last completed tick. It neither ends nor begins a run, and leaves a tick that is completed
     /// while it is sent. 0 allows all ticks.
-    pub fn reset_once<K>(&self, key: K, to: u64) -> ResetOnce
+    pub fn rewind_tick<K>(&self, key: K, to: u64) -> RewindTick
     where
         K: IntoName<Key>,
     {
-        ResetOnce::new(self, key, to, Async)
+        RewindTick::new(self, key, to, Async)
     }
 }
 
 /// Lowers the last completed tick of a schedule. Awaiting it returns the last completed tick after that, if there is one.
 ///
-/// [`Mongoseal::reset_once`] makes it.
+/// [`Mongoseal::rewind_tick`] makes it.
 ///
 /// # Errors
 ///
@@ -40,29 +46,29 @@ impl Mongoseal {
 /// # Examples
 ///
 /// ```
-/// # use mongoseal::{Mongoseal, Once, Tick};
+/// # use mongoseal::{Mongoseal, OnceOutcome, Tick};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> mongoseal::Result<()> {
 /// # let seal = Mongoseal::in_memory();
 /// let run = async || seal.once("batches", Tick::number(7)).run(async |_| -> mongoseal::Result<()> { Ok(()) }).await;
 /// run().await?;
-/// let last = seal.reset_once("batches", 6).by("olga").await?;
+/// let last = seal.rewind_tick("batches", 6).by("olga").await?;
 /// assert_eq!(last.map(|last| last.tick), Some(6));
-/// assert_eq!(run().await?, Once::Ran(()));
+/// assert_eq!(run().await?, OnceOutcome::Ran(()));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
 #[must_use = "nothing is reset until this is awaited or run"]
-pub struct ResetOnce<M = Async> {
-    shared: Arc<Shared>,
+pub struct RewindTick<M = Async> {
+    shared: Arc<HandleInner>,
     key: Result<Key>,
     to: u64,
     by: Result<Owner>,
     pub(crate) mode: M,
 }
 
-impl<M> ResetOnce<M> {
+impl<M> RewindTick<M> {
     pub(crate) fn new(seal: &Mongoseal, key: impl IntoName<Key>, to: u64, mode: M) -> Self {
         let (shared, by) = (Arc::clone(&seal.shared), Ok(seal.owner().clone()));
         Self { shared, key: key.into_name(), to, by, mode }
@@ -115,7 +121,7 @@ impl<M> ResetOnce<M> {
     }
 }
 
-impl IntoFuture for ResetOnce {
+impl IntoFuture for RewindTick {
     type Output = Result<Option<CompletedTick>>;
     type IntoFuture = BoxFuture<Self::Output>;
 

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use crate::{
-    Error, Result,
     record::StoreTime,
-    types::{duration::format_duration, ttl},
+    types::{
+        duration::format_duration,
+        error::{Error, Result},
+        ttl,
+    },
 };
 
 /// How far the tick of a time may be ahead of the store's time, if its period is not set: the shortest period of cron.
@@ -42,7 +45,7 @@ impl Tick {
     /// The tick with this number, from 1 to [`Tick::MAX`].
     ///
     /// No clock bounds it: a number that is far too large keeps all smaller ticks from being run, until
-    /// [`Mongoseal::reset_once`](crate::Mongoseal::reset_once) lowers it.
+    /// [`Mongoseal::rewind_tick`](crate::Mongoseal::rewind_tick) lowers it.
     #[must_use]
     pub const fn number(number: u64) -> Self {
         Self(Kind::Number(number))

@@ -7,9 +7,13 @@ use std::{
 
 use super::watcher::{Watched, Watcher, retries};
 use crate::{
-    Error, FencingToken, Key, Result,
     record::{Filter, Holder, KeyFilter, ListedLease, Record, StoreClock, StoreTime},
     store::{Page, RecordState, Snapshot},
+    types::{
+        error::{Error, Result},
+        key::Key,
+        token::FencingToken,
+    },
 };
 
 /// How many leases one page of a list has.
@@ -23,7 +27,7 @@ impl<T: Watched> Watcher<T> {
         if self.ahead.is_none()
             && let Ok(now) = self.context.store.now(self.context.attempt_deadline()).await
         {
-            self.note_clock(now);
+            self.record_clock(now);
         }
         let keys = match self.filter.clone() {
             KeyFilter::Key(key) => vec![key],
@@ -77,7 +81,7 @@ impl<T: Watched> Watcher<T> {
         // The holders of each key that has entries, and when they expire.
         let mut listed: HashMap<Key, BTreeMap<FencingToken, Option<StoreTime>>> = HashMap::new();
         for ListedLease { key, holder, read_at, .. } in leases {
-            self.note_clock(read_at);
+            self.record_clock(read_at);
             let live = listed.entry(key).or_default();
             // An entry that only keeps the key unavailable is no holder.
             if holder.released_at.is_none() && !holder.is_expired() {

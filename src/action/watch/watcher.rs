@@ -24,11 +24,16 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    Clock, Deadline, Error, Key, Result,
     engine::{context::Context, retry::Backoff},
     record::{KeyFilter, Record, StoreClock, StoreTime, events, remaining},
     store::{FollowedState, RecordState, Snapshot},
-    types::token::HybridTime,
+    types::{
+        clock::Clock,
+        deadline::Deadline,
+        error::{Error, Result},
+        key::Key,
+        token::HybridTime,
+    },
 };
 
 /// How many states and how many batches of items wait for a slow reader.
@@ -205,7 +210,7 @@ impl<T: Watched> Watcher<T> {
         match state {
             FollowedState::Complete { at } => {
                 check.is_complete = true;
-                self.note_clock(at.now);
+                self.record_clock(at.now);
                 self.complete(at.now).await;
             }
             FollowedState::Record { key, state } => {
@@ -251,7 +256,7 @@ impl<T: Watched> Watcher<T> {
             return;
         }
         self.tick = at.tick;
-        self.note_clock(at.now);
+        self.record_clock(at.now);
         let before = self.records.get(&key);
         self.pending.extend(if self.has_begun {
             T::changes(&key, before, record.as_deref(), at.now)
@@ -337,7 +342,7 @@ impl<T: Watched> Watcher<T> {
     }
 
     /// Notes that the store's clock read this, now or before.
-    pub(super) fn note_clock(&mut self, now: StoreTime) {
+    pub(super) fn record_clock(&mut self, now: StoreTime) {
         self.ahead = self.ahead.max(Some(self.ahead_at(now)));
     }
 

@@ -7,9 +7,12 @@ use tracing::debug;
 
 use super::AcquireTask;
 use crate::{
-    Error, Key, Result,
     engine::{context::Context, held_lease::HeldLease, retry},
     record::{self, Request},
+    types::{
+        error::{Error, Result},
+        key::Key,
+    },
 };
 
 impl AcquireTask {
@@ -18,7 +21,7 @@ impl AcquireTask {
         let is_unfinished = self.is_in_doubt.load(Ordering::Relaxed) || self.is_queued.load(Ordering::Relaxed);
         drop(reply.send(Err(error)));
         if is_unfinished {
-            let leave = record::Leave { lease: self.terms.lease, caller: self.terms.caller };
+            let leave = record::Leave { lease: self.terms.lease, acquire_id: self.terms.acquire_id };
             take_back(&self.shared.context, &self.key, leave).await;
         }
     }

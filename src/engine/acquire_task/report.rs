@@ -13,15 +13,15 @@ use tracing::{Span, debug, field};
 
 use super::QueuePlace;
 use crate::{
-    Clock, Error, FencingToken, Key,
     engine::{
         context::Context,
-        lease_shared::LeaseShared,
+        lease_inner::LeaseInner,
         observer::{AcquireMode, AcquireOutcome, HandleEvent, Observers},
         retry_policy::OnHeld,
     },
     record::StoreTime,
     spans,
+    types::{clock::Clock, error::Error, key::Key, token::FencingToken},
 };
 
 /// What the observers of an acquire need. If the acquire ends without a report, as with its runtime, dropping this reports
@@ -79,7 +79,7 @@ impl AcquireReport {
     }
 
     /// Reports the grant, and ends the span.
-    pub(super) fn granted(&self, span: Span, lease: &LeaseShared) {
+    pub(super) fn granted(&self, span: Span, lease: &LeaseInner) {
         let (outcome, waited) = (AcquireOutcome::Granted(lease.token), self.waited());
         self.is_finished.store(true, Ordering::Relaxed);
         end_span(span, outcome, waited);

@@ -6,13 +6,18 @@ use tracing::Span;
 
 use super::{LeaseTask, Placed};
 use crate::{
-    Error, HybridTime, LossCause, Metadata, Result, Ttl,
     engine::{
         command_queue::{RefreshCommand, SingleAttempt},
         confirm::confirm_loss,
         refresh::{self, Confirmed},
     },
     spans,
+    types::{
+        error::{Error, LossCause, Result},
+        metadata::Metadata,
+        token::HybridTime,
+        ttl::Ttl,
+    },
 };
 
 /// A refresh that the holder requests: sent until one of its attempts is confirmed.
@@ -123,14 +128,14 @@ impl LeaseTask {
                 if self.lease.extend_deadline(until) {
                     let done = self.round.take_if(|current| Some(current.number) == round);
                     attempt.end(now, Ok(sent), self.round.is_none());
-                    self.note_confirmed(done, sent, tick);
+                    self.record_confirmed(done, sent, tick);
                 }
             }
             Err(error) => {
                 // If another attempt was confirmed meanwhile, this one only had too little time. An error of an earlier
                 // refresh for the holder changes nothing.
                 let is_risk = (round.is_none() || round == current) && self.lease.deadline() <= deadline;
-                refresh::record_error(&span, &error, || is_risk && self.lease.note_at_risk(&error));
+                refresh::record_error(&span, &error, || is_risk && self.lease.record_at_risk(&error));
                 if matches!(error, Error::Unavailable { .. }) {
                     attempt.end(now, Err(&error), false);
                     if let Some(round) = self.round.as_mut().filter(|current| Some(current.number) == round) {
@@ -149,7 +154,7 @@ impl LeaseTask {
     }
 
     /// Notes a confirmed refresh. `done`: the refresh for the holder that it ends.
-    fn note_confirmed(&mut self, done: Option<Box<RefreshRound>>, sent: Duration, tick: HybridTime) {
+    fn record_confirmed(&mut self, done: Option<Box<RefreshRound>>, sent: Duration, tick: HybridTime) {
         let command = done.map(|done| {
             let RefreshRound { ttl, metadata, command, .. } = *done;
             (self.ttl, self.metadata) = (ttl, metadata.map(Box::new));

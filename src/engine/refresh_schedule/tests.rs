@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Clock, engine::lease_shared::tests::held};
+use crate::{engine::lease_inner::tests::held, types::clock::Clock};
 
 const INTERVAL: Duration = Duration::from_secs(20);
 
@@ -48,7 +48,7 @@ async fn a_part_takes_the_earliest_deadlines_first_and_then_those_past_half_of_t
     assert!(!collect(&mut leases, secs(23)).wants_part, "all are sent");
     leases.attempts.end(number, true);
     for slot in slots {
-        leases.update(slot, |scheduled| scheduled.note_confirmed(secs(23)));
+        leases.update(slot, |scheduled| scheduled.record_confirmed(secs(23)));
     }
     assert_eq!(leases.take_part(secs(32), ttl(), false).len(), 0, "one is no part");
     assert_eq!(leases.waits.len(), 1);

@@ -8,11 +8,12 @@ use mongodb::{
 
 use super::{ENDS, Fenced, FilterOptions, Target, error, token_field::pinned_id};
 use crate::{
-    Error, Result, spans,
+    spans,
     store::mongo::{
         error::{self as store_error, needs},
         server_limit,
     },
+    types::error::{Error, Result},
 };
 
 /// The most changes of one command. The server takes 100,000, but replies only after the last one.

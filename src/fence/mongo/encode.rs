@@ -3,7 +3,7 @@
 use mongodb::bson::{Document, RawDocumentBuf};
 use serde::Serialize;
 
-use crate::{Error, Result, Source};
+use crate::types::error::{Error, Result, Source};
 
 /// Encodes a value as the driver encodes an inserted one. Types that have a form for people, such as UUIDs, are stored
 /// in the same form with and without a fence.

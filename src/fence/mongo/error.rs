@@ -5,12 +5,11 @@ use std::{error::Error as StdError, time::Duration};
 use mongodb::error::{Error as DriverError, ErrorKind, TRANSIENT_TRANSACTION_ERROR, WriteFailure};
 
 use crate::{
-    Error,
     store::mongo::{
         NO_SUCH_TRANSACTION,
         error::{self as store_error, Meaning, Refusal, as_driver_error, causes, meaning},
     },
-    types::duration::format_duration,
+    types::{duration::format_duration, error::Error},
 };
 
 /// Translates an error of a write to a caller's collection.

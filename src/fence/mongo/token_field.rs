@@ -5,7 +5,10 @@ use mongodb::{
     options::UpdateModifications,
 };
 
-use crate::{Error, FencingToken, Result};
+use crate::types::{
+    error::{Error, Result},
+    token::FencingToken,
+};
 
 /// A token, and the field of documents that has the token of the last writer.
 #[derive(Clone, Debug)]

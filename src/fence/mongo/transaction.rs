@@ -11,12 +11,18 @@ use tracing::debug;
 
 use super::{Alive, BoxFuture, error, work_error::WorkError};
 use crate::{
-    Deadline, Error, FencingToken, Key, LeaseId, Result,
     store::{
         MongoStore, Store,
         mongo::{NotCommitted, error as store_error},
     },
-    types::backoff::Backoff,
+    types::{
+        backoff::Backoff,
+        deadline::Deadline,
+        error::{Error, Result},
+        key::Key,
+        lease_id::LeaseId,
+        token::FencingToken,
+    },
 };
 
 /// A lease on which a transaction depends.

@@ -71,7 +71,7 @@ mod tests {
     use mongodb::error::Error as DriverError;
 
     use super::*;
-    use crate::Error;
+    use crate::types::error::Error;
 
     /// An error of a program, around another.
     #[derive(Debug, thiserror::Error)]

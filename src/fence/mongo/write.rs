@@ -12,7 +12,7 @@ use super::{
     BoxFuture, ENDS, Fenced, FilterOptions, Outcome,
     token_field::{TokenField, pinned_id},
 };
-use crate::{Result, spans, store::mongo::error::needs};
+use crate::{spans, store::mongo::error::needs, types::error::Result};
 
 /// A write of a fenced collection. Awaiting it sends it.
 ///

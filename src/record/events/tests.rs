@@ -4,11 +4,10 @@ use fastrand::Rng;
 
 use super::*;
 use crate::{
-    AcquireId, LeaseId, Metadata,
     record::{
         self, Acquire, HoldLimits, LeaseSpec, Leave, Raise, Refresh, Request, Revoke, StoreClock, Transfer, WaitSpec,
     },
-    types::token::HybridTime,
+    types::{acquire_id::AcquireId, lease_id::LeaseId, metadata::Metadata, token::HybridTime},
 };
 
 fn key() -> Key {
@@ -58,14 +57,14 @@ fn lease(number: u8) -> LeaseId {
     LeaseId::from_bytes([number; 16])
 }
 
-fn caller(number: u8) -> AcquireId {
+fn acquire_id(number: u8) -> AcquireId {
     format!("{number:016x}/{number}").parse().unwrap()
 }
 
 fn acquire(number: u8, limit: u32, ttl: u64, wait_ttl: Option<u64>) -> Request {
     let terms = LeaseSpec {
         lease: lease(number),
-        caller: caller(number),
+        acquire_id: acquire_id(number),
         owner: format!("owner {number}").parse().unwrap(),
         limit,
         ttl,
@@ -78,7 +77,7 @@ fn acquire(number: u8, limit: u32, ttl: u64, wait_ttl: Option<u64>) -> Request {
 }
 
 fn release(number: u8) -> Request {
-    Request::Leave(Leave { lease: lease(number), caller: caller(number) })
+    Request::Leave(Leave { lease: lease(number), acquire_id: acquire_id(number) })
 }
 
 fn revoke() -> Request {
@@ -111,7 +110,13 @@ fn a_hand_over_is_a_release_and_then_a_grant() {
     assert_eq!(bench.send(&acquire(2, 0, 1000, Some(1000))), [], "queueing is no event");
     bench.millis += 5;
     assert_eq!(
-        bench.send(&Request::Refresh(Refresh { lease: lease(1), ttl: 1000, grace: 0, metadata: None, caller: None })),
+        bench.send(&Request::Refresh(Refresh {
+            lease: lease(1),
+            ttl: 1000,
+            grace: 0,
+            metadata: None,
+            acquire_id: None
+        })),
         [],
         "a refresh is no event"
     );
@@ -225,9 +230,13 @@ fn request(rng: &mut Rng) -> Request {
             let wait_ttl = (rng.u8(..10) < 7).then(|| ttl(rng));
             acquire(number, limit, time, wait_ttl)
         }
-        8..10 => {
-            Request::Refresh(Refresh { lease: lease(number), ttl: ttl(rng), grace: 0, metadata: None, caller: None })
-        }
+        8..10 => Request::Refresh(Refresh {
+            lease: lease(number),
+            ttl: ttl(rng),
+            grace: 0,
+            metadata: None,
+            acquire_id: None,
+        }),
         10..14 => release(number),
         14..16 => {
             let to = lease(rng.u8(1..6));
@@ -250,7 +259,7 @@ fn the_holders_follow_from_all_events() {
             bench.millis += if rng.bool() { rng.i64(1..20) } else { 0 };
             let mut request = request(&mut rng);
             if let Request::Acquire(acquire) = &mut request {
-                acquire.terms.caller.number = number;
+                acquire.terms.acquire_id.number = number;
             }
             if let (Request::Transfer(transfer), Some(record)) = (&mut request, &bench.record) {
                 transfer.token = record.holder(transfer.lease).map_or(FencingToken::MAX, |holder| holder.version);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{HolderInfo, Metadata};
+use crate::{record::HolderInfo, types::metadata::Metadata};
 
 const SINCE: StoreTime = StoreTime::from_millis(1_000);
 const LEFT: Duration = Duration::from_millis(50);

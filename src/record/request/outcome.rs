@@ -1,8 +1,8 @@
 //! The outcomes of requests, and the part of a record from which they are read.
 
 use crate::{
-    FencingToken, LeaseId,
     record::{Completion, Holder, Request, StoreTime, Waiter},
+    types::{lease_id::LeaseId, token::FencingToken},
 };
 
 /// The outcome of a request.

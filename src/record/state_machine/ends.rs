@@ -2,8 +2,8 @@
 
 use super::State;
 use crate::{
-    LeaseId,
     record::{Complete, Completion, Holder, Reset},
+    types::lease_id::LeaseId,
 };
 
 impl State {

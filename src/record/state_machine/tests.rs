@@ -1,8 +1,7 @@
 use super::*;
 use crate::{
-    LeaseId, Metadata,
     record::{Acquire, Complete, HoldLimits, LeaseSpec, Leave, Release, Revoke},
-    types::token::HybridTime,
+    types::{lease_id::LeaseId, metadata::Metadata, token::HybridTime},
 };
 
 mod acquire_ids;
@@ -63,7 +62,7 @@ fn lease(number: u8) -> LeaseId {
     LeaseId::from_bytes([number; 16])
 }
 
-fn caller(number: u8) -> AcquireId {
+fn acquire_id(number: u8) -> AcquireId {
     format!("{number:016x}/{number}").parse().unwrap()
 }
 
@@ -78,7 +77,7 @@ fn wait(number: u8, limit: u32) -> Request {
 fn acquire(number: u8, limit: u32, wait: Option<WaitSpec>) -> Request {
     let terms = LeaseSpec {
         lease: lease(number),
-        caller: caller(number),
+        acquire_id: acquire_id(number),
         owner: "test".parse().unwrap(),
         limit,
         ttl: 1000,
@@ -91,11 +90,11 @@ fn acquire(number: u8, limit: u32, wait: Option<WaitSpec>) -> Request {
 }
 
 fn refresh(number: u8) -> Request {
-    Request::Refresh(Refresh { lease: lease(number), ttl: 1000, grace: 0, metadata: None, caller: None })
+    Request::Refresh(Refresh { lease: lease(number), ttl: 1000, grace: 0, metadata: None, acquire_id: None })
 }
 
 fn release(number: u8) -> Request {
-    Request::Leave(Leave { lease: lease(number), caller: caller(number) })
+    Request::Leave(Leave { lease: lease(number), acquire_id: acquire_id(number) })
 }
 
 fn revoke() -> Request {
@@ -165,7 +164,7 @@ fn a_refresh_never_pulls_the_end_in() {
     let mut bench = Bench::new();
     bench.send(once(1, 0));
     let end = bench.record().holders[0].expires_at;
-    bench.send(Request::Refresh(Refresh { lease: lease(1), ttl: 10, grace: 0, metadata: None, caller: None }));
+    bench.send(Request::Refresh(Refresh { lease: lease(1), ttl: 10, grace: 0, metadata: None, acquire_id: None }));
     assert_eq!(bench.record().holders[0].expires_at, end);
 }
 
@@ -325,8 +324,8 @@ fn several_are_granted_at_once_with_tokens_that_grow() {
     bench.send(wait(5, 0));
     bench.send(release(1));
     assert_eq!((bench.holders(), bench.queue()), (vec![2, 3, 4], vec![5]));
-    let notified: Vec<_> = bench.record().handover.iter().map(|(caller, _)| *caller).collect();
-    assert_eq!(notified, [2, 3, 4].map(caller), "each is notified");
+    let notified: Vec<_> = bench.record().handover.iter().map(|(acquire_id, _)| *acquire_id).collect();
+    assert_eq!(notified, [2, 3, 4].map(acquire_id), "each is notified");
     let tokens: Vec<_> = bench.record().holders.iter().map(|holder| holder.version).collect();
     assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]));
     assert_eq!(tokens[2], bench.record().version);

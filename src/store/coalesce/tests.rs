@@ -1,7 +1,7 @@
 //! Tests of queues and turns, with a sender that answers when the test says so.
 
 use super::*;
-use crate::{Clock, record::Outcome};
+use crate::{record::Outcome, types::clock::Clock};
 
 /// A request: a number, and what it is.
 type Request = (u8, What);

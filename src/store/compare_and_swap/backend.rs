@@ -5,8 +5,14 @@ use std::{fmt, time::Duration};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{
-    Clock, Deadline, Error, HandleId, Key, Result,
     store::{BoxFuture, Capabilities, StoreOptions},
+    types::{
+        acquire_id::HandleId,
+        clock::Clock,
+        deadline::Deadline,
+        error::{Error, Result},
+        key::Key,
+    },
 };
 
 /// A place that keeps bytes under keys. [`CompareAndSwap`](super::CompareAndSwap) makes a store of it.

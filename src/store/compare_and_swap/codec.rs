@@ -5,7 +5,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AcquireId, Error, FencingToken, Key, Result, StoreTime, record::Record, store::Notification};
+use crate::{
+    record::{Record, StoreTime},
+    store::Notification,
+    types::{
+        acquire_id::AcquireId,
+        error::{Error, Result},
+        key::Key,
+        token::FencingToken,
+    },
+};
 
 /// The version of the format.
 const FORMAT: u32 = 1;
@@ -29,10 +38,11 @@ struct ThisFormat {
     record: Option<Record>,
 }
 
-/// A message: the caller, its token, and when it was granted. Without a token the key was taken from it.
+/// A message: the acquire, its token, and when it was granted. Without a token the key was taken from it.
 #[derive(Serialize, Deserialize)]
 struct Message {
-    caller: AcquireId,
+    #[serde(rename = "caller")]
+    acquire_id: AcquireId,
     token: Option<FencingToken>,
     at: StoreTime,
 }
@@ -61,14 +71,14 @@ pub(super) fn decode(key: &Key, bytes: &[u8]) -> Result<Option<Record>> {
 
 /// The messages for the hand-overs of a record, and no message for other handles.
 pub(super) fn messages(record: &Record) -> impl Iterator<Item = (AcquireId, Vec<u8>)> {
-    record.handover.iter().filter_map(|(caller, token)| {
-        let message = Message { caller: *caller, token: *token, at: record.last_seen };
-        Some((*caller, serde_json::to_vec(&message).ok()?))
+    record.handover.iter().filter_map(|(acquire_id, token)| {
+        let message = Message { acquire_id: *acquire_id, token: *token, at: record.last_seen };
+        Some((*acquire_id, serde_json::to_vec(&message).ok()?))
     })
 }
 
 /// The notification in a message.
 pub(super) fn notification(message: &[u8]) -> Option<Notification> {
-    let Message { caller, token, at } = serde_json::from_slice(message).ok()?;
-    Some(Notification::of(caller, token, Some(at)))
+    let Message { acquire_id, token, at } = serde_json::from_slice(message).ok()?;
+    Some(Notification::of(acquire_id, token, Some(at)))
 }

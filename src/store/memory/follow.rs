@@ -4,8 +4,8 @@ use tokio::sync::mpsc::{self, Sender, UnboundedReceiver, UnboundedSender};
 
 use super::{FollowedState, RecordState};
 use crate::{
-    Key,
     record::{KeyFilter, Record, StoreClock},
+    types::key::Key,
 };
 
 /// The followers. States that a follower has not received are kept for it, without a limit.

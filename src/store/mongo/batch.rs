@@ -18,8 +18,13 @@ use super::{
     pipeline,
 };
 use crate::{
-    Deadline, Error, FencingToken, Key, Result,
     record::{BatchRequest, LeaseRefs},
+    types::{
+        deadline::Deadline,
+        error::{Error, Result},
+        key::Key,
+        token::FencingToken,
+    },
 };
 
 /// The most keys of one command.

@@ -18,8 +18,8 @@ use super::{
     pipeline,
 };
 use crate::{
-    Error, Result,
     record::{Request, ReturnDocument},
+    types::error::{Error, Result},
 };
 
 /// Documents that are encoded when they are first needed.

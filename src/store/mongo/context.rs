@@ -24,14 +24,19 @@ use mongodb::{
 use tokio_util::task::TaskTracker;
 
 use super::{
-    client::ClientShare, error, fast_path::known_keys::KnownKeys, follow::subscribers::Subscribers,
-    index::state::IndexState, watch::notification_streams::NotificationStreams,
+    error,
+    state::{
+        client::ClientShare, index::IndexState, known_keys::KnownKeys, notification_streams::NotificationStreams,
+        subscribers::Subscribers,
+    },
 };
 use crate::{
-    Error, Result,
     record::Request,
     store::{coalesce::Coalescer, runtime::ByRuntime},
-    types::acquire_id::HandleIds,
+    types::{
+        acquire_id::HandleIds,
+        error::{Error, Result},
+    },
 };
 
 /// The member to which commands and change streams go.

@@ -7,12 +7,20 @@ use std::time::Duration;
 use mongodb::bson::{Binary, Bson, DateTime, Document, Timestamp, doc, spec::BinarySubtype};
 
 use crate::{
-    AcquireId, Error, FencingToken, Group, Key, LeaseId, Metadata, Owner, Result,
     record::{
         self, Completion, HoldLimits, Holder, HolderInfo, LeaseSpec, ListedLease, Record, RecordSummary, Revocation,
         StoreClock, StoreTime, Waiter, inspection,
     },
-    types::token::HybridTime,
+    types::{
+        acquire_id::AcquireId,
+        error::{Error, Result},
+        group::Group,
+        key::Key,
+        lease_id::LeaseId,
+        metadata::Metadata,
+        owner::Owner,
+        token::{FencingToken, HybridTime},
+    },
 };
 
 /// The format version that this build writes and reads, in the field `v`. `docs/protocol.md` says which changes raise
@@ -143,9 +151,9 @@ pub(super) fn decode_reply(key: &Key, document: &Document) -> Result<DecodedRepl
 /// array, because a change of an array may be logged as one of its elements, which no filter can match.
 pub(super) fn decode_handover(text: &str) -> Option<Vec<(AcquireId, Option<FencingToken>)>> {
     let each = |entry: &str| {
-        let (caller, token) = entry.split_once('=')?;
+        let (acquire_id, token) = entry.split_once('=')?;
         let token = if token == "0" { None } else { Some(token.parse().ok()?) };
-        Some((caller.parse().ok()?, token))
+        Some((acquire_id.parse().ok()?, token))
     };
     text.split_terminator(';').map(each).collect()
 }
@@ -239,7 +247,7 @@ impl<'a> Fields<'a> {
     fn terms(&self) -> Result<LeaseSpec, String> {
         Ok(LeaseSpec {
             lease: self.lease()?,
-            caller: self.read("caller", "a caller", |value| value.as_str()?.parse().ok())?,
+            acquire_id: self.read("caller", "an acquire id", |value| value.as_str()?.parse().ok())?,
             owner: self.owner()?,
             limit: self.limit()?,
             ttl: self.long("ttl")?,
@@ -247,8 +255,8 @@ impl<'a> Fields<'a> {
             group: self.group()?,
             metadata: self.metadata()?,
             hold: HoldLimits {
-                at_least: self.optional("min_hold", Self::long)?.unwrap_or_default(),
-                at_most: self.optional("max_hold", Self::long)?.unwrap_or_default(),
+                min: self.optional("min_hold", Self::long)?,
+                max: self.optional("max_hold", Self::long)?,
             },
         })
     }
@@ -333,7 +341,7 @@ impl<'a> Fields<'a> {
             // The pipeline, too, removes a waiter that no request can have queued.
             queue: self.each("queue", |entry| Ok(entry.waiter().ok()))?.into_iter().rev().flatten().collect(),
             handover: self
-                .read("handover", "a list of callers and tokens", |value| decode_handover(value.as_str()?))?,
+                .read("handover", "a list of acquire ids and tokens", |value| decode_handover(value.as_str()?))?,
             last_seen: self.time("last_seen")?,
             expires_at: self.time("expires_at")?,
             history: self.each("history", Fields::revocation)?,

@@ -20,7 +20,7 @@ use mongodb::{
     },
 };
 
-use crate::{Error, Result, Source};
+use crate::types::error::{Error, Result, Source};
 
 /// What an error means to the call whose command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

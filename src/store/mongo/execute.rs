@@ -19,14 +19,18 @@ use super::{
     context::{MongoContext, PRIMARY},
     document::{self, DecodedReply},
     error::{self, needs},
-    fast_path::known_keys::Seen,
     limits::{ensure_remaining, server_limit, write_concern},
     operation::Operation,
+    state::known_keys::PathHint,
 };
 use crate::{
-    Deadline, Error, Key, Result,
     record::{self, Outcome, Request, StoreTime},
     store::{Applied, Snapshot, coalesce::min_remaining},
+    types::{
+        deadline::Deadline,
+        error::{Error, Result},
+        key::Key,
+    },
 };
 
 impl MongoContext {
@@ -64,8 +68,8 @@ impl MongoContext {
     pub(super) async fn send_write(&self, command: RawDocumentBuf, is_upsert: bool) -> DriverResult<Document> {
         let reply = self.database.run_raw_command(command).selection_criteria(PRIMARY).await;
         match &reply {
-            Ok(reply) => self.index.note(reply),
-            Err(_) if is_upsert => self.index.note_doubt(),
+            Ok(reply) => self.index.record(reply),
+            Err(_) if is_upsert => self.index.record_doubt(),
             Err(_) => {}
         }
         reply
@@ -129,11 +133,11 @@ impl MongoContext {
             };
             let is_busy = summary.holders.len() > 1 || applied.iter().any(is_held);
             let seen = match (is_revoked, is_busy) {
-                (true, _) => Seen::Unsuited,
-                (false, true) => Seen::Busy,
-                (false, false) => Seen::Free,
+                (true, _) => PathHint::Full,
+                (false, true) => PathHint::Busy,
+                (false, false) => PathHint::Free,
             };
-            self.known_keys.note(key, seen);
+            self.known_keys.record(key, seen);
         }
         Ok(applied)
     }

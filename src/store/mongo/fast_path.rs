@@ -6,13 +6,12 @@
 //! (`fast_path/pipeline.rs`). If nothing was changed, the request is sent with the whole pipeline. But an acquire that
 //! does not wait may be refused without that: the state machine runs here on the record that the command returned. If
 //! the state machine refuses and changes nothing, the answer is that refusal. What the last answers said of the key
-//! decides whether the fast path is tried (`fast_path/known_keys.rs`).
+//! decides whether the fast path is tried (`state/known_keys.rs`).
 //!
 //! Invariants: the fast path has the effect of the whole pipeline, or none. A refusal is as good as one of the pipeline:
 //! the command goes to the primary only, sees an own grant whose answer was lost, and is answered when a majority has
 //! what it saw. A read would not do all of that.
 
-pub(super) mod known_keys;
 pub(super) mod pipeline;
 
 use std::sync::Arc;
@@ -22,18 +21,18 @@ use mongodb::{
     error::Result as DriverResult,
 };
 
-use self::known_keys::Seen;
 use super::{
     command::{EncodedOnce, encoded, join},
     context::MongoContext,
     document,
     error::{self, needs},
     limits::{server_limit, write_concern},
+    state::known_keys::PathHint,
 };
 use crate::{
-    Deadline, Key, Result,
     record::{self, Acquire, Outcome, Release, Request},
     store::Applied,
+    types::{deadline::Deadline, error::Result, key::Key},
 };
 
 /// The common fields of acquires: of those that insert a missing record, and of those of known keys.
@@ -71,12 +70,12 @@ impl MongoContext {
         let seen = self.known_keys.get(key);
         // The whole pipeline queues a waiter, and may grant the key to a sharer beside others.
         let needs_whole = match seen {
-            Some(Seen::Unsuited) => true,
-            Some(Seen::Busy) => acquire.wait.is_some() || acquire.terms.limit > 1,
-            Some(Seen::Free) | None => false,
+            Some(PathHint::Full) => true,
+            Some(PathHint::Busy) => acquire.wait.is_some() || acquire.terms.limit > 1,
+            Some(PathHint::Free) | None => false,
         };
         // The fast path computes no end of a maximum hold.
-        let needs_whole = needs_whole || acquire.terms.hold.at_most > 0;
+        let needs_whole = needs_whole || acquire.terms.hold.max.is_some();
         if needs_whole {
             return Ok(None);
         }
@@ -108,10 +107,10 @@ impl MongoContext {
             && holder.since == at.now
             && holder.expires_at == at.now.after(acquire.terms.ttl.saturating_add(acquire.terms.grace))
         {
-            self.known_keys.note(key, Seen::Free);
+            self.known_keys.record(key, PathHint::Free);
             return Ok(applied(Outcome::Granted { token: holder.version, not_after: None }, true));
         }
-        self.known_keys.note(key, if record.history.is_empty() { Seen::Busy } else { Seen::Unsuited });
+        self.known_keys.record(key, if record.history.is_empty() { PathHint::Busy } else { PathHint::Full });
         // The whole pipeline may queue this acquire, grant the key to a waiter, drop an expired one, or remove an entry
         // of this acquire from the queue.
         let has_queue = found.get_array("queue").is_ok_and(|queue| !queue.is_empty());
@@ -124,7 +123,7 @@ impl MongoContext {
     }
 
     async fn release_fast(&self, key: &Key, release: &Release, deadline: Deadline) -> Result<Option<Applied>> {
-        if matches!(self.known_keys.get(key), Some(Seen::Busy | Seen::Unsuited)) {
+        if matches!(self.known_keys.get(key), Some(PathHint::Busy | PathHint::Full)) {
             return Ok(None);
         }
         let mut updates = RawArrayBuf::new();
@@ -148,7 +147,7 @@ impl MongoContext {
             return Ok(Some(Applied { outcome: Outcome::Released, at: None, changed: true, sent: None }));
         }
         // The key has a waiter, another holder or a revocation, or the lease has ended.
-        self.known_keys.note(key, Seen::Busy);
+        self.known_keys.record(key, PathHint::Busy);
         Ok(None)
     }
 
@@ -160,7 +159,7 @@ impl MongoContext {
             Ok(reply)
         });
         if reply.is_err() {
-            self.known_keys.note(key, Seen::Unsuited);
+            self.known_keys.record(key, PathHint::Full);
         }
         reply
     }

@@ -16,7 +16,6 @@
 
 mod shared_stream;
 mod streams;
-pub(super) mod subscribers;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -29,20 +28,24 @@ use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
 use tokio::sync::mpsc::{Receiver, Sender};
 use tracing::debug;
 
-use self::{streams::Streams, subscribers::Change};
+use self::streams::Streams;
 use super::{
     context::MongoContext,
     document::{self, hybrid_time},
     error::{self, needs},
     limits::{deadline_after, server_limit},
     list,
+    state::subscribers::Change,
     stream_error::{self, StreamEnd},
     update_description,
 };
 use crate::{
-    Error, Key, Result,
     record::{KeyFilter, StoreClock, StoreTime},
     store::{FollowedState, RecordState},
+    types::{
+        error::{Error, Result},
+        key::Key,
+    },
 };
 
 /// How long a snapshot may take.

@@ -2,8 +2,10 @@
 
 use mongodb::bson::{Document, RawDocument, Timestamp};
 
-use super::{document, update_description, watch::notification_streams};
-use crate::{AcquireId, FencingToken, Group, Key, LeaseId, Owner};
+use super::{document, state::notification_streams, update_description};
+use crate::types::{
+    acquire_id::AcquireId, group::Group, key::Key, lease_id::LeaseId, owner::Owner, token::FencingToken,
+};
 
 /// Reads a document in each way in which records are read.
 pub fn document(bytes: &[u8]) {
@@ -33,7 +35,7 @@ pub fn text(text: &str) {
     same(text, text.parse::<Group>().ok());
     drop(text.parse::<LeaseId>().map(|id| assert_eq!(id.expose().parse::<LeaseId>().ok(), Some(id))));
     drop(text.parse::<FencingToken>().map(|token| assert_eq!(token.sortable().parse().ok(), Some(token))));
-    drop(text.parse::<AcquireId>().map(|caller| assert_eq!(caller.to_string().parse().ok(), Some(caller))));
+    drop(text.parse::<AcquireId>().map(|acquire_id| assert_eq!(acquire_id.to_string().parse().ok(), Some(acquire_id))));
     drop(document::decode_handover(text));
 }
 

@@ -4,11 +4,9 @@
 //!
 //! Mechanism: `preflight.rs` creates the index before the first request. After a drop of the collection each record is
 //! inserted again, and the answer to an acquire says whether it inserted one. If it did, or if there is no answer,
-//! `createIndexes` is sent once more in the background. `index/state.rs` says when.
+//! `createIndexes` is sent once more in the background. `state/index.rs` says when.
 //!
 //! Invariant: no request waits for the index, and a store that inserts nothing sends nothing.
-
-pub(super) mod state;
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +19,11 @@ use super::{
     limits::{deadline_after, server_limit},
     task,
 };
-use crate::{Clock, Deadline, Error, Result};
+use crate::types::{
+    clock::Clock,
+    deadline::Deadline,
+    error::{Error, Result},
+};
 
 /// An index with this key or name has other options.
 const INDEX_CONFLICT_CODES: [i32; 2] = [85, 86];
@@ -38,7 +40,7 @@ pub(super) fn renew(context: &Arc<MongoContext>) {
             match create(&store, deadline_after(CREATE_INDEX_TIMEOUT)).await {
                 Ok(()) => {}
                 Err(error @ Error::Unavailable { .. }) => {
-                    store.index.note_doubt();
+                    store.index.record_doubt();
                     debug!(collection = store.collection, %error, "the TTL index was not confirmed: it is checked again later");
                 }
                 Err(error) => {

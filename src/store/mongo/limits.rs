@@ -9,7 +9,11 @@ use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
 
-use crate::{Clock, Deadline, Error, Result};
+use crate::types::{
+    clock::Clock,
+    deadline::Deadline,
+    error::{Error, Result},
+};
 
 /// A deadline this long from now, on the clock of this store.
 pub(super) fn deadline_after(time: Duration) -> Deadline {

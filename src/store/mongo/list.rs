@@ -18,9 +18,15 @@ use super::{
     limits::server_limit,
 };
 use crate::{
-    Deadline, Error, FencingToken, Key, Result, Ttl,
     record::{Filter, Position, SharingFilter, StoreTime},
     store::Page,
+    types::{
+        deadline::Deadline,
+        error::{Error, Result},
+        key::Key,
+        token::FencingToken,
+        ttl::Ttl,
+    },
 };
 
 /// The most leases of a page. They fit in a reply of 16 MiB unless their metadata has very many tiny entries. If they

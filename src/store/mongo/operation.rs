@@ -10,11 +10,11 @@ use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::document;
 use crate::{
-    AcquireId, LeaseId,
     record::{
         Acquire, BatchRequest, Complete, Downgrade, HoldLimits, Leave, Raise, Refresh, Release, Request, Reset, Revoke,
         Transfer,
     },
+    types::{acquire_id::AcquireId, lease_id::LeaseId},
 };
 
 /// What a command does. All requests of an operation have the same pipeline.
@@ -145,11 +145,11 @@ pub(super) fn constants(request: &Request) -> Document {
         Request::Leave(leave) => return constants_of_leaves([leave]),
         Request::Downgrade(downgrade) => return constants_of_downgrade(*downgrade),
         Request::Acquire(acquire) => return constants_of_acquire(acquire),
-        Request::Refresh(Refresh { ttl, grace, metadata, caller, .. }) => {
+        Request::Refresh(Refresh { ttl, grace, metadata, acquire_id, .. }) => {
             let mut fields = doc! { "ttl": document::long(*ttl), "grace": document::long(*grace) };
             fields
                 .extend(metadata.as_ref().map(|metadata| ("metadata".to_owned(), document::encode_metadata(metadata))));
-            fields.extend(caller.map(|caller| ("caller".to_owned(), caller.to_string().into())));
+            fields.extend(acquire_id.map(|acquire_id| ("caller".to_owned(), acquire_id.to_string().into())));
             doc! { "fields": fields, "validity": document::long(ttl.saturating_add(*grace)) }
         }
         Request::Release(Release { token, .. }) => doc! { "token": *token },
@@ -186,13 +186,13 @@ pub(super) fn constants_of_several(requests: &[Request]) -> Document {
 
 /// The entries to remove, each as its lease id and its caller.
 fn constants_of_leaves<'a>(leaves: impl IntoIterator<Item = &'a Leave>) -> Document {
-    let entry = |leave: &Leave| name_of_acquire(leave.lease, leave.caller);
+    let entry = |leave: &Leave| name_of_acquire(leave.lease, leave.acquire_id);
     doc! { "lease": leaves.into_iter().map(entry).collect::<Vec<Bson>>() }
 }
 
 /// What an acquire is named by: its lease id and its acquire id.
-fn name_of_acquire(lease: LeaseId, caller: AcquireId) -> Bson {
-    vec![document::encode_lease(lease), caller.to_string().into()].into()
+fn name_of_acquire(lease: LeaseId, acquire_id: AcquireId) -> Bson {
+    vec![document::encode_lease(lease), acquire_id.to_string().into()].into()
 }
 
 /// Lists of the constants of these acquires. All have the queue limit of the first.
@@ -210,7 +210,7 @@ fn constants_of_acquires<'a>(acquires: impl IntoIterator<Item = &'a Acquire>) ->
 fn constants_of_acquire(acquire: &Acquire) -> Document {
     let Acquire { terms, wait } = acquire;
     doc! {
-        "lease": name_of_acquire(terms.lease, terms.caller),
+        "lease": name_of_acquire(terms.lease, terms.acquire_id),
         "validity": document::long(terms.ttl.saturating_add(terms.grace)),
         "wait_ttl": document::long(wait.map_or(0, |wait| wait.ttl)),
         "entry": entry(acquire),
@@ -221,7 +221,7 @@ fn constants_of_acquire(acquire: &Acquire) -> Document {
 pub(super) fn entry(Acquire { terms, wait }: &Acquire) -> Document {
     let mut entry = doc! {
         "lease": document::encode_lease(terms.lease),
-        "caller": terms.caller.to_string(),
+        "caller": terms.acquire_id.to_string(),
         "owner": terms.owner.as_str(),
         "version": 0_i64,
         "limit": document::int(terms.limit),
@@ -233,9 +233,9 @@ pub(super) fn entry(Acquire { terms, wait }: &Acquire) -> Document {
         "refreshes": 0_i64,
     };
     // Fields that few leases have.
-    let HoldLimits { at_least, at_most } = terms.hold;
-    let limits = [("min_hold", at_least), ("max_hold", at_most)].into_iter().filter(|(_, limit)| *limit > 0);
-    entry.extend(limits.map(|(name, limit)| (name.to_owned(), document::long(limit))));
+    let HoldLimits { min, max } = terms.hold;
+    let limits = [("min_hold", min), ("max_hold", max)].into_iter();
+    entry.extend(limits.filter_map(|(name, limit)| Some((name.to_owned(), document::long(limit?)))));
     entry
 }
 

@@ -40,7 +40,7 @@ use super::{
     document, expression,
     operation::{Operation, literal},
 };
-use crate::{Ttl, record::Record};
+use crate::{record::Record, types::ttl::Ttl};
 
 /// The update that applies a request of this operation, with its [`constants`](super::operation::constants), to the
 /// record.

@@ -21,7 +21,10 @@ use tracing::{debug, warn};
 
 pub(super) use self::deployment::check as check_deployment;
 use super::{context::MongoContext, error, index};
-use crate::{Deadline, Error, Result};
+use crate::types::{
+    deadline::Deadline,
+    error::{Error, Result},
+};
 
 /// By how much the cluster time may be ahead of the primary's clock. The server reads one after the other, and may
 /// stall in between.

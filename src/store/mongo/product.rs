@@ -14,7 +14,7 @@
 
 use mongodb::bson::{Bson, Document};
 
-use crate::Error;
+use crate::types::error::Error;
 
 /// A product, and what it lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

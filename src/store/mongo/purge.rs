@@ -13,8 +13,8 @@ use super::{
     list,
 };
 use crate::{
-    Deadline, FencingToken, Key, Result,
     store::{Expired, ExpiredPage},
+    types::{deadline::Deadline, error::Result, key::Key, token::FencingToken},
 };
 
 /// The most records of a page.

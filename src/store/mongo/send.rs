@@ -7,17 +7,22 @@
 //! share the key and wait are queued, and each is a command of its own. All other requests are sent at once.
 //!
 //! Invariants: the answer to each request comes from its own write. A refresh waits for no queue, and for no permit of
-//! `admission.rs`.
+//! `state/admission.rs`.
 
 use std::{sync::Arc, time::Duration};
 
 use super::{command, context::MongoContext, limits::ensure_remaining, operation::Operation, task};
 use crate::{
-    Clock, Deadline, Error, Key, Result,
     record::{Acquire, Outcome, Request},
     store::{
         Applied, BoxFuture,
         coalesce::{self, Coalescer, Join, Queued, SendTogether, Turn, min_remaining},
+    },
+    types::{
+        clock::Clock,
+        deadline::Deadline,
+        error::{Error, Result},
+        key::Key,
     },
 };
 

@@ -5,7 +5,7 @@
 use mongodb::error::Error as DriverError;
 
 use super::error::{self, needs};
-use crate::Error;
+use crate::types::error::Error;
 
 /// Codes with which a server says that a stream cannot go on behind a position, now or later: the position was overwritten
 /// in the oplog (136), is none of this server (260), or is before the history (286), or the stream is broken (280). And

@@ -10,9 +10,12 @@
 use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
-    Deadline, Error, Result,
     store::{BoxFuture, runtime},
-    types::duration::format_duration,
+    types::{
+        deadline::Deadline,
+        duration::format_duration,
+        error::{Error, Result},
+    },
 };
 
 /// Starts `work`. It ends by the driver's own timeouts, or after its callers have given up.

@@ -2,7 +2,10 @@
 
 use mongodb::bson::Bson;
 
-use crate::{Error, FencingToken, Result};
+use crate::types::{
+    error::{Error, Result},
+    token::FencingToken,
+};
 
 impl From<FencingToken> for Bson {
     fn from(token: FencingToken) -> Self {

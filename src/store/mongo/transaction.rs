@@ -28,7 +28,9 @@ use super::{
     expression,
     limits::{deadline_after, server_time},
 };
-use crate::{Deadline, FencingToken, Key, LeaseId, Result, types::backoff::Backoff};
+use crate::types::{
+    backoff::Backoff, deadline::Deadline, error::Result, key::Key, lease_id::LeaseId, token::FencingToken,
+};
 
 /// The server does not know the transaction: it has aborted it, or has become primary since.
 pub(crate) const NO_SUCH_TRANSACTION: i32 = 251;

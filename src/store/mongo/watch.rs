@@ -5,14 +5,12 @@
 //!
 //! Mechanism: the ids of the handles of a store begin with the same digits, and the server filters by them. So the
 //! filter does not change when a handle comes or goes. One task reads the stream and sends each handle its
-//! notifications. A handle whose id begins with other digits has a stream of its own. `watch/notification_streams.rs`
+//! notifications. A handle whose id begins with other digits has a stream of its own. `state/notification_streams.rs`
 //! has the streams.
 //!
 //! Invariant: a handle gets a time first, and then each later hand-over to it. The stream keeps its last hand-overs for
 //! handles that join. If it has dropped some that a handle needs, the handle reads the time of the primary. The stream
 //! cannot have read an event after that time before the handle had joined.
-
-pub(super) mod notification_streams;
 
 use std::sync::Arc;
 
@@ -24,15 +22,18 @@ use mongodb::{
 };
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
-use self::notification_streams::{Delivery, Joined, NOTIFICATION_AWAIT, NotificationStreams, StreamReader};
 use super::{
     context::{MongoContext, PRIMARY},
     document::hybrid_time,
     error::needs,
+    state::notification_streams::{Delivery, Joined, NOTIFICATION_AWAIT, NotificationStreams, StreamReader},
     stream_error::{StreamEnd, ended_early},
     task,
 };
-use crate::{HandleId, HybridTime, Result, store::Notification};
+use crate::{
+    store::Notification,
+    types::{acquire_id::HandleId, error::Result, token::HybridTime},
+};
 
 /// Sends the grants and revocations of this handle, until the receiver is dropped. They begin at `since`, or at a later
 /// time that is sent first.

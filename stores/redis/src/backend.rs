@@ -97,7 +97,7 @@ pub type RedisStore = CompareAndSwap<RedisBackend>;
 /// use mongoseal_redis::RedisBackend;
 ///
 /// # fn open() -> mongoseal::Result<()> {
-/// let seal = Mongoseal::builder().blocking().connect_to(RedisBackend::new("redis://redis0:6379")?)?;
+/// let seal = Mongoseal::builder().connect_to(RedisBackend::new("redis://redis0:6379")?)?;
 /// let lease = seal.acquire("reports/nightly").run()?;
 /// # Ok(())
 /// # }

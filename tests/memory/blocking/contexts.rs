@@ -114,7 +114,7 @@ fn a_shutdown_ends_leases_and_calls_that_wait_and_later_verbs_return_an_error() 
         assert!(matches!(waiting.join().unwrap(), Err(Error::Invalid { .. })));
         assert!(matches!(watching.join().unwrap(), Err(Error::Invalid { .. })));
     });
-    assert_eq!(lease.wait_until_lost().unwrap(), LossCause::ShutDown);
+    assert_eq!(lease.cancelled().unwrap(), LossCause::ShutDown);
     let error = seal.acquire("k").run().unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("shut down"), "{error}");
     for failed in [seal.now().map(drop), seal.inspect("k").map(drop), seal.watch("k").map(drop)] {
@@ -127,7 +127,7 @@ fn a_shutdown_ends_leases_and_calls_that_wait_and_later_verbs_return_an_error() 
 #[test]
 fn siblings_share_the_threads_and_are_shut_down_by_themselves() {
     let seal = Mongoseal::in_memory().unwrap();
-    let tenant = Mongoseal::builder().owner("tenant").blocking().sibling_of(&seal).unwrap();
+    let tenant = Mongoseal::builder().owner("tenant").sibling_of(&seal).unwrap();
     let lease = tenant.acquire("k").ttl(SHORT).run().unwrap();
     seal.shutdown();
     drop(seal);
@@ -135,14 +135,14 @@ fn siblings_share_the_threads_and_are_shut_down_by_themselves() {
     lease.verify().unwrap();
     tenant.shutdown();
     assert!(!lease.is_valid());
-    let refused = Mongoseal::builder().blocking().sibling_of(&tenant).unwrap_err();
+    let refused = Mongoseal::builder().sibling_of(&tenant).unwrap_err();
     assert!(matches!(refused, Error::Invalid { .. }), "{refused}");
 }
 
 #[test]
 fn a_call_returns_within_the_operation_timeout_if_the_store_does_not_answer() {
     let store = Faulty::new();
-    let seal = super::build(&store, mongoseal::Mongoseal::builder().operation_timeout(SHORT));
+    let seal = super::build(&store, Mongoseal::builder().operation_timeout(SHORT));
     store.always(Fault::Hang);
     let began = std::time::Instant::now();
     assert!(matches!(seal.acquire("k").run(), Err(Error::Unavailable { .. })));

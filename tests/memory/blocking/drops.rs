@@ -71,7 +71,7 @@ fn the_threads_of_a_handle_without_leases_end_with_its_last_clone() {
 fn the_threads_of_a_handle_live_as_long_as_its_sibling() {
     let seal = Mongoseal::in_memory().unwrap();
     let end = end_of(&seal);
-    let sibling = Mongoseal::builder().blocking().sibling_of(&seal).unwrap();
+    let sibling = Mongoseal::builder().sibling_of(&seal).unwrap();
     drop(seal);
     sibling.acquire("k").run().unwrap().release().unwrap();
     assert!(end.strong_count() > 0);
@@ -100,7 +100,7 @@ fn a_slow_release_is_sent_after_handle_and_lease_were_dropped() {
 fn the_threads_end_after_the_operation_timeout_if_a_release_is_not_answered() {
     let store = Faulty::new();
     store.script(|call| is_release(&call).then_some(Fault::Hang));
-    let seal = build(&store, mongoseal::Mongoseal::builder().operation_timeout(SHORT));
+    let seal = build(&store, Mongoseal::builder().operation_timeout(SHORT));
     let end = end_of(&seal);
     drop((seal.acquire("k").run().unwrap(), seal));
     assert!(end.strong_count() > 0);
@@ -125,7 +125,7 @@ fn an_iterator_of_events_keeps_the_threads_of_its_handle() {
 fn a_handle_that_could_not_be_made_leaves_no_threads() {
     let store = Arc::new(Faulty::new());
     for _ in 0..20 {
-        let made = Mongoseal::builder().ttl(millis(0)).blocking().on_store(store.clone());
+        let made = Mongoseal::builder().ttl(millis(0)).on_store(store.clone());
         assert!(made.is_err());
     }
     eventually("nothing of them is left", || Arc::strong_count(&store) == 1);

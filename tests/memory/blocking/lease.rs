@@ -12,10 +12,10 @@ use crate::{faulty::Faulty, millis, secs};
 
 #[test]
 fn a_lease_carries_what_its_acquire_set_and_a_later_lease_has_a_larger_token() {
-    let seal = Mongoseal::builder().owner("me").blocking().in_memory().unwrap();
+    let seal = Mongoseal::builder().owner("me").in_memory().unwrap();
     let lease = seal.acquire("k").ttl(secs(30)).metadata("build", "7").run().unwrap();
     assert_eq!((lease.key().as_str(), lease.owner().as_str(), seal.owner().as_str()), ("k", "me", "me"));
-    assert!(lease.is_valid() && lease.remaining() > secs(25) && lease.remaining_at_most() > secs(3_600));
+    assert!(lease.is_valid() && lease.remaining() > secs(25) && lease.remaining_hold() > secs(3_600));
     assert_eq!(lease.state(), LeaseState::Held);
     let record = seal.inspect("k").unwrap().unwrap();
     assert_eq!(record.holders[0].metadata.get("build"), Some("7"));
@@ -40,7 +40,7 @@ fn a_held_key_is_refused_with_its_holder_and_its_token() {
 
 #[test]
 fn people_see_whose_lease_it_is_and_not_its_secret() {
-    let seal = Mongoseal::builder().owner("alice").blocking().in_memory().unwrap();
+    let seal = Mongoseal::builder().owner("alice").in_memory().unwrap();
     let lease = seal.acquire("k").run().unwrap();
     let shown = format!("{seal:?} {lease:?} {:?}", lease.view());
     for part in ["Mongoseal {", "Lease {", "LeaseView {\"k\": Held}", "alice", &lease.token().to_string()] {
@@ -80,7 +80,7 @@ fn without_refresh_a_lease_ends_with_its_ttl_and_can_be_refreshed_by_hand() {
     lease.extend(secs(1)).unwrap();
     assert!(lease.remaining() > millis(900));
     lease.refresh().unwrap();
-    assert_eq!(lease.wait_until_lost().unwrap(), LossCause::Expired);
+    assert_eq!(lease.cancelled().unwrap(), LossCause::Expired);
     assert!(matches!(lease.refresh(), Err(Error::Lost { cause: LossCause::Expired, .. })));
     assert!(lease.cancellation_token().is_cancelled());
     assert_eq!(lease.release().unwrap(), ReleaseOutcome::AlreadyLost { cause: LossCause::Expired });
@@ -124,7 +124,7 @@ fn a_lease_can_be_left_to_another_handle_and_be_transferred() {
     let to = LeaseId::random();
     let transferred = lease.transfer(to).unwrap();
     assert!(transferred > token && !lease.is_valid());
-    assert_eq!(lease.wait_until_lost().unwrap(), LossCause::Transferred);
+    assert_eq!(lease.cancelled().unwrap(), LossCause::Transferred);
     assert_eq!(after.resume("k", to, transferred).run().unwrap().token(), transferred);
 }
 
@@ -200,5 +200,5 @@ fn work_that_makes_no_progress_loses_its_lease() {
         lease.progress();
     }
     assert!(lease.is_valid());
-    assert!(matches!(lease.wait_until_lost().unwrap(), LossCause::Stalled));
+    assert!(matches!(lease.cancelled().unwrap(), LossCause::Stalled));
 }

@@ -3,7 +3,7 @@
 use std::{panic, thread};
 
 use mongoseal::{
-    Error, EventKind, LossCause, Once, Result, Retry, Tick,
+    Error, EventKind, LossCause, OnceOutcome, Result, Retry, Tick,
     blocking::{Lease, Mongoseal},
 };
 
@@ -45,7 +45,7 @@ fn a_set_is_acquired_released_and_lost_as_a_whole() {
         eventually("the loss is seen", || view.check().is_err());
     });
     assert!(matches!(lost, Err(Error::Lost { key, .. }) if key.as_str() == "b"));
-    assert_eq!(set.wait_until_lost().unwrap().0.as_str(), "b");
+    assert_eq!(set.cancelled().unwrap().0.as_str(), "b");
     assert_eq!(set.release().unwrap().len(), 2);
     assert_eq!(seal.acquire_all(["a", "b"]).with(|set| set.tokens().count()).unwrap(), 2);
     drop(seal.acquire_all(["a", "b"]).run().unwrap());
@@ -93,37 +93,37 @@ fn work_runs_once_for_each_tick() {
     let once = |tick| seal.once("k", Tick::number(tick)).ttl(secs(30));
     assert_eq!(
         once(7).run(|tick| Ok::<_, Error>((tick.number(), tick.lease().is_valid()))).unwrap(),
-        Once::Ran((7, true))
+        OnceOutcome::Ran((7, true))
     );
-    assert!(matches!(once(7).run(done).unwrap(), Once::AlreadyDone { .. }));
-    assert!(matches!(once(6).run(done).unwrap(), Once::Superseded { tick: 7, .. }));
+    assert!(matches!(once(7).run(done).unwrap(), OnceOutcome::AlreadyDone { .. }));
+    assert!(matches!(once(6).run(done).unwrap(), OnceOutcome::Superseded { tick: 7, .. }));
 
     let failed = once(8).run(|_| Err::<(), _>(Error::invalid("it fails")));
     assert!(matches!(failed, Err(Error::Invalid { .. })));
-    let failed = once(8).even_if_failed().run(|_| Err::<(), _>(Error::invalid("it fails again")));
+    let failed = once(8).complete_on_error().run(|_| Err::<(), _>(Error::invalid("it fails again")));
     assert!(matches!(failed, Err(Error::Invalid { .. })));
-    assert!(matches!(once(8).run(done).unwrap(), Once::AlreadyDone { .. }));
+    assert!(matches!(once(8).run(done).unwrap(), OnceOutcome::AlreadyDone { .. }));
 
-    let Once::Ran(begun) = once(9).begin().unwrap() else { panic!("it begins") };
+    let OnceOutcome::Started(begun) = once(9).begin().unwrap() else { panic!("it begins") };
     begun.progress();
-    assert!(matches!(once(9).run(done).unwrap(), Once::Busy { .. }));
+    assert!(matches!(once(9).run(done).unwrap(), OnceOutcome::Busy { .. }));
     begun.complete().unwrap();
-    let Once::Ran(begun) = once(10).begin().unwrap() else { panic!("it begins") };
+    let OnceOutcome::Started(begun) = once(10).begin().unwrap() else { panic!("it begins") };
     begun.release().unwrap();
-    assert_eq!(seal.reset_once("k", 6).by("olga").run().unwrap().map(|last| last.tick), Some(6));
-    assert_eq!(once(7).run(done).unwrap(), Once::Ran("done"));
+    assert_eq!(seal.rewind_tick("k", 6).by("olga").run().unwrap().map(|last| last.tick), Some(6));
+    assert_eq!(once(7).run(done).unwrap(), OnceOutcome::Ran("done"));
 }
 
 #[test]
 fn the_work_of_a_tick_completes_it_after_its_lease_has_expired_unless_the_key_was_granted_since() {
     let seal = Mongoseal::in_memory().unwrap();
     // The lease ends during the work, whatever is refreshed.
-    let once = |tick| seal.once("k", Tick::number(tick)).ttl(secs(30)).hold_at_most(SHORT);
+    let once = |tick| seal.once("k", Tick::number(tick)).ttl(secs(30)).max_hold(SHORT);
     let late = once(1).run(|_| {
         compute_for(SHORT * 2);
         Ok::<_, Error>(())
     });
-    assert_eq!(late.unwrap(), Once::Ran(()));
+    assert_eq!(late.unwrap(), OnceOutcome::Ran(()));
     let taken = once(2).run(|tick| {
         compute_for(SHORT * 2);
         assert!(!tick.lease().is_valid());
@@ -188,7 +188,7 @@ fn operators_read_the_time_and_raise_purge_and_prepare() {
     let lease = seal.acquire("k").run().unwrap();
     let record = seal.inspect("k").unwrap().unwrap();
     assert!(seal.now().unwrap() >= record.holders[0].since);
-    assert!(seal.raise("k", lease.token()).unwrap() >= lease.token());
+    assert!(seal.raise_token_floor("k", lease.token()).unwrap() >= lease.token());
     assert!(seal.purge().unwrap().leases.is_empty());
     let revoked = seal.revoke("k").token(lease.token()).run().unwrap();
     assert_eq!(revoked[0].token, lease.token());
@@ -198,7 +198,7 @@ fn operators_read_the_time_and_raise_purge_and_prepare() {
 #[test]
 fn an_error_of_the_store_is_returned() {
     let store = Faulty::new();
-    let seal = build(&store, mongoseal::Mongoseal::builder().operation_timeout(SHORT));
+    let seal = build(&store, Mongoseal::builder().operation_timeout(SHORT));
     let lease = seal.acquire("k").run().unwrap();
     store.always(Fault::Fail);
     assert!(matches!(seal.acquire("l").run(), Err(Error::Unavailable { .. })));
@@ -219,14 +219,9 @@ fn a_future_of_the_asynchronous_api_runs_on_the_threads_of_the_handle() {
 }
 
 #[test]
-fn settings_of_the_builder_apply_and_a_dedicated_thread_is_refused() {
+fn settings_of_the_builder_apply() {
     let builder = || Mongoseal::builder().ttl(secs(7));
-    let lease = builder().blocking().in_memory().unwrap().acquire("k").run().unwrap();
+    let lease = builder().in_memory().unwrap().acquire("k").run().unwrap();
     assert!(lease.remaining() < secs(7) && lease.remaining() > secs(5));
-    let refused = builder().dedicated_thread().blocking().in_memory().unwrap_err();
-    assert!(refused.to_string().contains("threads of its own"), "{refused}");
-    let seal = builder().blocking().in_memory().unwrap();
-    let refused = builder().dedicated_thread().blocking().sibling_of(&seal).unwrap_err();
-    assert!(refused.to_string().contains("threads of its own"), "{refused}");
-    assert!(matches!(builder().ttl(secs(0)).blocking().in_memory(), Err(Error::Invalid { .. })));
+    assert!(matches!(builder().ttl(secs(0)).in_memory(), Err(Error::Invalid { .. })));
 }

@@ -83,7 +83,7 @@ impl Process {
         };
         acquire = match self.rng.u8(..6) {
             0 => acquire.group("g"),
-            1 => acquire.hold_at_most(secs(15)),
+            1 => acquire.max_hold(secs(15)),
             2 => acquire.stalled_after(secs(12)),
             3 => acquire.shared(),
             4 => acquire.without_refresh(),

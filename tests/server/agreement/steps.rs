@@ -35,7 +35,7 @@ pub(super) enum Asked {
 }
 
 /// One of the few callers that ask with a lease.
-fn caller_of(lease: LeaseId, asks: u64) -> AcquireId {
+fn acquire_id_of(lease: LeaseId, asks: u64) -> AcquireId {
     format!("{:016x}/{asks}", lease.to_bytes()[0]).parse().unwrap()
 }
 
@@ -51,8 +51,8 @@ fn step() -> impl Strategy<Value = Step> {
     let patience =
         proptest::option::weighted(0.8, patience.prop_map(|(ttl, queue_limit)| WaitSpec { ttl, queue_limit }));
     // A minimum and a maximum hold, which few leases have. Short ones end within a sequence.
-    let hold = || prop_oneof![6 => Just(0_u64), 1 => 1_u64..60, 1 => Just(60_000_u64)];
-    let hold = (hold(), hold()).prop_map(|(at_least, at_most)| HoldLimits { at_least, at_most });
+    let hold = || prop_oneof![6 => Just(None), 1 => (1_u64..60).prop_map(Some), 1 => Just(Some(60_000_u64))];
+    let hold = (hold(), hold()).prop_map(|(min, max)| HoldLimits { min, max });
     let text = prop_oneof![Just("me"), Just("$owner"), Just("$$NOW"), Just("{\"$literal\": 1}")];
     let acquire =
         (lease.clone(), limit, millis.clone(), grace.clone(), patience, text, (any::<bool>(), 0_u64..3, hold))
@@ -62,9 +62,9 @@ fn step() -> impl Strategy<Value = Step> {
                     metadata.insert("note", owner).unwrap();
                 }
                 let group = described.then(|| owner.parse().unwrap());
-                let caller = caller_of(lease, asks);
+                let acquire_id = acquire_id_of(lease, asks);
                 let owner = owner.parse().unwrap();
-                let terms = LeaseSpec { lease, caller, owner, limit, ttl, grace, group, metadata, hold };
+                let terms = LeaseSpec { lease, acquire_id, owner, limit, ttl, grace, group, metadata, hold };
                 Acquire { terms, wait: patience }
             });
     let joint = prop_oneof![
@@ -82,13 +82,13 @@ fn step() -> impl Strategy<Value = Step> {
                 metadata.insert("value", "$$NOW").unwrap();
                 metadata
             });
-            let caller = (asks < 3).then(|| caller_of(lease, asks));
-            Request::Refresh(Refresh { lease, ttl, grace, metadata, caller })
+            let acquire_id = (asks < 3).then(|| acquire_id_of(lease, asks));
+            Request::Refresh(Refresh { lease, ttl, grace, metadata, acquire_id })
         });
     // With the token of a holder, if there is one: see `sent`.
     let release = lease.clone().prop_map(|lease| Request::Release(Release { lease, token: FencingToken::MAX }));
-    let taken_back =
-        (lease, 0_u64..3).prop_map(|(lease, asks)| Request::Leave(Leave { lease, caller: caller_of(lease, asks) }));
+    let taken_back = (lease, 0_u64..3)
+        .prop_map(|(lease, asks)| Request::Leave(Leave { lease, acquire_id: acquire_id_of(lease, asks) }));
     // Half of the revocations are of those who held before the last: see `sent`.
     let upto = prop_oneof![Just(FencingToken::MAX), Just(FencingToken::new(1).unwrap())];
     let revoke = upto.prop_map(|upto| Request::Revoke(Revoke { by: "$ops".into(), reason: "$$ROOT".into(), upto }));
@@ -119,7 +119,7 @@ fn step() -> impl Strategy<Value = Step> {
         acquires.retain(|acquire| leases.insert(acquire.terms.lease));
         let request = |acquire: Acquire| match verb {
             0 | 1 => Request::Acquire(acquire),
-            _ => Request::Leave(Leave { lease: acquire.terms.lease, caller: acquire.terms.caller }),
+            _ => Request::Leave(Leave { lease: acquire.terms.lease, acquire_id: acquire.terms.acquire_id }),
         };
         Asked::Together(acquires.into_iter().map(request).collect())
     });
@@ -137,10 +137,10 @@ fn calm_step() -> impl Strategy<Value = Step> {
         if verb > 0 {
             return Request::Release(Release { lease, token: FencingToken::MAX });
         }
-        let (caller, owner) = (caller_of(lease, 0), "me".parse().unwrap());
+        let (acquire_id, owner) = (acquire_id_of(lease, 0), "me".parse().unwrap());
         let terms = LeaseSpec {
             lease,
-            caller,
+            acquire_id,
             owner,
             limit: 0,
             ttl: 60_000,

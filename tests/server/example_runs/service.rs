@@ -122,11 +122,11 @@ async fn one_process_takes_orders_while_leaders_are_killed_stopped_terminated_an
     cluster.launch(third.number).await;
     cluster.until_it_follows(third.number, fourth.number).await;
 
-    let fault = Fault::begin("cede", fourth);
-    assert!(cluster.cede(fourth.number).await, "it led");
+    let fault = Fault::begin("step down", fourth);
+    assert!(cluster.step_down(fourth.number).await, "it led");
     let fifth = fault.until_it_is_over(&cluster, TTL / 2).await;
     cluster.until_it_follows(fourth.number, fifth.number).await;
-    assert!(!cluster.cede(fourth.number).await, "a follower has nothing to give");
+    assert!(!cluster.step_down(fourth.number).await, "a follower has nothing to give");
     takes_orders(50).await;
     cluster.are_ready(&[0, 1, 2]).await;
 

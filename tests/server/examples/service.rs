@@ -17,7 +17,7 @@ use axum::{
 };
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use mongoseal::{
-    CancellationToken, Error, Fence, FencingToken, Leader, Leadership, LeadershipState, Mongoseal, Readiness,
+    CancellationToken, Error, Fence, FencingToken, Leader, LeadershipState, LeadershipWatch, Mongoseal, Readiness,
     metrics::MetricsObserver,
     mongodb::{
         Client, Collection,
@@ -34,7 +34,7 @@ use tokio::{
 #[derive(Clone)]
 struct App {
     ledgers: Collection<Document>,
-    leadership: Leadership,
+    leadership: LeadershipWatch,
     readiness: Readiness,
     metrics: PrometheusHandle,
     /// The address by which clients and other processes reach this process.
@@ -83,7 +83,7 @@ async fn serve(
         .route("/ready", get(ready))
         .route("/leader", get(leader))
         .route("/orders/{id}", put(put_order))
-        .route("/cede", post(cede))
+        .route("/step-down", post(step_down))
         .route("/metrics", get(async |State(app): State<App>| app.metrics.render()))
         .with_state(app);
     let listener = TcpListener::bind(listen).await?;
@@ -181,8 +181,8 @@ async fn put_order(leader: LeaderOnly, State(app): State<App>, Path(id): Path<St
 }
 
 /// Gives way to the next candidate. A route for operators: keep it from the outside.
-async fn cede(State(app): State<App>) -> Json<Value> {
-    Json(json!({ "led": app.leadership.cede() }))
+async fn step_down(State(app): State<App>) -> Json<Value> {
+    Json(json!({ "led": app.leadership.step_down() }))
 }
 
 fn unavailable(reason: &'static str) -> Response {

@@ -19,7 +19,7 @@ use crate::{connect, millis, secs};
 fn acquire(lease: LeaseId, ttl: Duration) -> Request {
     let terms = LeaseSpec {
         lease,
-        caller: AcquireId { handle: HandleId::random(), number: 1 },
+        acquire_id: AcquireId { handle: HandleId::random(), number: 1 },
         owner: "me".parse().unwrap(),
         limit: 0,
         ttl: u64::try_from(ttl.as_millis()).unwrap(),

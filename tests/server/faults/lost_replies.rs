@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mongoseal::{Error, FencingToken, Mongoseal, Once, ReleaseOutcome, Result, Tick};
+use mongoseal::{Error, FencingToken, Mongoseal, OnceOutcome, ReleaseOutcome, Result, Tick};
 use mongoseal_test_support::{ReplicaSet, eventually};
 
 use crate::{connect, millis, secs};
@@ -70,15 +70,15 @@ pub(super) async fn a_completion_whose_reply_is_lost_is_sent_again_and_its_tick_
             }
         };
         let (first, second) = tokio::join!(first, second);
-        let Once::Ran(token) = first.unwrap() else { panic!("the first has run it") };
+        let OnceOutcome::Ran(token) = first.unwrap() else { panic!("the first has run it") };
         let (hits, before) = lost.unwrap();
         assert_eq!(hits.count(), 1, "the reply of the first send was lost");
         assert!(set.command_count(0, "findAndModify").await - before >= 2, "and the request was sent again");
-        let second: Once<FencingToken> = match second {
+        let second: OnceOutcome<FencingToken> = match second {
             Some(second) => second,
             None => once(&other).run(async |_| -> Result<_> { panic!("the tick runs again") }).await.unwrap(),
         };
-        assert!(matches!(&second, Once::AlreadyDone { by, .. } if by == "one"), "{second:?}");
+        assert!(matches!(&second, OnceOutcome::AlreadyDone { by, .. } if by == "one"), "{second:?}");
         let done = other.inspect(&key).await.unwrap().unwrap().done.unwrap();
         assert_eq!((done.tick, done.token), (1, token));
     }
@@ -97,7 +97,7 @@ pub(super) async fn a_completion_that_is_not_answered_in_time_says_that_it_is_no
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     set.proxy().heal();
     let again = once(&other).run(async |_| -> Result<()> { panic!("the tick runs again") }).await.unwrap();
-    assert!(matches!(again, Once::AlreadyDone { .. }), "{again:?}");
+    assert!(matches!(again, OnceOutcome::AlreadyDone { .. }), "{again:?}");
 }
 
 pub(super) async fn one_who_gave_up_leaves_nothing_held_beyond_its_ttl() {

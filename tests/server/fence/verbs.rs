@@ -5,7 +5,7 @@ use mongodb::{
     bson::{Document, doc},
     options::{ReturnDocument, UpdateOptions},
 };
-use mongoseal::{Error, Fence, Once, Tick};
+use mongoseal::{Error, Fence, OnceOutcome, Tick};
 use serde::{Deserialize, Serialize};
 
 use crate::{Orders, TestDatabase, invalid, is_duplicate, millis, refused_by, secs, token};
@@ -206,6 +206,6 @@ async fn the_work_of_a_tick_writes_as_the_holder_that_it_is() {
         orders.fenced(tick).update_one(one(), doc! { "$inc": { "n": 1 } }).await?;
         Ok::<_, Error>(tick.token())
     });
-    let Once::Ran(token) = ran.await.unwrap() else { panic!("the tick is new") };
+    let OnceOutcome::Ran(token) = ran.await.unwrap() else { panic!("the tick is new") };
     assert_eq!(db.order(1).await.get_i64("fence").unwrap(), i64::from(token));
 }

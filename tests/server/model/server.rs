@@ -49,7 +49,7 @@ fn lease_id(lease: Lease) -> LeaseId {
 pub(crate) fn terms(config: &Config) -> Vec<LeaseSpec> {
     let terms = |lease: Lease| LeaseSpec {
         lease: lease_id(lease),
-        caller: format!("{:016x}/{lease}", 7).parse().unwrap(),
+        acquire_id: format!("{:016x}/{lease}", 7).parse().unwrap(),
         owner: "model".parse().unwrap(),
         limit: config.limit(lease),
         ttl: millis(config.ttl(lease)),
@@ -140,7 +140,7 @@ impl Server {
     }
 
     fn leave(&self, lease: Lease) -> Leave {
-        Leave { lease: lease_id(lease), caller: self.terms[usize::from(lease)].caller }
+        Leave { lease: lease_id(lease), acquire_id: self.terms[usize::from(lease)].acquire_id }
     }
 
     /// The machine on what travels as one command: a request, a joint refresh, or two acquires.
@@ -151,7 +151,7 @@ impl Server {
             Verb::Acquire { waits } => self.apply_one(before, at, &Request::Acquire(self.acquire(lease, waits))),
             Verb::Refresh { .. } => {
                 let (ttl, grace) = (millis(self.config.ttl(lease)), millis(self.config.grace()));
-                let refresh = Refresh { lease: lease_id(lease), ttl, grace, metadata: None, caller: None };
+                let refresh = Refresh { lease: lease_id(lease), ttl, grace, metadata: None, acquire_id: None };
                 self.apply_one(before, at, &Request::Refresh(refresh))
             }
             Verb::Release { token: Some(token) } => {
@@ -238,7 +238,7 @@ impl Server {
                 if let Some(after) = after.as_mut().filter(|after| before != Some(*after)) {
                     let Record { holders, handover, .. } = after;
                     let is_granted =
-                        |holder: &&mut Holder| handover.contains(&(holder.terms.caller, Some(holder.version)));
+                        |holder: &&mut Holder| handover.contains(&(holder.terms.acquire_id, Some(holder.version)));
                     for holder in holders.iter_mut().filter(is_granted) {
                         holder.expires_at = at.now.after(holder.terms.ttl + holder.terms.grace);
                     }
@@ -255,7 +255,7 @@ impl Server {
             Some(Rule::ReleaseNamesGrant) => match request {
                 Request::Release(Release { lease, .. }) => {
                     let asked = self.terms.iter().find(|terms| terms.lease == *lease).unwrap();
-                    record::apply(before, at, &Request::Leave(Leave { lease: *lease, caller: asked.caller }))
+                    record::apply(before, at, &Request::Leave(Leave { lease: *lease, acquire_id: asked.acquire_id }))
                 }
                 _ => real(at),
             },

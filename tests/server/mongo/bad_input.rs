@@ -15,9 +15,9 @@ use mongoseal_test_support::{ReplicaSet, Standalone};
 use crate::{TestDatabase, secs};
 
 pub(crate) fn terms(lease: LeaseId, ttl: u64) -> LeaseSpec {
-    let (owner, caller) = ("me".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
+    let (owner, acquire_id) = ("me".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
     let (metadata, hold) = (Metadata::default(), HoldLimits::default());
-    LeaseSpec { lease, caller, owner, limit: 0, ttl, grace: 0, group: None, metadata, hold }
+    LeaseSpec { lease, acquire_id, owner, limit: 0, ttl, grace: 0, group: None, metadata, hold }
 }
 
 fn source(error: &Error) -> String {
@@ -229,7 +229,7 @@ async fn a_broken_entry_of_the_queue_costs_no_more_than_its_time() {
             let unset = || doc! { "$unset": { &path: "" } };
             let update = wrong.as_ref().map_or_else(unset, |wrong| doc! { "$set": { &path: wrong } });
             db.records().update_one(doc! { "_id": key.as_str() }, update).await.unwrap();
-            let leave = Request::Leave(record::Leave { lease: holder, caller: terms(holder, 1).caller });
+            let leave = Request::Leave(record::Leave { lease: holder, acquire_id: terms(holder, 1).acquire_id });
             drop(store.apply(&key, leave, Deadline::after(store.clock(), within)).await);
             broken.push(key);
         }
@@ -251,8 +251,8 @@ async fn an_acquire_of_a_key_under_which_another_program_keeps_a_bare_document_i
         db.records().insert_one(&bare).await.unwrap();
         for request in [
             Request::Acquire(record::Acquire { terms: terms(lease, 60_000), wait: None }),
-            Request::Refresh(record::Refresh { lease, ttl: 1_000, grace: 0, metadata: None, caller: None }),
-            Request::Leave(record::Leave { lease, caller: terms(lease, 1).caller }),
+            Request::Refresh(record::Refresh { lease, ttl: 1_000, grace: 0, metadata: None, acquire_id: None }),
+            Request::Leave(record::Leave { lease, acquire_id: terms(lease, 1).acquire_id }),
             Request::Release(record::Release { lease, token }),
             Request::Revoke(record::Revoke { by: "a".into(), reason: String::new(), upto: token }),
             Request::Transfer(record::Transfer { lease, token, to: LeaseId::random() }),

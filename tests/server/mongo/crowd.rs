@@ -286,7 +286,7 @@ mod of_a_store {
     fn wait_for(ttl: u64, lease: u8, room: u32) -> Request {
         let terms = LeaseSpec {
             lease: LeaseId::from_bytes([lease; 16]),
-            caller: AcquireId { handle: HandleId::random(), number: lease.into() },
+            acquire_id: AcquireId { handle: HandleId::random(), number: lease.into() },
             owner: "me".parse().unwrap(),
             limit: 0,
             ttl,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
-    Deadline, Error, Key, LeaseId, Mongoseal, Once, Result, Tick, TickLease,
+    Deadline, Error, Key, LeaseId, Mongoseal, OnceOutcome, Result, Tick, TickLease,
     record::{self, HoldLimits, LeaseSpec, Outcome, Request},
     store::{Applied, MongoStore, Store},
 };
@@ -27,7 +27,7 @@ async fn nothing(_: &TickLease) -> Result<()> {
 }
 
 /// Runs the tick 6, whose work must not run.
-async fn run_no_work(seal: &Mongoseal) -> Result<Once<()>> {
+async fn run_no_work(seal: &Mongoseal) -> Result<OnceOutcome<()>> {
     seal.once("k", Tick::number(6)).run(async |_| panic!("the work runs")).await
 }
 
@@ -52,7 +52,7 @@ async fn a_completed_tick_that_cannot_be_read_is_corrupt_and_stays_as_it_is() {
         put(&db, path, wrong.as_ref()).await;
         let before = db.record("k").await.unwrap();
         corrupt(&case, &run_no_work(&seal).await);
-        corrupt(&case, &seal.reset_once("k", 1).await);
+        corrupt(&case, &seal.rewind_tick("k", 1).await);
         corrupt(&case, &seal.inspect("k").await);
         assert_eq!(db.record("k").await.unwrap(), before, "{case}");
         // Leases do not read it.
@@ -69,7 +69,7 @@ async fn a_completed_tick_that_cannot_be_read_is_corrupt_and_stays_as_it_is() {
         corrupt(path, &seal.inspect("k").await);
     }
     db.records().replace_one(doc! { "_id": "k" }, &whole).await.unwrap();
-    assert!(matches!(seal.once("k", Tick::number(5)).run(nothing).await, Ok(Once::AlreadyDone { .. })));
+    assert!(matches!(seal.once("k", Tick::number(5)).run(nothing).await, Ok(OnceOutcome::AlreadyDone { .. })));
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn a_completion_of_a_record_that_was_broken_meanwhile_is_corrupt_and_write
     assert_eq!(db.record("k").await.unwrap().get("done"), Some(&broken));
     put(&db, "done", None).await;
     let again = seal.once("k", Tick::number(1)).wait(secs(20)).run(nothing);
-    assert_eq!(again.await.unwrap(), Once::Ran(()), "the tick was not completed");
+    assert_eq!(again.await.unwrap(), OnceOutcome::Ran(()), "the tick was not completed");
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn a_hold_limit_that_cannot_be_read_is_corrupt_and_the_key_stays_held() {
     let db = TestDatabase::new("mongoseal_foreign_hold").await;
     let seal = db.seal();
     let lease =
-        seal.acquire("k").ttl(secs(600)).at_least(secs(60)).hold_at_most(secs(900)).without_refresh().await.unwrap();
+        seal.acquire("k").ttl(secs(600)).min_hold(secs(60)).max_hold(secs(900)).without_refresh().await.unwrap();
     let whole = db.record("k").await.unwrap();
     let number = [Bson::from(true), "x".into(), Bson::Null, (-1_i64).into(), 60_000_i32.into(), doc! {}.into()];
     let date = [Bson::from(true), "x".into(), Bson::Null, 5_i64.into(), Bson::Array(vec![])];
@@ -138,15 +138,15 @@ async fn a_waiter_with_a_hold_limit_that_cannot_be_read_costs_no_more_than_its_t
             [Bson::from(true), "x".into(), Bson::MaxKey, DateTime::from_millis(1).into(), Document::new().into()]
         {
             let holder = terms(LeaseId::random(), 60_000);
-            let hold = HoldLimits { at_least: 1, at_most: 60_000 };
+            let hold = HoldLimits { min: Some(1), max: Some(60_000) };
             let waiter = LeaseSpec { hold, ..terms(LeaseId::random(), 300) };
             send(acquire(&holder, None)).await.unwrap();
             send(acquire(&waiter, Some(300))).await.unwrap();
             put(&db, &format!("queue.0.{field}"), Some(&wrong)).await;
-            drop(send(Request::Leave(record::Leave { lease: holder.lease, caller: holder.caller })).await);
+            drop(send(Request::Leave(record::Leave { lease: holder.lease, acquire_id: holder.acquire_id })).await);
             let next = terms(LeaseId::random(), 1);
             let is_granted = async || {
-                drop(send(Request::Leave(record::Leave { lease: holder.lease, caller: holder.caller })).await);
+                drop(send(Request::Leave(record::Leave { lease: holder.lease, acquire_id: holder.acquire_id })).await);
                 matches!(send(acquire(&next, None)).await, Ok(Applied { outcome: Outcome::Granted { .. }, .. }))
             };
             eventually(secs(5), &format!("the key is granted after {field} as {wrong:?}"), is_granted).await;

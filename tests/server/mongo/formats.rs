@@ -166,10 +166,20 @@ async fn fields_of_a_later_build_stay_in_the_record_in_holders_and_in_waiters_wh
         all_there(&db, "k", when, expected).await;
     };
     let acquire = |lease, patience| {
-        let (owner, caller) = ("other".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
+        let (owner, acquire_id) = ("other".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
         let (limit, ttl, grace, group, metadata) = (0, 600_000, 0, None, Metadata::default());
         Request::Acquire(Acquire {
-            terms: LeaseSpec { lease, caller, owner, limit, ttl, grace, group, metadata, hold: HoldLimits::default() },
+            terms: LeaseSpec {
+                lease,
+                acquire_id,
+                owner,
+                limit,
+                ttl,
+                grace,
+                group,
+                metadata,
+                hold: HoldLimits::default(),
+            },
             wait: patience,
         })
     };

@@ -23,7 +23,7 @@ async fn in_turn(db: &TestDatabase, name: &str, hold: Duration, least: Option<Du
         asked.spawn(async move {
             let mut acquire = seal.acquire("k").wait(secs(60));
             if let Some(least) = least {
-                acquire = acquire.at_least(least);
+                acquire = acquire.min_hold(least);
             }
             let taken = acquire.await.unwrap();
             let at = Instant::now();

@@ -31,7 +31,7 @@ pub(crate) fn key(text: &str) -> Key {
 fn acquire(owner: &str, limit: u32, ttl: Duration) -> Request {
     let terms = LeaseSpec {
         lease: LeaseId::random(),
-        caller: "0123456789abcdef/1".parse().unwrap(),
+        acquire_id: "0123456789abcdef/1".parse().unwrap(),
         owner: owner.parse().unwrap(),
         limit,
         ttl: ttl.as_millis().try_into().unwrap(),

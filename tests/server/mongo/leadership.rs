@@ -2,7 +2,7 @@
 
 use std::future;
 
-use mongoseal::{CancellationToken, Elector, Leadership, LeadershipState, Mongoseal};
+use mongoseal::{CancellationToken, Elector, LeadershipState, LeadershipWatch, Mongoseal};
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
 use crate::{TestDatabase, eventually, secs};
@@ -18,7 +18,7 @@ fn run(elector: Elector) -> JoinHandle<mongoseal::Result<Option<()>>> {
 }
 
 /// Waits for the state that a check accepts.
-async fn reach(leadership: &mut Leadership, mut check: impl FnMut(&LeadershipState) -> bool) {
+async fn reach(leadership: &mut LeadershipWatch, mut check: impl FnMut(&LeadershipState) -> bool) {
     let reached = async { while !leadership.changed().await.is_some_and(|state| check(&state)) {} };
     assert!(timeout(secs(30), reached).await.is_ok(), "{leadership:?}");
 }
@@ -48,14 +48,14 @@ async fn a_follower_sees_the_value_of_a_leader_of_another_process_and_leads_afte
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leadership_that_is_ceded_or_lost_to_bad_health_goes_to_the_other_process_and_comes_back() {
-    let name = "mongoseal_ceded";
+async fn a_leadership_that_ends_by_a_step_down_or_by_bad_health_goes_to_the_other_process_and_comes_back() {
+    let name = "mongoseal_stepped_down";
     let db = TestDatabase::new(name).await;
     let (end, mut candidates) = (CancellationToken::new(), Vec::new());
     for value in ["one", "two"] {
         let seal = process(&db, name).await;
         let (health, is_healthy) = watch::channel(true);
-        let elector = seal.campaign("k").value(value).elector().eligible_while(is_healthy).until(end.clone());
+        let elector = seal.campaign("k").value(value).elector().health(is_healthy).until(end.clone());
         let mut leadership = elector.leadership();
         let running = run(elector);
         // The second one follows the first one and is queued behind it.
@@ -70,11 +70,11 @@ async fn a_leadership_that_is_ceded_or_lost_to_bad_health_goes_to_the_other_proc
     };
     waiters(1).await;
     let [(one, one_health, ..), (two, ..)] = &mut candidates[..] else { unreachable!() };
-    assert!(!two.cede() && one.cede());
+    assert!(!two.step_down() && one.step_down());
     reach(two, |state| matches!(state, LeadershipState::Leader { .. })).await;
     waiters(1).await;
     reach(one, |state| matches!(state, LeadershipState::Follower { leader } if leader.value == "two")).await;
-    assert!(two.cede());
+    assert!(two.step_down());
     reach(one, |state| matches!(state, LeadershipState::Leader { .. })).await;
     waiters(1).await;
     one_health.send_replace(false);

@@ -144,7 +144,7 @@ mod of_a_store {
     fn acquire(lease: LeaseId) -> Request {
         let terms = LeaseSpec {
             lease,
-            caller: caller_of(lease),
+            acquire_id: acquire_id_of(lease),
             owner: "me".parse().unwrap(),
             limit: 0,
             ttl: 60_000,
@@ -157,7 +157,7 @@ mod of_a_store {
     }
 
     /// The acquire id of each request for this lease: they are of one acquire.
-    fn caller_of(lease: LeaseId) -> AcquireId {
+    fn acquire_id_of(lease: LeaseId) -> AcquireId {
         let digits = lease.expose().replace('-', "");
         format!("{}/1", &digits[..16]).parse().unwrap()
     }

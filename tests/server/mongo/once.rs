@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use mongoseal::{Error, LossCause, Mongoseal, Once, Result, Tick, TickLease};
+use mongoseal::{Error, LossCause, Mongoseal, OnceOutcome, Result, Tick, TickLease};
 
 use crate::{TestDatabase, eventually, millis, noting_client, secs, timed_turn};
 
@@ -50,8 +50,8 @@ async fn of_many_runners_of_a_tick_one_runs_it_and_the_rest_find_it_completed() 
     let mut seen = Vec::new();
     for runner in runners {
         match runner.await.unwrap() {
-            (runner, Once::Ran(())) => ran.push(format!("runner-{runner}")),
-            (_, Once::AlreadyDone { by, at }) => seen.push((by, at)),
+            (runner, OnceOutcome::Ran(())) => ran.push(format!("runner-{runner}")),
+            (_, OnceOutcome::AlreadyDone { by, at }) => seen.push((by, at)),
             (_, other) => panic!("{other:?}"),
         }
     }
@@ -75,10 +75,10 @@ async fn a_tick_costs_two_reads_and_two_writes_and_a_completed_tick_one_read() {
     // Without a record, the time is read in its place.
     sent_by(1).await;
     let (ended, commands) = sent_by(2).await;
-    assert_eq!(ended, Once::Ran(2));
+    assert_eq!(ended, OnceOutcome::Ran(2));
     assert_eq!(commands, ["find", "findAndModify", "find", "findAndModify"]);
     let (ended, commands) = sent_by(2).await;
-    assert!(matches!(ended, Once::AlreadyDone { .. }), "{ended:?}");
+    assert!(matches!(ended, OnceOutcome::AlreadyDone { .. }), "{ended:?}");
     assert_eq!(commands, ["find"]);
 }
 
@@ -90,13 +90,13 @@ async fn a_runner_whose_clock_is_a_year_ahead_is_refused_and_the_schedule_goes_o
     let tick = |at| Tick::at_millis(millis(at).try_into().unwrap());
     let run = async |at: SystemTime| seal.once("k", tick(at)).run(number).await;
     let now = SystemTime::now();
-    assert!(matches!(run(now - secs(60)).await, Ok(Once::Ran(_))));
+    assert!(matches!(run(now - secs(60)).await, Ok(OnceOutcome::Ran(_))));
     let before = db.record("k").await;
     let error = run(now + secs(365 * 24 * 3_600)).await.unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
     assert!(error.to_string().contains("check the clock of this machine"), "{error}");
     assert_eq!(db.record("k").await, before, "nothing was written");
-    assert!(matches!(run(now).await, Ok(Once::Ran(_))), "the schedule goes on");
+    assert!(matches!(run(now).await, Ok(OnceOutcome::Ran(_))), "the schedule goes on");
 }
 
 #[tokio::test]
@@ -107,13 +107,13 @@ async fn a_failed_tick_can_run_until_a_later_tick_is_completed() {
     assert!(failed.await.unwrap_err().to_string().contains("the work failed"));
     assert_eq!(last_tick(&db, "k").await, None);
     let later = seal.once("k", Tick::number(5)).run(number).await.unwrap();
-    assert_eq!(later, Once::Ran(5));
+    assert_eq!(later, OnceOutcome::Ran(5));
     let earlier = seal.once("k", Tick::number(4)).run(number).await.unwrap();
-    assert!(matches!(earlier, Once::Superseded { tick: 5, .. }), "{earlier:?}");
+    assert!(matches!(earlier, OnceOutcome::Superseded { tick: 5, .. }), "{earlier:?}");
 
     // An operator allows it again.
-    seal.reset_once("k", 3).by("olga").await.unwrap();
-    assert_eq!(seal.once("k", Tick::number(4)).run(number).await.unwrap(), Once::Ran(4));
+    seal.rewind_tick("k", 3).by("olga").await.unwrap();
+    assert_eq!(seal.once("k", Tick::number(4)).run(number).await.unwrap(), OnceOutcome::Ran(4));
     assert_eq!(last_tick(&db, "k").await, Some(4));
 }
 
@@ -122,13 +122,13 @@ async fn work_that_outlasts_its_lease_completes_its_tick_if_the_key_was_not_gran
     const HOLD: Duration = millis(400);
     let db = TestDatabase::new("mongoseal_once_late").await;
     let seal = db.build(Mongoseal::builder().grace(Duration::ZERO));
-    let once = |key| seal.once(key, Tick::number(1)).hold_at_most(HOLD);
+    let once = |key| seal.once(key, Tick::number(1)).max_hold(HOLD);
     // The work blocks its thread, so that it ends before the loss drops it.
     let late = once("k").run(async |tick| -> Result<bool> {
         std::thread::sleep(HOLD + millis(200));
         Ok(tick.lease().is_valid())
     });
-    assert_eq!(late.await.unwrap(), Once::Ran(false));
+    assert_eq!(late.await.unwrap(), OnceOutcome::Ran(false));
     assert_eq!(last_tick(&db, "k").await, Some(1));
 
     // A grant since then ends that.
@@ -154,7 +154,7 @@ async fn a_lease_is_lost_at_its_maximum_hold_although_it_is_refreshed() {
     let db = TestDatabase::new("mongoseal_hold_at_most").await;
     let seal = db.build(Mongoseal::builder().grace(millis(200)));
     let began = Instant::now();
-    let lease = seal.acquire("k").ttl(millis(450)).hold_at_most(HOLD).await.unwrap();
+    let lease = seal.acquire("k").ttl(millis(450)).max_hold(HOLD).await.unwrap();
     let granted = Instant::now();
     assert_eq!(lease.cancelled().await, LossCause::HeldTooLong);
     let lost = (granted.elapsed(), began.elapsed());
@@ -178,7 +178,7 @@ async fn a_waiter_is_granted_the_key_right_after_the_minimum_hold() {
     let mut late = Vec::new();
     for round in 0..5 {
         let key = format!("k{round}");
-        let first = db.seal().acquire(&key).at_least(HOLD).await.unwrap();
+        let first = db.seal().acquire(&key).min_hold(HOLD).await.unwrap();
         let end = since(&db, &key).await + i64::try_from(HOLD.as_millis()).unwrap();
         let waiting = tokio::spawn(db.seal().acquire(&key).wait(secs(20)).into_future());
         let queued = async || !db.record(&key).await.unwrap().get_array("queue").unwrap().is_empty();

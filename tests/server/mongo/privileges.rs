@@ -4,7 +4,7 @@ use mongodb::{
     Client, Collection, Database,
     bson::{DateTime, Document, doc},
 };
-use mongoseal::{Error, Fence, FencingToken, Lease, LeaseId, Metadata, Mongoseal, Once, Tick, TickLease};
+use mongoseal::{Error, Fence, FencingToken, Lease, LeaseId, Metadata, Mongoseal, OnceOutcome, Tick, TickLease};
 use mongoseal_test_support::ReplicaSet;
 
 use crate::{millis, secrets::Said, secs};
@@ -32,7 +32,7 @@ fn rows() -> Vec<Row> {
 /// The lease of a tick that is not completed.
 async fn begin(seal: &Mongoseal, key: &str) -> TickLease {
     match seal.once(key, Tick::number(1)).begin().await.unwrap() {
-        Once::Ran(lease) => lease,
+        OnceOutcome::Started(lease) => lease,
         ended => panic!("{ended:?}"),
     }
 }
@@ -150,11 +150,11 @@ impl LimitedUser {
             "hold without expiry" => drop(seal.acquire(key).without_expiry().await?.release().await?),
             "run once" => {
                 let ran = seal.once(key, Tick::number(1)).run(async |_| -> Result<(), Error> { Ok(()) }).await?;
-                assert_eq!(ran, Once::Ran(()));
+                assert_eq!(ran, OnceOutcome::Ran(()));
             }
             "complete a tick" => begun.expect("it is begun").complete().await?,
-            "reset a schedule" => drop(seal.reset_once(key, 0).await?),
-            "raise" => drop(seal.raise(key, token).await?),
+            "reset a schedule" => drop(seal.rewind_tick(key, 0).await?),
+            "raise" => drop(seal.raise_token_floor(key, token).await?),
             "refresh" => lease().refresh().await?,
             "resume" => seal.resume(key, lease().id(), lease().token()).await?.orphan(),
             "update metadata" => lease().update_metadata(Metadata::default()).await?,

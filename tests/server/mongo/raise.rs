@@ -20,7 +20,7 @@ async fn a_lease_held_across_a_raise_stays_held_and_the_key_is_handed_over_above
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     let to = ahead(lease.token(), 7_200);
-    assert_eq!(seal.raise("k", to).await.unwrap(), to);
+    assert_eq!(seal.raise_token_floor("k", to).await.unwrap(), to);
     lease.refresh().await.unwrap();
     lease.verify().await.unwrap();
     assert!(lease.is_valid());
@@ -62,7 +62,7 @@ async fn a_document_that_is_not_a_record_is_not_raised_and_stays_as_it_is() {
     for document in foreign {
         db.records().insert_one(&document).await.unwrap();
         let key = document.get_str("_id").unwrap();
-        match seal.raise(key, to).await {
+        match seal.raise_token_floor(key, to).await {
             Err(Error::Invalid { .. }) if key == "newer" => {}
             Err(Error::Corrupt { .. }) if key != "newer" => {}
             other => panic!("{key}: {other:?}"),

@@ -1,6 +1,6 @@
 //! The part of a worker process that runs schedules.
 
-use mongoseal::{Clock, Error, Mongoseal, Once, Result, Tick};
+use mongoseal::{Clock, Error, Mongoseal, OnceOutcome, Result, Tick};
 use tokio::time::sleep;
 
 use crate::{
@@ -42,13 +42,13 @@ async fn attempt(seal: &Mongoseal, schedule: &Schedule, tick: u64) -> bool {
         Ok(())
     };
     match once.run(work).await {
-        Ok(Once::Ran(())) => {
+        Ok(OnceOutcome::Ran(())) => {
             let token = ran.expect("the work has run");
             say(&Word::Ran { schedule: named(), tick, token, at: Clock::Boot.now() });
             true
         }
-        Ok(Once::AlreadyDone { .. } | Once::Superseded { .. }) => true,
-        Ok(Once::Busy { .. }) => {
+        Ok(OnceOutcome::AlreadyDone { .. } | OnceOutcome::Superseded { .. }) => true,
+        Ok(OnceOutcome::Busy { .. }) => {
             say(&Word::Skips { schedule: named(), tick });
             schedule.wait.is_none()
         }

@@ -104,14 +104,14 @@ pub(crate) async fn a_raise_and_a_revocation_that_too_few_replicas_acknowledge_a
     }
     replica.pause();
     let larger = FencingToken::new(leases[0].token().get() + 1_000_000).unwrap();
-    let refused = seal.raise("raised", larger).await.unwrap_err();
+    let refused = seal.raise_token_floor("raised", larger).await.unwrap_err();
     assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
     let refused = seal.revoke("all").await.unwrap_err();
     assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
     let refused = seal.revoke("one").token(leases[1].token()).await.unwrap_err();
     assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
     replica.resume();
-    assert!(seal.raise("raised", larger).await.unwrap() >= larger);
+    assert!(seal.raise_token_floor("raised", larger).await.unwrap() >= larger);
 }
 
 pub(crate) async fn a_waiter_is_granted_the_key_only_after_the_replicas_acknowledged_it() {

@@ -167,14 +167,14 @@ fn main() -> ExitCode {
         vectors::the_store_does_what_the_vectors_say,
     ];
     let probe = RedisStore::new(RedisBackend::new("redis://nowhere").expect("it is a URI"), RETENTION);
-    let (declared, left_out) = conformance::clauses_of(&probe);
-    for clause in left_out {
-        println!("the Redis store does not declare {}", clause.name());
+    let (declared, left_out) = conformance::requirements_of(&probe);
+    for requirement in left_out {
+        println!("the Redis store does not declare {}", requirement.name());
     }
-    tests.extend(declared.into_iter().map(|clause| {
-        let name = format!("conformance::{}", clause.name());
+    tests.extend(declared.into_iter().map(|requirement| {
+        let name = format!("conformance::{}", requirement.name());
         trial(&name, Turn::Timed, Redis::missing, move || async move {
-            clause.check(store(shared().await)).await;
+            requirement.check(store(shared().await)).await;
         })
     }));
     run_trials(tests)

@@ -44,8 +44,8 @@ table! {
     OnHeld { TriesOnce: [], WaitsBriefly: ["wait"], WaitsLong: ["wait"], Retries: ["retry"] }
     Ttl { Ttl3s: [], Ttl1s: ["ttl"], Ttl6s: ["ttl"], NeverExpires: ["without_expiry"] }
     Grace { UsualGrace: [], NoGrace: ["grace"], LongGrace: ["grace"] }
-    Least { NoMinimum: [], AtLeast2s: ["at_least"] }
-    Most { NoMaximum: [], AtMost4s: ["hold_at_most"] }
+    Least { NoMinimum: [], AtLeast2s: ["min_hold"] }
+    Most { NoMaximum: [], AtMost4s: ["max_hold"] }
     Progress { AnyProgress: [], Progresses: ["stalled_after", "progress"], Stalls: ["stalled_after"] }
     Refresh { RefreshedByItself: [], RefreshedOften: ["refresh_every"], RefreshedByHand: ["without_refresh"] }
     Label { Unlabelled: [], Labelled: ["metadata"] }

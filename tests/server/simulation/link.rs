@@ -83,15 +83,15 @@ impl Defect {
     /// The request as it is sent.
     pub(crate) fn change(self, mut request: Request) -> Request {
         match (self, &mut request) {
-            (Self::UnknownMaximum, Request::Acquire(acquire)) if acquire.terms.hold.at_most == 0 => {
-                acquire.terms.hold.at_most = acquire.terms.hold.at_least.max(2_000);
+            (Self::UnknownMaximum, Request::Acquire(acquire)) if acquire.terms.hold.max.is_none() => {
+                acquire.terms.hold.max = acquire.terms.hold.min.max(Some(2_000));
             }
             (Self::EndlessPlace, Request::Acquire(acquire)) => {
                 acquire.wait.iter_mut().for_each(|wait| wait.ttl = wait.ttl.saturating_mul(10_000));
             }
             (Self::UnknownSharing, Request::Acquire(acquire)) => acquire.terms.limit = 2,
             (Self::ForgottenTick, Request::Complete(complete)) => complete.keep = 0,
-            (Self::UntoldRevocation, Request::Refresh(refresh)) => refresh.caller = None,
+            (Self::UntoldRevocation, Request::Refresh(refresh)) => refresh.acquire_id = None,
             _ => {}
         }
         request

@@ -15,7 +15,7 @@ use std::{
 
 use mongoseal::{
     CancellationToken, Error, FencingToken, Key, Leader, Lease, LeaseId, LeaseSet, LeaseState, LossCause, Metadata,
-    Mongoseal, Once, Result, Retry, Tick, TickLease, store::Store,
+    Mongoseal, OnceOutcome, Result, Retry, Tick, TickLease, store::Store,
 };
 
 use crate::{
@@ -173,8 +173,8 @@ macro_rules! set_hold {
             Retries => retry(Retry::fixed(millis(300)).max_elapsed(secs(5))),
             NoGrace => grace(Duration::ZERO),
             LongGrace => grace(secs(2)),
-            AtLeast2s => at_least(secs(2)),
-            AtMost4s => hold_at_most(secs(4)),
+            AtLeast2s => min_hold(secs(2)),
+            AtMost4s => max_hold(secs(4)),
             Progresses => stalled_after(millis(1_500)),
             Stalls => stalled_after(millis(1_500)),
             Labelled => metadata("step", "labelled"),
@@ -308,7 +308,7 @@ impl Running<'_> {
             Raises => {
                 let version = self.ask("inspects", seal.inspect(key)).await.flatten().map(|seen| seen.version.get());
                 let to = FencingToken::new(version.unwrap_or(1) + 1).unwrap();
-                self.ask("raises", seal.raise(key, to)).await;
+                self.ask("raises", seal.raise_token_floor(key, to)).await;
             }
             Purges => {
                 // The operation timeout bounds each of its requests: a list, and one for each key.
@@ -628,7 +628,7 @@ impl Running<'_> {
         let once = set_hold!(set_common!(self.seal.once(self.step.key, Tick::number(number)), self.step), self.step);
         let ended = if self.has(Holds) {
             match self.within("begins a tick", self.patience(), once.begin()).await {
-                Ok(Once::Ran(tick)) => return self.hold(Held::Tick(tick)).await,
+                Ok(OnceOutcome::Started(tick)) => return self.hold(Held::Tick(tick)).await,
                 Ok(_) => return self.world().count("a tick is not begun"),
                 Err(error) => Err(error),
             }
@@ -637,7 +637,7 @@ impl Running<'_> {
             self.beside_a_shutdown(running).await
         };
         match ended {
-            Ok(Once::Ran(())) => self.complete(&(self.step.key.parse().unwrap(), number)),
+            Ok(OnceOutcome::Ran(())) => self.complete(&(self.step.key.parse().unwrap(), number)),
             Ok(_) => self.world().count("a tick is not begun"),
             Err(error) => self.accept(&error),
         }

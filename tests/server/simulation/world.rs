@@ -377,7 +377,7 @@ pub(crate) fn may_end(request: &Request, held: &Holder) -> bool {
     let theirs = request.lease() == Some(held.terms.lease);
     match request {
         Request::Release(release) => theirs && release.token == held.version,
-        Request::Leave(leave) => theirs && leave.caller == held.terms.caller,
+        Request::Leave(leave) => theirs && leave.acquire_id == held.terms.acquire_id,
         Request::Transfer(transfer) => theirs && transfer.token == held.version,
         Request::Complete(complete) => theirs && complete.token == held.version,
         Request::Revoke(revoke) => held.version <= revoke.upto,

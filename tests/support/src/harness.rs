@@ -1,4 +1,4 @@
-//! A `main` for tests that are known only at run time, such as the clauses of a suite. It has the common options and
+//! A `main` for tests that are known only at run time, such as the requirements of a suite. It has the common options and
 //! the output of Rust's own test harness, and needs no other crate.
 
 use std::{

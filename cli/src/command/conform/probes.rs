@@ -64,7 +64,7 @@ pub(super) struct Probe<'a> {
     otherwise: &'static str,
     /// The actions that the user needs.
     actions: &'static str,
-    /// Whether all clauses of the suite need it.
+    /// Whether all requirements of the suite need it.
     pub(super) is_vital: bool,
     run: Pin<Box<dyn Future<Output = Probed> + 'a>>,
 }

@@ -10,7 +10,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{CLOSE_TIMEOUT, COLUMN, end, run_clauses, scratch, until_signal};
+use super::{CLOSE_TIMEOUT, COLUMN, end, run_requirements, scratch, until_signal};
 use crate::{
     arguments::Conform,
     command::{
@@ -19,14 +19,14 @@ use crate::{
     },
     connection::{Connection, Product},
     exit_status::{Failure, Status},
-    signals::Signals,
+    job::signals::Signals,
 };
 
 const CHECK: &str = "scratch";
-/// How long no key may appear until all are deleted. A request of a clause that was ended is repeated sooner than that.
+/// How long no key may appear until all are deleted. A request of a requirement that was ended is repeated sooner than that.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Runs all clauses that the store declares, and deletes their keys.
+/// Runs all requirements that the store declares, and deletes their keys.
 pub(super) async fn perform(
     uri: &str,
     connection: &Connection,
@@ -42,7 +42,8 @@ pub(super) async fn perform(
     let opened = signals.unless(connection.report_wait(Product::Redis, opening)).await;
     let (server, store) = opened.map_err(Failure::by_signal)??;
     let (stop, mut stopped) = watch::channel(false);
-    let ended = until_signal(signals, &stop, run_clauses(&store, &mut report, options.verbose, &mut stopped)).await;
+    let ended =
+        until_signal(signals, &stop, run_requirements(&store, &mut report, options.verbose, &mut stopped)).await;
     let removed = signals.finish(async {
         store.close(Deadline::after(store.clock(), CLOSE_TIMEOUT)).await;
         remove(&server).await
@@ -63,7 +64,7 @@ async fn open(uri: &str, connection: &Connection, prefix: &str) -> Result<(Serve
         Ok(false) => match server.attempt(&["SET", &server.name(""), "", "XX"]).await {
             Ok(()) => Ok((server, Arc::new(store))),
             Err(Refusal::Denied(Lack::Keys)) => Err(Failure::invalid(format!(
-                "the user may not use the keys of the clauses: grant ~{0} and &{0}, or pass a prefix with --scratch",
+                "the user may not use the keys of the requirements: grant ~{0} and &{0}, or pass a prefix with --scratch",
                 server.name("*")
             ))),
             Err(refusal) => Err(unavailable(refusal)),
@@ -76,7 +77,7 @@ async fn open(uri: &str, connection: &Connection, prefix: &str) -> Result<(Serve
     }
 }
 
-/// Deletes the keys of the clauses, and reports whether that succeeded.
+/// Deletes the keys of the requirements, and reports whether that succeeded.
 async fn remove(server: &Server) -> Finding {
     match timeout(CLOSE_TIMEOUT, delete_all(server)).await {
         Ok(Ok(())) => Finding::pass(CHECK, format!("the keys {} are deleted", server.name("*"))),
@@ -85,7 +86,7 @@ async fn remove(server: &Server) -> Finding {
     }
 }
 
-/// Deletes the keys until no late request of a clause has written another.
+/// Deletes the keys until no late request of a requirement has written another.
 async fn delete_all(server: &Server) -> Answer<()> {
     loop {
         server.delete_keys().await?;

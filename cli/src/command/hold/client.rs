@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use super::event::Event;
-use crate::output;
+use crate::ui::output;
 
 /// How many lines wait for the thread that writes, and how many requests wait to be read.
 const CHANNEL_SIZE: usize = 16;

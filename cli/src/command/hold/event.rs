@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    escape,
     exit_status::{Failure, Status},
-    json::Until,
+    ui::escape,
+    ui::json::Until,
 };
 
 /// An event. `docs/languages.md` describes each member.

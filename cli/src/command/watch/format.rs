@@ -5,9 +5,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    escape, output,
-    table::{self, Column},
     time,
+    ui::escape,
+    ui::output,
+    ui::table::{self, Column},
 };
 
 /// The name of events that may be missing.

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 use mongoseal::{Event, EventKind, FencingToken, HolderInfo, Key};
 
 use crate::{
-    json,
-    table::{Column, Table},
     time,
+    ui::json,
+    ui::table::{Column, Table},
 };
 
 /// The holders in the order of their tokens.

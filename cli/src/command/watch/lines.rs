@@ -4,7 +4,7 @@ use mongoseal::{Mongoseal, WatchItem};
 use tokio::{sync::mpsc::Sender, time::timeout};
 
 use super::{LAST_WRITES, check, events::Events, format};
-use crate::{exit_status::Failure, output, print_message, signals::Signals};
+use crate::{exit_status::Failure, job::signals::Signals, ui::message::print_message, ui::output};
 
 /// How many lines wait for the reader. Then the watch waits, too.
 const CHANNEL_SIZE: usize = 16;

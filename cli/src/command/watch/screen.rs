@@ -16,8 +16,8 @@ use tokio::{
 
 use super::{LAST_WRITES, check, events::Events, format, holders::Holders, keyboard::Keyboard};
 use crate::{
-    arguments::Watch, escape, exit_status::Failure, output, signals::Signals, table, table::Table,
-    terminal::is_job_of_a_shell,
+    arguments::Watch, exit_status::Failure, job::signals::Signals, job::terminal::is_job_of_a_shell, ui::escape,
+    ui::output, ui::table, ui::table::Table,
 };
 
 /// The largest number of events that are kept for the screen.

@@ -5,7 +5,7 @@ use super::*;
 /// The acquire with this lease id, from another call: with other terms.
 fn from_another_call(number: u8, limit: u32, wait: Option<WaitSpec>) -> Request {
     let Request::Acquire(mut acquire) = acquire(number, limit, wait) else { unreachable!() };
-    acquire.terms.caller = caller(100);
+    acquire.terms.acquire_id = acquire_id(100);
     acquire.terms.ttl = 30_000;
     Request::Acquire(acquire)
 }
@@ -17,7 +17,7 @@ fn waited_for(limit: u32) -> Bench {
     let mut bench = Bench::new();
     granted(&bench.send(once(1, limit)));
     let Request::Acquire(mut waiter) = wait(2, 0) else { unreachable!() };
-    waiter.terms.hold.at_most = 3_000;
+    waiter.terms.hold.max = Some(3_000);
     bench.send(waiter);
     bench
 }
@@ -40,7 +40,7 @@ fn a_late_acquire_of_another_call_does_not_replace_the_terms_of_a_waiter() {
     }
     bench.send(release(1));
     let holder = &bench.record().holders[0];
-    assert_eq!((holder.terms.limit, holder.terms.ttl, holder.terms.caller), (0, 1_000, caller(2)));
+    assert_eq!((holder.terms.limit, holder.terms.ttl, holder.terms.acquire_id), (0, 1_000, acquire_id(2)));
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_late_acquire_of_another_call_and_its_take_back_leave_a_holder_as_it_is() {
     for late in [from_another_call(2, 0, None), from_another_call(2, 0, WAIT)] {
         assert!(matches!(bench.send(late), Outcome::Refused { .. }));
     }
-    let late = Request::Leave(Leave { lease: lease(2), caller: caller(100) });
+    let late = Request::Leave(Leave { lease: lease(2), acquire_id: acquire_id(100) });
     assert_eq!(bench.send(late), Outcome::Absent);
     assert_eq!(*bench.record(), before);
     assert_eq!(bench.send(release(2)), Outcome::Released);

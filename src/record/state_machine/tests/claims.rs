@@ -46,7 +46,7 @@ fn a_leave_ends_nothing_under_another_acquire_id() {
     bench.send(wait(1, 0));
     bench.send(wait(2, 0));
     let before = bench.record().clone();
-    let other = |number| Request::Leave(Leave { lease: lease(number), caller: caller(number + 10) });
+    let other = |number| Request::Leave(Leave { lease: lease(number), acquire_id: acquire_id(number + 10) });
     assert_eq!([bench.send(other(1)), bench.send(other(2))], [Outcome::Absent, Outcome::Absent]);
     assert_eq!(bench.record(), &before);
     assert_eq!([bench.send(release(2)), bench.send(release(1))], [Outcome::Released, Outcome::Released]);

@@ -18,8 +18,8 @@ fn a_downgrade_keeps_lease_token_and_expiry_and_grants_to_sharers_up_to_the_firs
     let mut expected = before.clone();
     (expected.terms.limit, expected.refreshes, expected.last_seen) = (4, before.refreshes + 1, bench.now());
     assert_eq!(bench.record().holders[0], expected);
-    let told: Vec<_> = bench.record().handover.iter().map(|(caller, _)| *caller).collect();
-    assert_eq!(told, [2, 3].map(caller));
+    let told: Vec<_> = bench.record().handover.iter().map(|(acquire_id, _)| *acquire_id).collect();
+    assert_eq!(told, [2, 3].map(acquire_id));
     assert!(bench.record().holders.windows(2).all(|pair| pair[0].version < pair[1].version));
 }
 

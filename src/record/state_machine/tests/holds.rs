@@ -1,9 +1,15 @@
 use super::*;
 use crate::record::Transfer;
 
-fn held(number: u8, at_least: u64, at_most: u64, wait: Option<WaitSpec>) -> Request {
+/// Holds of so many milliseconds. 0: none.
+fn limits(min: u64, max: u64) -> HoldLimits {
+    let [min, max] = [min, max].map(|limit| Some(limit).filter(|limit| *limit > 0));
+    HoldLimits { min, max }
+}
+
+fn held(number: u8, min: u64, max: u64, wait: Option<WaitSpec>) -> Request {
     let Request::Acquire(Acquire { terms, .. }) = acquire(number, 0, wait) else { unreachable!() };
-    let terms = LeaseSpec { grace: 100, hold: HoldLimits { at_least, at_most }, ..terms };
+    let terms = LeaseSpec { grace: 100, hold: limits(min, max), ..terms };
     Request::Acquire(Acquire { terms, wait })
 }
 

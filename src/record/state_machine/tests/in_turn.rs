@@ -29,7 +29,7 @@ fn shape(record: Option<&Record>) -> Option<(Vec<LeaseId>, Vec<LeaseId>, Vec<Acq
     let leases = |terms: &LeaseSpec| terms.lease;
     let holders = record.holders.iter().map(|holder| leases(&holder.terms)).collect();
     let queue = record.queue.iter().map(|waiter| leases(&waiter.terms)).collect();
-    Some((holders, queue, record.handover.iter().map(|(caller, _)| *caller).collect()))
+    Some((holders, queue, record.handover.iter().map(|(acquire_id, _)| *acquire_id).collect()))
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn requests_that_are_applied_in_turn_have_the_outcomes_that_each_would_have_alon
             let mut expected = shape(one.as_ref());
             // A waiter that came and left within the write leaves the record as it was.
             if let (Some((_, _, all)), true) = (&mut expected, after != record) {
-                *all = handover.into_iter().map(|(caller, _)| caller).collect();
+                *all = handover.into_iter().map(|(acquire_id, _)| acquire_id).collect();
             } else {
                 expected = shape(record.as_ref());
             }
@@ -110,6 +110,6 @@ fn a_release_and_the_crowd_after_it_are_one_write_and_the_waiter_is_notified() {
     let (after, outcomes) = apply_in_turn(bench.record.as_ref(), at, &requests.map(KeyRequest::Single));
     assert_eq!(outcomes.len(), 4, "the second release would issue another token: {outcomes:?}");
     let after = after.unwrap();
-    assert_eq!(after.handover, [(caller(2), Some(after.version))]);
+    assert_eq!(after.handover, [(acquire_id(2), Some(after.version))]);
     assert!(matches!(outcomes[..], [Outcome::Released, Outcome::Queued { .. }, Outcome::Refreshed { .. }, _]));
 }

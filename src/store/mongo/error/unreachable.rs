@@ -3,7 +3,7 @@
 //! Mechanism: the driver gives the cause as text only, within its description of each server.
 
 use super::super::product;
-use crate::Error;
+use crate::types::error::Error;
 
 /// Translates a failed server selection. A server with a wire version that does not fit stays so; a server that cannot
 /// be reached may come back.

@@ -15,8 +15,8 @@ use super::super::{
     operation::{self, literal},
 };
 use crate::{
-    Ttl,
     record::{Acquire, Release},
+    types::ttl::Ttl,
 };
 
 /// Grants a free key without waiters. `is_upsert`: the query is that of

@@ -10,18 +10,22 @@
 //! If another stream cannot be opened, only the subscribers that wait for it get the error. The stream before goes on. A
 //! stream that fails is opened again where it was: `follow/streams.rs`. The subscribers get an error if it cannot be.
 //!
-//! Invariant: see `follow/subscribers.rs`.
+//! Invariant: see `state/subscribers.rs`.
 
 use std::{collections::HashSet, sync::Arc};
 
 use mongodb::bson::{Bson, Timestamp, doc};
 
 use super::{
-    super::{context::MongoContext, stream_error::StreamEnd, task},
+    super::{
+        context::MongoContext,
+        state::subscribers::{Subscribers, Subscription},
+        stream_error::StreamEnd,
+        task,
+    },
     streams::Streams,
-    subscribers::{Subscribers, Subscription},
 };
-use crate::Key;
+use crate::types::key::Key;
 
 /// Follows the changes of a key. Starts the task that reads them if it does not run.
 pub(super) fn subscribe(store: &Arc<MongoContext>, key: &Key) -> Subscription {

@@ -31,7 +31,7 @@ use super::super::{
     stream_error::StreamEnd,
     task,
 };
-use crate::{Clock, types::backoff::Backoff};
+use crate::types::{backoff::Backoff, clock::Clock};
 
 /// How long the server holds a request for changes if there is none. A replaced stream ends after this time, too.
 const CHANGES_AWAIT: Duration = Duration::from_millis(250);
@@ -110,7 +110,7 @@ impl Streams {
         let mut reads = self.start(ids.clone(), position.clone());
         reads.recv().await.unwrap_or(Err(StreamEnd::Closed))?;
         (self.ids, self.position, self.reads) = (ids, Some(position), Some(reads));
-        self.note_progress();
+        self.record_progress();
         Ok(now)
     }
 
@@ -138,7 +138,7 @@ impl Streams {
             Ok((change, position)) => {
                 if self.position.as_ref() != Some(&position) {
                     self.position = Some(position);
-                    self.note_progress();
+                    self.record_progress();
                 }
                 Ok(change)
             }
@@ -157,7 +157,7 @@ impl Streams {
         }
     }
 
-    fn note_progress(&mut self) {
+    fn record_progress(&mut self) {
         self.max_silence = MAX_SILENCE;
         self.due = Clock::Boot.now().saturating_add(self.max_silence);
         self.backoff = Backoff::new();

@@ -4,8 +4,8 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::{is_named, is_own, next_version, own_value, without_own};
 use crate::{
-    LeaseId,
     store::mongo::{document, operation::Operation},
+    types::lease_id::LeaseId,
 };
 
 /// Changes `h` and `q` as the request wants.

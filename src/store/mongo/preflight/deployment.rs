@@ -4,7 +4,7 @@ use mongodb::bson::Document;
 use tracing::warn;
 
 use super::super::product;
-use crate::{Error, Result};
+use crate::types::error::{Error, Result};
 
 /// The wire version of MongoDB 6.0, the first that has all that the pipeline uses.
 const WIRE_VERSION_6_0: i32 = 17;

@@ -16,7 +16,7 @@ use mongodb::{
 };
 
 use super::super::{context::MongoContext, error};
-use crate::{Error, Result};
+use crate::types::error::{Error, Result};
 
 /// Refuses a direct connection to a member that is not the primary, if the member knows another one that is. While the
 /// set has no primary, the member may become it.

@@ -10,7 +10,7 @@ use super::super::{
     context::MongoContext,
     error::{self, needs},
 };
-use crate::{Error, Result};
+use crate::types::error::{Error, Result};
 
 /// The codes of a server that cannot parse a command: bad value, failed to parse, type mismatch, command not supported,
 /// not implemented, undefined variable, and a variable that this server does not have.

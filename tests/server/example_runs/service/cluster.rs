@@ -110,8 +110,8 @@ impl Cluster {
     }
 
     /// Makes a process give way, and returns whether it led.
-    pub(super) async fn cede(&self, number: usize) -> bool {
-        self.json(Method::POST, number, "/cede").await["led"].as_bool().unwrap()
+    pub(super) async fn step_down(&self, number: usize) -> bool {
+        self.json(Method::POST, number, "/step-down").await["led"].as_bool().unwrap()
     }
 
     /// Waits until one of these processes leads with a token larger than this, and returns when that was seen.

@@ -46,7 +46,7 @@ impl Server {
                 if *before != after && after.handover.iter().any(|(_, token)| token.is_some()) =>
             {
                 for holder in after.holders.iter_mut().filter(|holder| holder.since == at.now) {
-                    let end = at.now.after(holder.terms.hold.at_most + holder.terms.grace);
+                    let end = at.now.after(holder.terms.hold.max.unwrap_or_default() + holder.terms.grace);
                     holder.not_after = holder.not_after.map(|_| end);
                     holder.expires_at = holder.not_after.map_or(holder.expires_at, |end| holder.expires_at.min(end));
                 }

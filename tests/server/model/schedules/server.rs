@@ -40,17 +40,18 @@ fn to_store(token: Token) -> FencingToken {
 
 impl Server {
     pub(crate) fn new(config: Config) -> Self {
+        let limit = |time| Some(millis(time)).filter(|limit| *limit > 0);
         let terms = |attempt: Attempt| LeaseSpec {
             // The id 0 is that of released entries.
             lease: LeaseId::from_bytes([attempt + 1; 16]),
-            caller: format!("{:016x}/{attempt}", 7).parse().unwrap(),
+            acquire_id: format!("{:016x}/{attempt}", 7).parse().unwrap(),
             owner: format!("{attempt}").parse().unwrap(),
             limit: 0,
             ttl: millis(config.ttl),
             grace: millis(config.grace),
             group: None,
             metadata: Metadata::default(),
-            hold: HoldLimits { at_least: millis(config.at_least), at_most: millis(config.at_most) },
+            hold: HoldLimits { min: limit(config.at_least), max: limit(config.at_most) },
         };
         Self { terms: (0..3 * RUNS).map(terms).collect(), config }
     }
@@ -131,7 +132,7 @@ impl Server {
     /// Applies a request of the model. Returns the record afterwards and the outcome.
     fn apply(&self, before: Option<&Record>, at: StoreClock, message: &Message) -> (Option<Record>, Outcome) {
         let terms = self.terms(message.attempt);
-        let (lease, caller, ttl, grace) = (terms.lease, terms.caller, terms.ttl, terms.grace);
+        let (lease, acquire_id, ttl, grace) = (terms.lease, terms.acquire_id, terms.ttl, terms.grace);
         let request = match message.verb {
             Verb::Keep { token, .. } => {
                 return self.apply_batch(before, at, token, &BatchRequest::Keep { ttl });
@@ -141,9 +142,9 @@ impl Server {
                 let wait = self.config.waits.then_some(WaitSpec { ttl, queue_limit: 10 });
                 Request::Acquire(Acquire { terms, wait })
             }
-            Verb::Refresh { .. } => Request::Refresh(Refresh { lease, ttl, grace, metadata: None, caller: None }),
+            Verb::Refresh { .. } => Request::Refresh(Refresh { lease, ttl, grace, metadata: None, acquire_id: None }),
             Verb::Release { token } => Request::Release(Release { lease, token: to_store(token) }),
-            Verb::Leave => Request::Leave(Leave { lease, caller }),
+            Verb::Leave => Request::Leave(Leave { lease, acquire_id }),
             Verb::Complete { token } => {
                 let tick = self.config.tick(message.attempt).into();
                 Request::Complete(Complete { lease, token: to_store(token), tick, by: String::new(), keep: 0 })

@@ -325,14 +325,14 @@ async fn acquire(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result
         ask = ask.without_refresh();
     }
     if !plan.least.is_zero() {
-        ask = ask.at_least(plan.least);
+        ask = ask.min_hold(plan.least);
     }
     ask.await
 }
 
 async fn campaign(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result<Leader> {
     let campaign = worker.handles.seal.campaign(plan.key.as_str()).value(number.to_string());
-    let campaign = campaign.ttl(plan.ttl + plan.grace).stop_within(plan.grace);
+    let campaign = campaign.ttl(plan.ttl + plan.grace).stop_margin(plan.grace);
     campaign.wait(plan.wait.unwrap_or_default()).await
 }
 

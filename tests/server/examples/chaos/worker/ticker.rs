@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use mongoseal::{Error, Once, Tick, TickLease};
+use mongoseal::{Error, OnceOutcome, Tick, TickLease};
 use tokio::time::sleep;
 
 use super::{SMALLEST_TTL, Worker, say};
@@ -46,9 +46,9 @@ async fn run_tick(worker: &Worker, key: String, tick: u64, rng: &mut Rng) {
         Ok(())
     };
     let outcome = match once.run(work).await {
-        Ok(Once::Ran(())) => "ran".into(),
-        Ok(Once::AlreadyDone { .. } | Once::Superseded { .. }) => "done".into(),
-        Ok(Once::Busy { .. }) => "busy".into(),
+        Ok(OnceOutcome::Ran(())) => "ran".into(),
+        Ok(OnceOutcome::AlreadyDone { .. } | OnceOutcome::Superseded { .. }) => "done".into(),
+        Ok(OnceOutcome::Busy { .. }) => "busy".into(),
         Err(Error::Lost { .. }) => "lost".into(),
         Err(Error::Unavailable { .. }) => "unavailable".into(),
         other => format!("{other:?}"),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mongoseal::{Mongoseal, Once, Result, Tick};
+use mongoseal::{Mongoseal, OnceOutcome, Result, Tick};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::TTL;
@@ -12,7 +12,7 @@ const TICK: Tick = Tick::number(1);
 /// A runner at work.
 pub(super) struct Running {
     ends: oneshot::Sender<()>,
-    run: JoinHandle<Result<Once<()>>>,
+    run: JoinHandle<Result<OnceOutcome<()>>>,
 }
 
 impl Running {
@@ -34,7 +34,7 @@ impl Running {
     pub(super) async fn complete(self) -> Result<()> {
         self.ends.send(()).expect("the work is under way");
         let ended = self.run.await.expect("the runner does not panic");
-        ended.map(|ended| assert_eq!(ended, Once::Ran(())))
+        ended.map(|ended| assert_eq!(ended, OnceOutcome::Ran(())))
     }
 }
 
@@ -43,10 +43,10 @@ pub(super) async fn is_done(seal: &Mongoseal, key: &str, is_confirmed: bool, lef
     let again = seal.once(key, TICK).wait(left).run(async |_| -> Result<()> { Ok(()) }).await;
     let again = again.unwrap_or_else(|error| panic!("{key}: {error}"));
     match again {
-        Once::AlreadyDone { .. } => {}
-        Once::Ran(()) if !is_confirmed => {}
+        OnceOutcome::AlreadyDone { .. } => {}
+        OnceOutcome::Ran(()) if !is_confirmed => {}
         other => panic!("{key}: {other:?}, and the completion was confirmed: {is_confirmed}"),
     }
     let again = seal.once(key, TICK).run(async |_| -> Result<()> { panic!("{key}: the tick runs again") }).await;
-    assert!(matches!(again, Ok(Once::AlreadyDone { .. })), "{key}: {again:?}");
+    assert!(matches!(again, Ok(OnceOutcome::AlreadyDone { .. })), "{key}: {again:?}");
 }

@@ -20,11 +20,19 @@ use super::super::{
     document::{self, hybrid_time},
     stream_error::StreamEnd,
 };
-use crate::{AcquireId, Clock, FencingToken, HandleId, record::StoreTime, store::Notification};
+use crate::{
+    record::StoreTime,
+    store::Notification,
+    types::{
+        acquire_id::{AcquireId, HandleId},
+        clock::Clock,
+        token::FencingToken,
+    },
+};
 
 /// How long the server holds a request for events if there is none. A stream also stays open this long after its last
 /// listener has gone.
-pub(super) const NOTIFICATION_AWAIT: Duration = Duration::from_secs(2);
+pub(in crate::store::mongo) const NOTIFICATION_AWAIT: Duration = Duration::from_secs(2);
 
 /// How long the server may be silent before a joining handle opens another stream.
 const MAX_SILENCE: Duration = NOTIFICATION_AWAIT.saturating_mul(5);
@@ -57,7 +65,7 @@ struct NotificationStream {
 /// A grant of a key to a handle, or a revocation, which has no token.
 #[derive(Clone, Copy)]
 pub(in crate::store::mongo) struct HandOver {
-    caller: AcquireId,
+    acquire_id: AcquireId,
     token: Option<FencingToken>,
     at: Timestamp,
     /// The time of the change on the server's clock.
@@ -71,7 +79,7 @@ struct Listener {
 }
 
 /// A notification, or, at the end, why the stream has ended.
-pub(super) type Delivery = std::result::Result<Notification, StreamEnd>;
+pub(in crate::store::mongo) type Delivery = std::result::Result<Notification, StreamEnd>;
 
 impl NotificationStreams {
     fn state(&self) -> MutexGuard<'_, StreamsByDigits> {
@@ -80,7 +88,7 @@ impl NotificationStreams {
 
     /// Joins a stream. Returns the number of a stream that has to be opened, or whether the handle gets all hand-overs
     /// since this time.
-    pub(super) fn join(
+    pub(in crate::store::mongo) fn join(
         &self,
         digits: &str,
         handle: HandleId,
@@ -116,25 +124,25 @@ impl NotificationStreams {
 }
 
 /// The stream that a handle has joined.
-pub(super) enum Joined {
+pub(in crate::store::mongo) enum Joined {
     First { number: u64 },
     Open { has_all: bool },
 }
 
 impl Listener {
-    fn notify(&self, &HandOver { caller, token, changed_at, .. }: &HandOver) {
-        if self.handle == caller.handle {
+    fn notify(&self, &HandOver { acquire_id, token, changed_at, .. }: &HandOver) {
+        if self.handle == acquire_id.handle {
             // A listener without a receiver is removed before the next event is read.
-            let _sent = self.pass_on.send(Ok(Notification::of(caller, token, changed_at)));
+            let _sent = self.pass_on.send(Ok(Notification::of(acquire_id, token, changed_at)));
         }
     }
 }
 
 /// A stream, for the task that reads it. Dropping this drops all listeners.
-pub(super) struct StreamReader {
-    pub(super) streams: Arc<NotificationStreams>,
-    pub(super) digits: String,
-    pub(super) number: u64,
+pub(in crate::store::mongo) struct StreamReader {
+    pub(in crate::store::mongo) streams: Arc<NotificationStreams>,
+    pub(in crate::store::mongo) digits: String,
+    pub(in crate::store::mongo) number: u64,
 }
 
 impl StreamReader {
@@ -145,7 +153,7 @@ impl StreamReader {
     }
 
     /// Notes that the server has answered. Returns whether the stream has listeners. Without listeners it is removed.
-    pub(super) fn has_listeners(&self) -> bool {
+    pub(in crate::store::mongo) fn has_listeners(&self) -> bool {
         let mut state = self.streams.state();
         let Some(stream) = state.by_digits.get_mut(&self.digits).filter(|stream| stream.number == self.number) else {
             return false;
@@ -160,7 +168,7 @@ impl StreamReader {
     }
 
     /// Sends each grant and revocation of an event to its handle.
-    pub(super) fn pass_on(&self, event: &Document) {
+    pub(in crate::store::mongo) fn pass_on(&self, event: &Document) {
         // An event always has a time.
         if let Ok(at) = event.get_timestamp("clusterTime") {
             self.with(|stream| stream.pass_on(hand_overs_of(event, at)));
@@ -169,7 +177,7 @@ impl StreamReader {
 
     /// Sends why the stream has ended. If it could not be opened, only the handle that opened it gets that: the cause
     /// may be its start time. The other handles join again.
-    pub(super) fn end(&self, end: &StreamEnd) {
+    pub(in crate::store::mongo) fn end(&self, end: &StreamEnd) {
         let receivers = if matches!(end, StreamEnd::NotOpened(_)) { 1 } else { usize::MAX };
         self.with(|stream| {
             for listener in stream.listeners.iter().take(receivers) {
@@ -210,7 +218,7 @@ pub(in crate::store::mongo) fn hand_overs_of(event: &Document, at: Timestamp) ->
     let handover = fields.get_str("handover").ok().and_then(document::decode_handover).unwrap_or_default();
     // An update within the millisecond of the update before leaves the time as it is.
     let changed_at = fields.get_datetime("last_seen").ok().map(|time| StoreTime::from_millis(time.timestamp_millis()));
-    handover.into_iter().map(|(caller, token)| HandOver { caller, token, at, changed_at }).collect()
+    handover.into_iter().map(|(acquire_id, token)| HandOver { acquire_id, token, at, changed_at }).collect()
 }
 
 #[cfg(test)]

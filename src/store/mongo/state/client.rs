@@ -24,7 +24,7 @@ struct Limits {
 }
 
 /// One store's share of its client. It ends when the store is closed or this is dropped.
-pub(super) struct ClientShare {
+pub(in crate::store::mongo) struct ClientShare {
     limits: Arc<Limits>,
     /// `None`: the store was closed, or the client is the caller's.
     owned: Mutex<Option<Arc<Client>>>,
@@ -32,12 +32,12 @@ pub(super) struct ClientShare {
 
 impl ClientShare {
     /// The share of a first store, on a client of the caller, who knows how many change streams it needs.
-    pub(super) fn of_caller(pool: PoolShares) -> Self {
+    pub(in crate::store::mongo) fn of_caller(pool: PoolShares) -> Self {
         Self::begin(None, pool.requests, Semaphore::MAX_PERMITS)
     }
 
     /// The share of a first store, on a client that belongs to its stores.
-    pub(super) fn owned(client: Client, pool: PoolShares) -> Self {
+    pub(in crate::store::mongo) fn owned(client: Client, pool: PoolShares) -> Self {
         Self::begin(Some(Arc::new(client)), pool.requests, pool.streams.min(Semaphore::MAX_PERMITS))
     }
 
@@ -47,7 +47,7 @@ impl ClientShare {
     }
 
     /// The share of another store.
-    pub(super) fn join(&self) -> Self {
+    pub(in crate::store::mongo) fn join(&self) -> Self {
         Self { limits: Arc::clone(&self.limits), owned: Mutex::new(self.own().clone()) }
     }
 
@@ -56,17 +56,17 @@ impl ClientShare {
     }
 
     /// Bounds the requests of all its stores that are under way.
-    pub(super) fn admission(&self) -> &Admission {
+    pub(in crate::store::mongo) fn admission(&self) -> &Admission {
         &self.limits.admission
     }
 
     /// Takes a permit for a change stream. The error is the most streams that there may be.
-    pub(super) fn take_stream_permit(&self) -> Result<OwnedSemaphorePermit, usize> {
+    pub(in crate::store::mongo) fn take_stream_permit(&self) -> Result<OwnedSemaphorePermit, usize> {
         Arc::clone(&self.limits.streams).try_acquire_owned().map_err(|_none_left| self.limits.max_streams)
     }
 
     /// Ends the share, once. Returns the client if it must be closed now.
-    pub(super) fn leave(&self) -> Option<Client> {
+    pub(in crate::store::mongo) fn leave(&self) -> Option<Client> {
         self.own().take().and_then(Arc::into_inner)
     }
 }

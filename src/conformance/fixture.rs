@@ -1,31 +1,38 @@
-//! What the clauses run on: a store and a key.
+//! What the requirements run on: a store and a key.
 
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    AcquireId, Deadline, FencingToken, HandleId, HybridTime, Key, LeaseId, Metadata,
     record::{
         Acquire, HoldLimits, Holder, LeaseSpec, Leave, Outcome, Record, Refresh, Release, Request, StoreClock,
         StoreTime, WaitSpec,
     },
     store::{Applied, Snapshot, Store},
+    types::{
+        acquire_id::{AcquireId, HandleId},
+        deadline::Deadline,
+        key::Key,
+        lease_id::LeaseId,
+        metadata::Metadata,
+        token::{FencingToken, HybridTime},
+    },
 };
 
 /// How long a request may take.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// A ttl that does not expire during a clause, in milliseconds.
+/// A ttl that does not expire during a requirement, in milliseconds.
 pub(super) const LONG: u64 = 60_000;
-/// A ttl that expires during a clause, in milliseconds.
+/// A ttl that expires during a requirement, in milliseconds.
 pub(super) const SHORT: u64 = 300;
 
-/// A store, and a key that no other clause uses.
+/// A store, and a key that no other requirement uses.
 #[derive(Clone)]
-pub(super) struct Bench {
+pub(super) struct Fixture {
     pub(super) store: Arc<dyn Store>,
     pub(super) key: Key,
 }
 
-impl Bench {
+impl Fixture {
     pub(super) fn on(store: Arc<dyn Store>) -> Self {
         let key = format!("conformance/{}", LeaseId::random()).parse().expect("the text is a key");
         Self { store, key }
@@ -99,7 +106,7 @@ impl Bench {
 pub(super) fn terms() -> LeaseSpec {
     LeaseSpec {
         lease: LeaseId::random(),
-        caller: AcquireId { handle: HandleId::random(), number: 1 },
+        acquire_id: AcquireId { handle: HandleId::random(), number: 1 },
         owner: "conformance".parse().expect("the text is an owner"),
         limit: 0,
         ttl: LONG,
@@ -121,7 +128,13 @@ pub(super) fn wait(terms: &LeaseSpec) -> Acquire {
 }
 
 pub(super) fn refresh(terms: &LeaseSpec) -> Request {
-    Request::Refresh(Refresh { lease: terms.lease, ttl: terms.ttl, grace: terms.grace, metadata: None, caller: None })
+    Request::Refresh(Refresh {
+        lease: terms.lease,
+        ttl: terms.ttl,
+        grace: terms.grace,
+        metadata: None,
+        acquire_id: None,
+    })
 }
 
 pub(super) fn release(terms: &LeaseSpec, token: FencingToken) -> Request {
@@ -130,7 +143,7 @@ pub(super) fn release(terms: &LeaseSpec, token: FencingToken) -> Request {
 
 /// Returns what an acquire of this spec was granted, or its place in the queue.
 pub(super) fn leave(terms: &LeaseSpec) -> Request {
-    Request::Leave(Leave { lease: terms.lease, caller: terms.caller })
+    Request::Leave(Leave { lease: terms.lease, acquire_id: terms.acquire_id })
 }
 
 impl From<Acquire> for Request {

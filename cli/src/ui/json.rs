@@ -6,8 +6,8 @@ use mongoseal::{Clock, HolderInfo, Lease, ListedLease, Metadata, StoreTime};
 use serde::Serialize;
 
 use crate::{
-    table::{Column, Table},
     time,
+    ui::table::{Column, Table},
 };
 
 /// How long a lease lasts without another refresh.

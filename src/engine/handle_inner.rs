@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{
-    Result,
     engine::{
         context::{Context, shut_down_error},
         own_leases::OwnLeases,
@@ -14,11 +13,12 @@ use crate::{
         siblings::{Membership, Siblings},
     },
     store::{Store, pool::RefreshPermits},
+    types::error::Result,
 };
 
 /// The state that a handle and its leases share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct HandleInner {
     pub(crate) context: Arc<Context>,
     siblings: Arc<Siblings>,
     /// `None`: the handle was shut down.
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     pub(crate) schedules: Arc<Schedules>,
 }
 
-impl Shared {
+impl HandleInner {
     /// For a first handle. Its tasks run on `thread`, or on the runtime that starts them.
     pub(crate) fn new(
         store: Arc<dyn Store>,

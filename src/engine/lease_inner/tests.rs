@@ -3,19 +3,23 @@ use std::thread;
 use tokio::time::advance;
 
 use super::*;
-use crate::{HandleEvent, Metadata, engine::observer::Observers, record::HoldLimits};
+use crate::{
+    engine::observer::{HandleEvent, Observers},
+    record::HoldLimits,
+    types::metadata::Metadata,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A lease with this time left, on a clock that begins now.
-fn lasting(left: Duration) -> LeaseShared {
+fn lasting(left: Duration) -> LeaseInner {
     held(Clock::tokio(), left, 0)
 }
 
-pub(crate) fn held(clock: Clock, deadline: Duration, limit: u32) -> LeaseShared {
+pub(crate) fn held(clock: Clock, deadline: Duration, limit: u32) -> LeaseInner {
     let terms = LeaseSpec {
         lease: LeaseId::from_bytes([7; 16]),
-        caller: "0000000000000007/0".parse().unwrap(),
+        acquire_id: "0000000000000007/0".parse().unwrap(),
         owner: "alice".parse().unwrap(),
         limit,
         ttl: 1_000,
@@ -25,7 +29,7 @@ pub(crate) fn held(clock: Clock, deadline: Duration, limit: u32) -> LeaseShared 
         hold: HoldLimits::default(),
     };
     let granted = (FencingToken::new(42).unwrap(), HybridTime { seconds: 1, ordinal: 1 });
-    LeaseShared::new("k".parse().unwrap(), &terms, granted, clock, deadline, Limits::default())
+    LeaseInner::new("k".parse().unwrap(), &terms, granted, clock, deadline, Limits::default())
 }
 
 fn revoked() -> LossCause {
@@ -61,7 +65,7 @@ async fn a_lease_is_valid_until_the_moment_of_its_deadline_and_never_after() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_at_risk_is_lost_at_its_deadline_too() {
     let lease = lasting(SECOND);
-    lease.note_at_risk(&Error::unavailable("away"));
+    lease.record_at_risk(&Error::unavailable("away"));
     assert_eq!((lease.state(), lease.is_valid()), (LeaseState::AtRisk, true));
     advance(SECOND).await;
     assert_eq!((lease.state(), lease.loss()), (lost(LossCause::Expired), None));
@@ -70,7 +74,7 @@ async fn a_lease_at_risk_is_lost_at_its_deadline_too() {
 #[tokio::test(start_paused = true)]
 async fn a_refresh_moves_the_deadline_on_and_never_back_and_ends_the_risk() {
     let lease = lasting(SECOND * 2);
-    lease.note_at_risk(&Error::unavailable("away"));
+    lease.record_at_risk(&Error::unavailable("away"));
     assert!(lease.extend_deadline(SECOND * 3));
     assert_eq!((lease.remaining(), lease.state()), (SECOND * 3, LeaseState::Held));
     assert!(lease.extend_deadline(SECOND), "an answer to an earlier one");
@@ -123,7 +127,7 @@ async fn the_first_end_stays_and_cancels_the_token() {
     assert!(lease.ended.is_cancelled());
     lease.end(&LeaseState::Released);
     lease.lose(LossCause::Removed);
-    lease.note_at_risk(&Error::unavailable("away"));
+    lease.record_at_risk(&Error::unavailable("away"));
     assert!(lease.extend_deadline(SECOND * 2), "there was time left, but the state decides");
     assert_eq!((lease.state(), lease.cause(), lease.loss()), (lost(revoked()), revoked(), Some(revoked())));
     assert!(!lease.is_valid(), "a lost lease is not valid in spite of the time left");
@@ -154,10 +158,10 @@ async fn an_end_by_the_holder_counts_as_an_expiry_after_the_deadline_and_other_e
 #[tokio::test(start_paused = true)]
 async fn a_follower_sees_each_change_once_and_reads_the_present_state() {
     let lease = lasting(SECOND);
-    lease.note_at_risk(&Error::unavailable("away"));
+    lease.record_at_risk(&Error::unavailable("away"));
     let mut follows = lease.watch();
     assert_eq!(*follows.borrow_and_update(), LeaseState::AtRisk, "from before the first follower");
-    lease.note_at_risk(&Error::unavailable("still away"));
+    lease.record_at_risk(&Error::unavailable("still away"));
     assert!(!follows.has_changed().unwrap(), "the state is the same");
     assert!(lease.extend_deadline(SECOND * 2) && follows.has_changed().unwrap());
     assert_eq!(*follows.borrow_and_update(), LeaseState::Held);
@@ -233,9 +237,9 @@ async fn silence_puts_a_lease_at_risk_after_two_and_a_half_round_trips_and_alway
     let ttl = Ttl::try_from(6 * SECOND).unwrap();
     let lease = lasting(4 * SECOND);
     assert_eq!(lease.risk_after(ttl), SECOND);
-    lease.note_round_trip(SECOND);
+    lease.record_round_trip(SECOND);
     assert_eq!(lease.risk_after(ttl), SECOND.mul_f64(2.5));
-    lease.note_round_trip(2 * SECOND);
+    lease.record_round_trip(2 * SECOND);
     assert!(lease.risk_after(ttl) > 3 * SECOND && lease.risk_after(ttl) < lease.remaining());
 }
 

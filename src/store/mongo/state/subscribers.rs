@@ -22,7 +22,7 @@ use tokio::sync::{
 };
 
 use super::super::stream_error::StreamEnd;
-use crate::Key;
+use crate::types::key::Key;
 
 /// How many changes are kept for a slow subscriber.
 const MAX_BEHIND: usize = 4_096;
@@ -32,7 +32,7 @@ const MAX_BEHIND: usize = 4_096;
 pub(in crate::store::mongo) struct Subscribers {
     state: Mutex<SubscribersState>,
     /// Wakes the task that reads: a subscriber has come.
-    pub(super) changed: Notify,
+    pub(in crate::store::mongo) changed: Notify,
 }
 
 #[derive(Default)]
@@ -51,10 +51,10 @@ struct Subscriber {
 }
 
 /// A change, or, at the end, why the stream has ended. Without that, the subscriber was left behind.
-pub(super) type Change = std::result::Result<Arc<Document>, StreamEnd>;
+pub(in crate::store::mongo) type Change = std::result::Result<Arc<Document>, StreamEnd>;
 
 /// What a subscriber receives: a time, and each change after it.
-pub(super) type Subscription = (oneshot::Receiver<Timestamp>, Receiver<Change>);
+pub(in crate::store::mongo) type Subscription = (oneshot::Receiver<Timestamp>, Receiver<Change>);
 
 impl Subscribers {
     fn state(&self) -> MutexGuard<'_, SubscribersState> {
@@ -62,7 +62,7 @@ impl Subscribers {
     }
 
     /// Adds a subscriber of a key. Also returns whether the task that reads has to be started.
-    pub(super) fn join(&self, key: &Key) -> (Subscription, bool) {
+    pub(in crate::store::mongo) fn join(&self, key: &Key) -> (Subscription, bool) {
         let (begin, begins) = oneshot::channel();
         let (pass_on, changes) = mpsc::channel(MAX_BEHIND);
         let mut state = self.state();
@@ -73,7 +73,7 @@ impl Subscribers {
     }
 
     /// The keys that are followed. If there are none, the task that reads ends.
-    pub(super) fn keys(&self) -> Option<HashSet<Key>> {
+    pub(in crate::store::mongo) fn keys(&self) -> Option<HashSet<Key>> {
         let mut state = self.state();
         let keys: HashSet<Key> = state.subscribers.iter().map(|subscriber| subscriber.key.clone()).collect();
         state.is_running = !keys.is_empty();
@@ -82,7 +82,7 @@ impl Subscribers {
 
     /// Notes that an open stream has these keys, and passes on each change after this time. Returns whether it still is
     /// the right stream: there are subscribers, and it has all their keys.
-    pub(super) fn begin(&self, keys: &HashSet<Key>, passed_on: Timestamp) -> bool {
+    pub(in crate::store::mongo) fn begin(&self, keys: &HashSet<Key>, passed_on: Timestamp) -> bool {
         let mut state = self.state();
         state.subscribers.retain(|subscriber| !subscriber.changes.is_closed());
         for subscriber in &mut state.subscribers {
@@ -95,7 +95,7 @@ impl Subscribers {
     }
 
     /// Passes a change on. A subscriber that has no room for it is left behind.
-    pub(super) fn pass_on(&self, change: Document) {
+    pub(in crate::store::mongo) fn pass_on(&self, change: Document) {
         let key = change.get_document("documentKey").and_then(|key| key.get_str("_id")).ok().map(str::to_owned);
         let change = Arc::new(change);
         // A change without a key concerns all subscribers.
@@ -106,14 +106,14 @@ impl Subscribers {
     }
 
     /// Ends the stream for the subscribers whose keys are not in it.
-    pub(super) fn end_waiting(&self, end: &StreamEnd) {
+    pub(in crate::store::mongo) fn end_waiting(&self, end: &StreamEnd) {
         for subscriber in self.state().subscribers.extract_if(.., |subscriber| subscriber.begins.is_some()) {
             subscriber.end(end);
         }
     }
 
     /// Ends the stream for all subscribers, and the task that reads.
-    pub(super) fn end(&self, end: &StreamEnd) {
+    pub(in crate::store::mongo) fn end(&self, end: &StreamEnd) {
         let mut state = self.state();
         state.is_running = false;
         for subscriber in state.subscribers.drain(..) {

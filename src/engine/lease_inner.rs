@@ -28,7 +28,6 @@ use tokio_util::{
 use tracing::{debug, warn};
 
 use crate::{
-    Clock, Error, FencingToken, HybridTime, Key, LeaseId, LossCause, Owner, Result, Ttl,
     engine::{
         command_queue::CommandQueue,
         end_action::EndAction,
@@ -37,6 +36,15 @@ use crate::{
         release_batch::{Member, ReleaseBatch},
     },
     record::LeaseSpec,
+    types::{
+        clock::Clock,
+        error::{Error, LossCause, Result},
+        key::Key,
+        lease_id::LeaseId,
+        owner::Owner,
+        token::{FencingToken, HybridTime},
+        ttl::Ttl,
+    },
 };
 
 /// A lease whose deadline is a thousand years on the clock or later has no expiry.
@@ -58,7 +66,7 @@ pub(crate) struct Limits {
 }
 
 /// The state that a lease shares with its task.
-pub(crate) struct LeaseShared {
+pub(crate) struct LeaseInner {
     pub(crate) key: Key,
     pub(crate) id: LeaseId,
     /// The owner in the record. A resumed lease keeps the owner of its acquire.
@@ -123,7 +131,7 @@ impl Held {
     }
 }
 
-impl LeaseShared {
+impl LeaseInner {
     pub(crate) fn new(
         key: Key,
         terms: &LeaseSpec,
@@ -208,7 +216,7 @@ impl LeaseShared {
     }
 
     /// The time to the end of the maximum hold.
-    pub(crate) fn remaining_at_most(&self) -> Duration {
+    pub(crate) fn remaining_hold(&self) -> Duration {
         self.lock().last_deadline.map_or(Duration::MAX, |last| last.saturating_sub(self.clock.now()))
     }
 
@@ -219,7 +227,7 @@ impl LeaseShared {
     }
 
     /// Notes how long a confirmed request took.
-    pub(crate) fn note_round_trip(&self, took: Duration) {
+    pub(crate) fn record_round_trip(&self, took: Duration) {
         self.lock().round_trip = took;
     }
 
@@ -238,12 +246,12 @@ impl LeaseShared {
     }
 
     /// Notes that the holder makes progress, or that it gets the lease now.
-    pub(crate) fn note_progress(&self) {
+    pub(crate) fn record_progress(&self) {
         let stalls_at = self.stalled_after.map(|after| self.clock.now().saturating_add(after));
         self.lock().stalls_at = stalls_at;
     }
 
-    /// Notes that the holder cannot stall until [`note_progress`](Self::note_progress): it does not have the lease yet,
+    /// Notes that the holder cannot stall until [`record_progress`](Self::record_progress): it does not have the lease yet,
     /// because others are acquired with it.
     pub(crate) fn suspend_progress(&self) {
         self.lock().stalls_at = None;
@@ -291,7 +299,7 @@ impl LeaseShared {
     }
 
     /// Notes that a refresh failed. Returns whether that put the lease at risk, which records the error.
-    pub(crate) fn note_at_risk(&self, error: &Error) -> bool {
+    pub(crate) fn record_at_risk(&self, error: &Error) -> bool {
         let observers = self.update(|held| {
             if held.state != LeaseState::Held {
                 return None;
@@ -423,7 +431,7 @@ impl LeaseShared {
 }
 
 /// Ends those of these leases that are held. The first of their tasks to run releases all of them.
-pub(crate) fn end_together<'a>(leases: impl IntoIterator<Item = &'a Arc<LeaseShared>>) {
+pub(crate) fn end_together<'a>(leases: impl IntoIterator<Item = &'a Arc<LeaseInner>>) {
     let leases: Vec<_> = leases.into_iter().filter(|lease| lease.is_valid()).collect();
     let batch = ReleaseBatch::of(leases.iter().map(|lease| lease.member()).collect());
     for lease in leases {
@@ -431,9 +439,9 @@ pub(crate) fn end_together<'a>(leases: impl IntoIterator<Item = &'a Arc<LeaseSha
     }
 }
 
-impl fmt::Debug for LeaseShared {
+impl fmt::Debug for LeaseInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaseShared").field("key", &self.key).field("token", &self.token).finish_non_exhaustive()
+        f.debug_struct("LeaseInner").field("key", &self.key).field("token", &self.token).finish_non_exhaustive()
     }
 }
 

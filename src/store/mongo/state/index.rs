@@ -38,24 +38,24 @@ struct LastCheck {
 
 impl IndexState {
     /// Notes whether the answer of an upsert says that it inserted a record.
-    pub(in crate::store::mongo) fn note(&self, reply: &Document) {
+    pub(in crate::store::mongo) fn record(&self, reply: &Document) {
         if reply.get_document("lastErrorObject").is_ok_and(|last| last.contains_key("upserted")) {
-            self.note_doubt();
+            self.record_doubt();
         }
     }
 
     /// Notes an upsert without an answer.
-    pub(in crate::store::mongo) fn note_doubt(&self) {
+    pub(in crate::store::mongo) fn record_doubt(&self) {
         self.has_inserted.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn begin(&self, now: Duration) {
+    pub(in crate::store::mongo) fn begin(&self, now: Duration) {
         self.has_inserted.store(false, Ordering::Relaxed);
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = LastCheck { at: now, is_forbidden: false };
     }
 
     /// Begins a check, if it is due. Returns whether it did.
-    pub(super) fn begin_if_due(&self, now: Duration, retention: Duration) -> bool {
+    pub(in crate::store::mongo) fn begin_if_due(&self, now: Duration, retention: Duration) -> bool {
         let interval = retention.clamp(MIN_INTERVAL, MAX_INTERVAL);
         let is_due = |last: LastCheck| !last.is_forbidden && now >= last.at.saturating_add(interval);
         if !self.has_inserted.load(Ordering::Relaxed) {
@@ -70,7 +70,7 @@ impl IndexState {
         true
     }
 
-    pub(super) fn forbid(&self) {
+    pub(in crate::store::mongo) fn forbid(&self) {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).is_forbidden = true;
     }
 }
@@ -87,16 +87,16 @@ mod tests {
         let at = Duration::from_secs;
         let inserted = doc! { "lastErrorObject": { "n": 1, "updatedExisting": false, "upserted": "k" } };
         state.begin(at(1_000));
-        state.note(&doc! { "lastErrorObject": { "n": 1, "updatedExisting": true } });
+        state.record(&doc! { "lastErrorObject": { "n": 1, "updatedExisting": true } });
         assert!(!state.begin_if_due(at(9_000), retention), "nothing was inserted");
-        state.note(&inserted);
+        state.record(&inserted);
         assert!(!state.begin_if_due(at(1_599), retention));
         assert!(state.begin_if_due(at(1_600), retention));
         assert!(!state.begin_if_due(at(9_000), retention), "once for each insert");
-        state.note(&inserted);
+        state.record(&inserted);
         assert!(!state.begin_if_due(at(1_603), at(5)), "a short retention is a short interval");
         assert!(state.begin_if_due(at(1_605), at(5)));
-        state.note(&inserted);
+        state.record(&inserted);
         state.forbid();
         assert!(!state.begin_if_due(at(9_000), retention), "this user may not");
     }

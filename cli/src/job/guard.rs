@@ -41,7 +41,7 @@ use rustix::{
 pub(crate) use schedule::Action;
 use schedule::Schedule;
 
-use crate::this_program;
+use crate::process::this_program;
 
 /// The first argument that makes this program a guard.
 pub(crate) const GUARD: &str = "__guard";
@@ -75,7 +75,7 @@ pub(crate) fn run_stage() -> Option<ExitCode> {
     (first == GUARD).then(|| match guard(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            crate::print_message(&format!("cannot set up the guard of the command: {error}"));
+            crate::ui::message::print_message(&format!("cannot set up the guard of the command: {error}"));
             crate::exit_status::Status::INVALID.into()
         }
     })

@@ -2,7 +2,7 @@
 
 use unicode_width::UnicodeWidthStr;
 
-use crate::escape;
+use crate::ui::escape;
 
 /// The space between two columns.
 const GAP: &str = "  ";

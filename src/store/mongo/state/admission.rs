@@ -12,24 +12,30 @@ use std::pin::pin;
 
 use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 
-use crate::{Deadline, Error, Result, store::pool::Permits};
+use crate::{
+    store::pool::Permits,
+    types::{
+        deadline::Deadline,
+        error::{Error, Result},
+    },
+};
 
 /// The permit of a request.
-pub(super) struct Admitted {
+pub(in crate::store::mongo) struct Admitted {
     _permit: OwnedSemaphorePermit,
 }
 
 /// The permits of the requests of a client.
-pub(super) struct Admission(Permits);
+pub(in crate::store::mongo) struct Admission(Permits);
 
 impl Admission {
     /// Admits this many requests of a runtime at once.
-    pub(super) fn new(requests: usize) -> Self {
+    pub(in crate::store::mongo) fn new(requests: usize) -> Self {
         Self(Permits::new(requests))
     }
 
     /// Waits until another request may be under way.
-    pub(super) async fn admit(&self, deadline: Deadline) -> Result<Admitted> {
+    pub(in crate::store::mongo) async fn admit(&self, deadline: Deadline) -> Result<Admitted> {
         let admitted = timeout(deadline.remaining(), self.0.here().acquire_owned()).await.ok().and_then(Result::ok);
         admitted.map(|permit| Admitted { _permit: permit }).ok_or_else(|| {
             Error::unavailable(
@@ -41,7 +47,7 @@ impl Admission {
 
 impl Admitted {
     /// Runs `work` with the permit, until the deadline at most. On a dead connection a command ends much later.
-    pub(super) async fn run<T>(self, deadline: Deadline, work: impl Future<Output = T>) -> T {
+    pub(in crate::store::mongo) async fn run<T>(self, deadline: Deadline, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         if let Ok(done) = timeout(deadline.remaining(), &mut work).await {
             return done;

@@ -20,7 +20,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::escape;
+use crate::ui::escape;
 
 /// The interval of the check whether the reader has closed the pipe.
 const CLOSED_INTERVAL: Duration = Duration::from_millis(250);

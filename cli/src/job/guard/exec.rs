@@ -10,7 +10,7 @@ use std::{
 
 use nix::{libc::SIGPIPE, unistd::execvp};
 
-use crate::{exit_status::Status, print_message, signals::SignalMask, to_c_strings};
+use crate::{exit_status::Status, job::signals::SignalMask, process::to_c_strings, ui::message::print_message};
 
 /// The first argument that makes this program execute a command. The second is the process id of the guard, the third
 /// is the mask of the signals that were blocked when the program started.

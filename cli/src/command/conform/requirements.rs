@@ -1,6 +1,6 @@
 //! Runs the conformance suite of the library in the scratch collection, or under the scratch prefix.
 //!
-//! A clause fails by a panic. Each clause runs on a task of its own and has a time limit, so no clause ends or delays
+//! A requirement fails by a panic. Each requirement runs on a task of its own and has a time limit, so no requirement ends or delays
 //! the others. The message of the panic is the finding.
 
 use std::{
@@ -14,41 +14,41 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{conformance::Clause, store::Store};
+use mongoseal::{conformance::Requirement, store::Store};
 use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
 
 use crate::time;
 
-/// How many clauses run at a time. Most of their time passes until leases expire.
+/// How many requirements run at a time. Most of their time passes until leases expire.
 const PARALLEL: usize = 8;
-/// The longest time that a clause may take. Each takes a few seconds.
+/// The longest time that a requirement may take. Each takes a few seconds.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
-/// The results of clauses that are running, in the order of the suite. Dropping it ends the clauses.
+/// The results of requirements that are running, in the order of the suite. Dropping it ends the requirements.
 pub(super) struct Running {
     tasks: JoinSet<(usize, Result<(), String>)>,
-    /// Results that came before that of an earlier clause.
+    /// Results that came before that of an earlier requirement.
     early: BTreeMap<usize, Result<(), String>>,
     next: usize,
 }
 
 impl Running {
-    /// Starts all clauses, a few at a time.
-    pub(super) fn start(clauses: &[&'static Clause], store: &Arc<dyn Store>) -> Self {
+    /// Starts all requirements, a few at a time.
+    pub(super) fn start(requirements: &[&'static Requirement], store: &Arc<dyn Store>) -> Self {
         silence_caught_panics();
         let (mut tasks, permits) = (JoinSet::new(), Arc::new(Semaphore::new(PARALLEL)));
-        for (at, clause) in clauses.iter().copied().enumerate() {
+        for (at, requirement) in requirements.iter().copied().enumerate() {
             let (store, permits) = (Arc::clone(store), Arc::clone(&permits));
             tasks.spawn(async move {
                 // The semaphore is never closed.
                 let _permit = permits.acquire().await;
-                (at, limited(LIMIT, clause.check(store)).await)
+                (at, limited(LIMIT, requirement.check(store)).await)
             });
         }
         Self { tasks, early: BTreeMap::new(), next: 0 }
     }
 
-    /// Waits for the result of the next clause. Dropping the future loses nothing.
+    /// Waits for the result of the next requirement. Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> Option<Result<(), String>> {
         loop {
             if let Some(result) = self.early.remove(&self.next) {
@@ -60,22 +60,22 @@ impl Running {
         }
     }
 
-    /// Ends the clauses that are still running.
+    /// Ends the requirements that are still running.
     pub(super) async fn stop(&mut self) {
         self.tasks.shutdown().await;
     }
 }
 
-/// Runs a clause, and returns why it failed.
-async fn limited(limit: Duration, clause: impl Future<Output = ()>) -> Result<(), String> {
-    match timeout(limit, catch(clause)).await {
+/// Runs a requirement, and returns why it failed.
+async fn limited(limit: Duration, requirement: impl Future<Output = ()>) -> Result<(), String> {
+    match timeout(limit, catch(requirement)).await {
         Ok(done) => done,
         Err(_elapsed) => Err(format!("it has not ended within {}", time::format(limit))),
     }
 }
 
 thread_local! {
-    /// Whether this thread polls a clause, whose panics are caught.
+    /// Whether this thread polls a requirement, whose panics are caught.
     static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -1,0 +1,7 @@
+//! What the program prints: lines, tables, JSON, messages.
+
+pub(crate) mod escape;
+pub(crate) mod json;
+pub(crate) mod message;
+pub(crate) mod output;
+pub(crate) mod table;
