@@ -27,7 +27,7 @@ ci:
     .ci/run
 
 # Tier 3: the full model, drawn programs, an hour under faults, all figures, the peers, and mutants.
-nightly: model crowd faults programs (programs-on-servers "15") (chaos "60") figures peers mutants
+nightly: model crowd agreement faults programs (programs-on-servers "15") (chaos "60") figures peers mutants
 
 # Formatting, and clippy on everything with the default features. `.ci/run` adds the other feature sets.
 lint:
@@ -58,6 +58,10 @@ model:
 # A thousand waiters of one key on a store that can only compare and swap.
 crowd:
     cargo test --release --test memory crowd -- --nocapture
+
+# 5,000 random sequences of requests on each store, beside the state machine.
+agreement:
+    MONGOSEAL_SEQUENCES=5000 cargo test --release --workspace --test conformance random_requests
 
 # The faults with the default ttl, too.
 faults:

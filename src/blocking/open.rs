@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Mongoseal, executor::Blocking};
 use crate::{
     store::{Connector, Store},
-    types::error::{Error, Result},
+    types::error::Result,
 };
 
 /// The settings of a blocking handle, which [`Mongoseal::builder`] begins: those of a
@@ -13,8 +13,8 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Each call that makes a handle returns [`Error::Invalid`] if the settings contradict each other, and
-/// [`Error::Unavailable`] if no thread could be started.
+/// Each call that makes a handle returns [`Error::Invalid`](crate::Error::Invalid) if the settings contradict each other, and
+/// [`Error::Unavailable`](crate::Error::Unavailable) if no thread could be started.
 pub type Builder = crate::Builder<Blocking>;
 
 impl Builder {
@@ -62,7 +62,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// Those of the [`Builder`], and [`Error::Invalid`] if the other handle and all its siblings were shut down.
+    /// Those of the [`Builder`], and [`Error::Invalid`](crate::Error::Invalid) if the other handle and all its siblings were shut down.
     pub fn sibling_of(self, other: &Mongoseal) -> Result<Mongoseal> {
         let (settings, seal): (crate::Builder, _) = (self.with_mode(), other.as_async().clone());
         let (seal, executor) = other.executor.open(async move { settings.sibling_of(&seal) })?;
@@ -98,7 +98,7 @@ impl Mongoseal {
     ///
     /// # Errors
     ///
-    /// As [`mongoseal::Mongoseal::connect`](crate::Mongoseal::connect), and [`Error::Unavailable`] if no thread could be
+    /// As [`mongoseal::Mongoseal::connect`](crate::Mongoseal::connect), and [`Error::Unavailable`](crate::Error::Unavailable) if no thread could be
     /// started.
     #[cfg(feature = "mongodb")]
     pub fn connect(uri: impl AsRef<str>) -> Result<Self> {
@@ -109,7 +109,7 @@ impl Mongoseal {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] if no thread could be started.
+    /// [`Error::Unavailable`](crate::Error::Unavailable) if no thread could be started.
     pub fn in_memory() -> Result<Self> {
         Self::builder().in_memory()
     }

@@ -5,7 +5,7 @@ use serde_json::Value;
 const WIDTH: usize = 118;
 
 /// The order of fields. Other fields come behind, by their names.
-const ORDER: &str = "name before request after outcome terms holder waiter record lease acquire_id by reason token tokens \
+const ORDER: &str = "name before request after outcome terms holder waiter record lease caller by reason token tokens \
     version owner limit ttl grace group metadata wait wait_ttl queue_limit refreshes holders queue handover history at \
     since last_seen expires_at";
 

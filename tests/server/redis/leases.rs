@@ -185,7 +185,7 @@ pub(crate) async fn a_dedicated_thread_keeps_a_lease_while_the_runtime_is_blocke
 pub(crate) async fn a_caller_without_async_holds_a_lease() {
     let redis = backend(shared().await);
     let held = std::thread::spawn(move || {
-        let seal = Mongoseal::builder().connect_to(redis)?;
+        let seal = mongoseal::blocking::Mongoseal::builder().connect_to(redis)?;
         let lease = seal.acquire("k").run()?;
         assert!(matches!(seal.acquire("k").run(), Err(Error::Held { .. })));
         lease.release()

@@ -105,7 +105,7 @@ fn main() -> ExitCode {
     if let Some(status) = tls::run_as_client().or_else(stopped::run_as_client) {
         return status;
     }
-    let mut tests = trials![Turn::Timed, Redis::missing =>
+    let mut tests = trials![Turn::Waiting, Redis::missing =>
         backend::a_swap_is_refused_if_the_key_was_deleted_and_made_again_since_the_load,
         backend::a_value_of_no_bytes_and_no_value_differ,
         backend::a_swap_of_a_process_that_was_paused_too_long_after_its_load_is_refused,
@@ -122,10 +122,6 @@ fn main() -> ExitCode {
         leases::a_caller_without_async_holds_a_lease,
         leases::a_handle_outlives_the_runtime_that_opened_its_connection,
         leases::what_redis_cannot_do_is_refused_before_anything_is_sent,
-        crowd::three_hundred_waits_of_a_handle_end_held_and_in_time,
-        crowd::a_thousand_waits_of_three_handles_end_held_and_in_time,
-        crowd::a_thousand_who_come_are_queued_and_served_in_their_turn,
-        crowd::a_thousand_waiters_that_are_dropped_leave_the_queue,
         clocks::a_step_forward_ends_a_lease_earlier_by_the_step_and_tokens_grow,
         clocks::a_step_back_ends_a_lease_later_by_the_step_and_grants_no_key_early,
         clocks::waiters_are_served_and_tokens_grow_over_steps_in_both_directions,
@@ -155,7 +151,6 @@ fn main() -> ExitCode {
         permissions::a_missing_permission_is_named_as_such,
         tls::a_lease_is_held_on_a_server_that_speaks_tls_only,
         tls::a_certificate_of_an_unknown_authority_is_refused,
-        figures::an_acquire_and_a_release_take_milliseconds,
         unable::a_server_without_memory_is_unavailable_and_forgets_no_lease,
         unable::a_server_that_runs_the_script_of_another_program_is_unavailable,
         unable::a_server_that_is_paused_for_writes_is_unavailable,
@@ -166,6 +161,13 @@ fn main() -> ExitCode {
         values::a_foreign_text_is_corrupt_and_left_as_it_is,
         vectors::the_store_does_what_the_vectors_say,
     ];
+    tests.extend(trials![Turn::Timed, Redis::missing =>
+        crowd::three_hundred_waits_of_a_handle_end_held_and_in_time,
+        crowd::a_thousand_waits_of_three_handles_end_held_and_in_time,
+        crowd::a_thousand_who_come_are_queued_and_served_in_their_turn,
+        crowd::a_thousand_waiters_that_are_dropped_leave_the_queue,
+        figures::an_acquire_and_a_release_take_milliseconds,
+    ]);
     let probe = RedisStore::new(RedisBackend::new("redis://nowhere").expect("it is a URI"), RETENTION);
     let (declared, left_out) = conformance::requirements_of(&probe);
     for requirement in left_out {
@@ -173,7 +175,7 @@ fn main() -> ExitCode {
     }
     tests.extend(declared.into_iter().map(|requirement| {
         let name = format!("conformance::{}", requirement.name());
-        trial(&name, Turn::Timed, Redis::missing, move || async move {
+        trial(&name, Turn::Waiting, Redis::missing, move || async move {
             requirement.check(store(shared().await)).await;
         })
     }));
