@@ -79,7 +79,7 @@ async fn a_command_that_fails_leaves_its_tick_unless_it_is_completed_whatever_it
         done(once(&sandbox, &["--tick", "1"], &script)).await.is_quiet(7);
         assert_eq!(last_done(&sandbox).await, None);
     }
-    done(once(&sandbox, &["--tick", "1", "--even-if-failed"], &script)).await.is_quiet(7);
+    done(once(&sandbox, &["--tick", "1", "--complete-on-error"], &script)).await.is_quiet(7);
     assert_eq!(last_done(&sandbox).await, Some(1));
     done(once(&sandbox, &["--tick", "1"], &script)).await.says(120, "is already done");
     // A command that a signal ends has failed.

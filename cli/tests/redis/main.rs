@@ -173,7 +173,7 @@ impl Drop for Console {
 }
 
 fn main() -> ExitCode {
-    run_trials(trials![Turn::Waiting, Redis::missing =>
+    run_trials(trials![Turn::Timed, Redis::missing =>
         commands::run_holds_the_key_while_its_command_runs,
         commands::run_holds_several_keys,
         commands::a_waiting_run_is_granted_the_key_after_the_release,

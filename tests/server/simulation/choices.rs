@@ -36,7 +36,7 @@ table! {
         Resumes: ["resume"],
         Inspects: ["inspect"],
         Lists: ["leases"],
-        Raises: ["raise"],
+        Raises: ["raise_token_floor"],
         Purges: ["purge"],
         Revokes: ["revoke", "by", "reason"],
     }
