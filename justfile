@@ -26,7 +26,7 @@ all-7:
 ci:
     .ci/run
 
-# Tier 3: the full model, drawn programs, an hour under faults, all figures, the peers, and mutants.
+# Tier 3: the full model, 5,000 random sequences on each store, the faults with the default ttl, drawn programs, an hour under faults, all figures, the peers, and mutants.
 nightly: model crowd agreement faults programs (programs-on-servers "15") (chaos "60") figures peers mutants
 
 # Formatting, and clippy on everything with the default features. `.ci/run` adds the other feature sets.

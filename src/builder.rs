@@ -262,6 +262,7 @@ impl<M> Builder<M> {
             pool: PoolShares::default(),
         })
     }
+
     /// The same settings, for a handle of the other API.
     #[cfg(feature = "blocking")]
     pub(crate) fn with_mode<N>(self) -> Builder<N> {

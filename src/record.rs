@@ -105,12 +105,27 @@ pub struct LeaseSpec {
 /// How long a lease holds its key at least and at most, counted from the grant on the store's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoldLimits {
-    /// If the lease is released sooner, the key stays unavailable for the rest of this time. In milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// If the lease is released sooner, the key stays unavailable for the rest of this time. In milliseconds, never 0. `None`:
+    /// no minimum.
+    #[serde(rename = "at_least", with = "zero_is_none")]
     pub min: Option<u64>,
-    /// No refresh extends the lease beyond this time. In milliseconds, without the grace.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// No refresh extends the lease beyond this time. In milliseconds, without the grace, never 0. `None`: no maximum.
+    #[serde(rename = "at_most", with = "zero_is_none")]
     pub max: Option<u64>,
+}
+
+/// A number of the stored format in which 0 is none.
+mod zero_is_none {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[allow(clippy::ref_option, reason = "serde calls it so")]
+    pub(super) fn serialize<S: Serializer>(limit: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+        limit.unwrap_or_default().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+        Ok(Some(u64::deserialize(deserializer)?).filter(|limit| *limit > 0))
+    }
 }
 
 /// An entry of a record: a lease that holds the key, or one that was released before its minimum hold was over.

@@ -238,7 +238,7 @@ fn branches(text: &str) -> Vec<Vec<String>> {
 
 fn layer(house: &House, folder: &str) -> usize {
     let found = house.layers.iter().position(|folders| folders.contains(&folder));
-    found.unwrap_or_else(|| panic!("{}/{folder} has no layer: give it one in HOUSES", house.folder))
+    found.unwrap_or_else(|| panic!("{}/{folder} has no layer: give it one in LIBRARY or PROGRAM", house.folder))
 }
 
 #[test]

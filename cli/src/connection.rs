@@ -132,7 +132,7 @@ impl Connection {
         Err(Failure::invalid(misfit))
     }
 
-    /// Fails on Redis, before anything is sent. `why`: a requirement with the reason, and what to do.
+    /// Fails on Redis, before anything is sent. `why`: a clause with the reason, and what to do.
     pub(crate) fn require_mongodb(&self, command: &str, why: &str) -> Result<(), Failure> {
         match self.target()?.product {
             Product::MongoDb => Ok(()),

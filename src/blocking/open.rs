@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The settings of a blocking handle, which [`Mongoseal::builder`] begins: those of a
-/// [`mongoseal::Builder`](crate::Builder).
+/// [`mongoseal::Builder`](crate::Builder), without `dedicated_thread`: a blocking handle has threads of its own.
 ///
 /// # Errors
 ///

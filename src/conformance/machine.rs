@@ -40,7 +40,7 @@ fn random(met: Option<&Record>) -> Request {
     let millis = || if fastrand::u8(0..5) == 0 { fastrand::u64(1..60) } else { 60_000 };
     let acquire_id = |lease: LeaseId| {
         let text = format!("{:016x}/{}", lease.to_bytes()[0], fastrand::u8(0..2));
-        text.parse().expect("the text is a caller")
+        text.parse().expect("the text is an acquire id")
     };
     let taken_back = || {
         let lease = lease();

@@ -80,9 +80,9 @@ impl Elector {
         self
     }
 
-    /// Calls `call` whenever the work as leader has stopped: it ended, the leadership was lost or
-    /// [stepped down](super::LeadershipWatch::step_down), the candidate became [ineligible](Self::health), or the end of the elector
-    /// was requested. Not if the future of [`run`](Self::run) is dropped.
+    /// Calls `call` whenever the work as leader has stopped: it ended, the leadership was lost, the leader
+    /// [stepped down](super::LeadershipWatch::step_down), the candidate became [ineligible](Self::health), or the end of the
+    /// elector was requested. Not if the future of [`run`](Self::run) is dropped.
     pub fn on_stopped(mut self, call: impl FnMut() + Send + 'static) -> Self {
         self.on_stopped = Some(Box::new(call));
         self

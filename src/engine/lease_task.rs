@@ -112,7 +112,7 @@ enum Wakeup {
 }
 
 impl LeaseTask {
-    /// Creates the holder's side of a lease and the task. `caller`: the acquire by which the store knows the holder.
+    /// Creates the holder's side of a lease and the task. `acquire_id`: the acquire by which the store knows the holder.
     pub(crate) fn start(
         shared: Arc<HandleInner>,
         lease: Arc<LeaseInner>,

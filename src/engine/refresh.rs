@@ -125,7 +125,7 @@ pub(crate) struct Confirmed {
     pub(crate) tick: HybridTime,
 }
 
-/// Sends one refresh in this span. With a `caller`, that acquire is notified of a revocation from then on. Returns `None`
+/// Sends one refresh in this span. With an `acquire_id`, that acquire is notified of a revocation from then on. Returns `None`
 /// if the lease is lost. The function that calls this records the error.
 pub(crate) async fn attempt(
     span: Span,

@@ -127,8 +127,7 @@ impl Release {
 pub struct Leave {
     /// The lease id of the acquire.
     pub lease: LeaseId,
-    /// The acquire id. So a delayed leave does not end what a later acquire with the same lease id was
-    /// granted.
+    /// The acquire id. So a delayed leave does not end what a later acquire with the same lease id was granted.
     pub acquire_id: AcquireId,
 }
 

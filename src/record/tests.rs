@@ -75,3 +75,18 @@ fn lease_refs_are_grouped_by_key_in_the_order_of_the_keys() {
     let refs: Vec<_> = refs.iter().map(|(key, tokens)| (key.as_str(), tokens.len())).collect();
     assert_eq!(refs, [("b", 2), ("a", 1)]);
 }
+
+/// A store on a compare-and-swap backend keeps records in this form.
+#[test]
+fn the_limits_of_a_hold_and_the_acquire_id_keep_their_stored_names() {
+    let mut terms = record().holders.remove(0).terms;
+    for (min, max, stored) in
+        [(None, None, [0, 0]), (Some(5), None, [5, 0]), (None, Some(7), [0, 7]), (Some(5), Some(7), [5, 7])]
+    {
+        terms.hold = HoldLimits { min, max };
+        let value = serde_json::to_value(&terms).unwrap();
+        assert_eq!(value["hold"], serde_json::json!({ "at_least": stored[0], "at_most": stored[1] }));
+        assert_eq!(value["caller"], serde_json::to_value(terms.acquire_id).unwrap());
+        assert_eq!(serde_json::from_value::<LeaseSpec>(value).unwrap(), terms);
+    }
+}

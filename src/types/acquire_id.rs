@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_is_shown_and_parsed() {
+    fn an_acquire_id_is_shown_and_parsed() {
         let acquire_id = AcquireId { handle: HandleId::random(), number: 17 };
         assert_eq!(acquire_id.to_string().parse::<AcquireId>().unwrap(), acquire_id);
         for text in [

@@ -274,7 +274,7 @@ fn lease(value: &Value) -> LeaseId {
     LeaseId::from_bytes([u8::try_from(long(value)).unwrap(); 16])
 }
 
-/// The caller of an entry. If it names none, the first acquire of the handle with the number of its lease.
+/// The acquire id of an entry. If it names none, the first acquire of the handle with the number of its lease.
 fn acquire_id(entry: &Value) -> AcquireId {
     let by_default = || acquire_id_of(u8::try_from(long(&entry["lease"])).unwrap());
     entry.get("caller").map_or_else(by_default, |text| text.as_str().unwrap().parse().unwrap())

@@ -92,7 +92,7 @@ pub struct RecordSummary {
     pub version: FencingToken,
     /// The holders, in the order of their grants.
     pub holders: Vec<Holder>,
-    /// How many waiters are before the lease of the request, if it waits. For a leave, before the waiter of its caller.
+    /// How many waiters are before the lease of the request, if it waits. For a leave, before the waiter of its acquire.
     pub position: Option<usize>,
     /// How many wait.
     pub waiting: usize,

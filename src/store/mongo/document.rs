@@ -255,8 +255,8 @@ impl<'a> Fields<'a> {
             group: self.group()?,
             metadata: self.metadata()?,
             hold: HoldLimits {
-                min: self.optional("min_hold", Self::long)?,
-                max: self.optional("max_hold", Self::long)?,
+                min: self.optional("min_hold", Self::long)?.filter(|limit| *limit > 0),
+                max: self.optional("max_hold", Self::long)?.filter(|limit| *limit > 0),
             },
         })
     }

@@ -184,7 +184,7 @@ pub(super) fn constants_of_several(requests: &[Request]) -> Document {
     }))
 }
 
-/// The entries to remove, each as its lease id and its caller.
+/// The entries to remove, each as its lease id and its acquire id.
 fn constants_of_leaves<'a>(leaves: impl IntoIterator<Item = &'a Leave>) -> Document {
     let entry = |leave: &Leave| name_of_acquire(leave.lease, leave.acquire_id);
     doc! { "lease": leaves.into_iter().map(entry).collect::<Vec<Bson>>() }

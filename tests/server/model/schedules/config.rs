@@ -54,8 +54,8 @@ pub(crate) struct Config {
     pub(crate) ttl: Time,
     pub(crate) grace: Time,
     /// The minimum and the maximum hold. 0: none.
-    pub(crate) at_least: Time,
-    pub(crate) at_most: Time,
+    pub(crate) min_hold: Time,
+    pub(crate) max_hold: Time,
     /// How often each runner acquires the key, and how many requests it sends.
     pub(crate) runs: [u8; 3],
     pub(crate) sends: [u8; 3],
@@ -92,8 +92,8 @@ impl Config {
         until: 4,
         ttl: 2,
         grace: 0,
-        at_least: 0,
-        at_most: 0,
+        min_hold: 0,
+        max_hold: 0,
         runs: [1, 1, 0],
         sends: [2, 2, 0],
         ticks: [1; 3],

@@ -45,7 +45,7 @@ impl Server {
             Verb::Release { token } | Verb::Complete { token } | Verb::Dismiss { token } => {
                 if let Some(entry) = before.live(token, now) {
                     state.released |= only(token);
-                    state.held_until = if self.config.at_least > 0 { entry.since + self.config.at_least } else { 0 };
+                    state.held_until = if self.config.min_hold > 0 { entry.since + self.config.min_hold } else { 0 };
                 }
             }
             Verb::Revoke { upto } => {

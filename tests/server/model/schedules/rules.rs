@@ -72,51 +72,51 @@ fn a_runner_confirms_its_completion_by_no_read_from_a_deposed_primary() {
 
 #[test]
 fn a_release_before_the_end_of_the_minimum_hold_leaves_an_entry() {
-    breaks(Config { at_least: 2, ..HOLDERS }, Rule::ReleaseLeavesEntry, &[GrantedEarly]);
+    breaks(Config { min_hold: 2, ..HOLDERS }, Rule::ReleaseLeavesEntry, &[GrantedEarly]);
 }
 
 #[test]
 fn the_entry_of_a_released_lease_loses_its_lease_id() {
-    let repeated = Config { at_least: 2, loses: true, runs: [1, 0, 0], sends: [3, 0, 0], ..HOLDERS };
+    let repeated = Config { min_hold: 2, loses: true, runs: [1, 0, 0], sends: [3, 0, 0], ..HOLDERS };
     breaks(repeated, Rule::EntryLosesLease, &[Revived]);
 }
 
 #[test]
 fn a_batch_refresh_finds_no_released_lease() {
-    let batches = Config { at_least: 2, refreshes: true, batches: true, dismissals: 1, ..HOLDERS };
+    let batches = Config { min_hold: 2, refreshes: true, batches: true, dismissals: 1, ..HOLDERS };
     breaks(batches, Rule::BatchSkipsReleased, &[Revived]);
 }
 
 #[test]
 fn no_refresh_moves_the_expiry_past_the_end_of_the_maximum_hold() {
-    breaks(Config { at_most: 2, refreshes: true, ..HOLDERS }, Rule::RefreshStopsAtMaximum, &[KeptTooLong]);
+    breaks(Config { max_hold: 2, refreshes: true, ..HOLDERS }, Rule::RefreshStopsAtMaximum, &[KeptTooLong]);
 }
 
 #[test]
 fn the_maximum_hold_counts_from_the_last_acquire_of_a_waiter() {
-    let waits = Config { at_most: 2, waits: true, stalls: true, ..HOLDERS };
+    let waits = Config { max_hold: 2, waits: true, stalls: true, ..HOLDERS };
     breaks(waits, Rule::MaximumFromLastAcquire, &[BelievesFreed, PastMaximum]);
 }
 
 #[test]
 fn the_last_deadline_of_a_resent_acquire_comes_from_the_answer() {
-    let resent = Config { at_most: 2, loses: true, ..HOLDERS };
+    let resent = Config { max_hold: 2, loses: true, ..HOLDERS };
     breaks(resent, Rule::LastFromAnswer, &[PastMaximum, BelievesFreed]);
 }
 
 #[test]
 fn the_last_deadline_leaves_out_the_grace() {
-    let members = Config { at_most: 2, grace: 1, failovers: 2, refreshes: true, ..HOLDERS };
+    let members = Config { max_hold: 2, grace: 1, failovers: 2, refreshes: true, ..HOLDERS };
     breaks(members, Rule::LastWithoutGrace, &[BelievesFreed]);
 }
 
 #[test]
 fn the_last_deadline_of_a_notified_waiter_counts_from_its_last_acquire() {
-    let waits = Config { at_most: 2, waits: true, refreshes: true, sends: [2, 3, 0], ..HOLDERS };
+    let waits = Config { max_hold: 2, waits: true, refreshes: true, sends: [2, 3, 0], ..HOLDERS };
     breaks(waits, Rule::LastFromPlace, &[PastMaximum, BelievesFreed]);
 }
 
 #[test]
 fn a_confirmed_refresh_does_not_extend_the_deadline_past_the_last() {
-    breaks(Config { at_most: 2, refreshes: true, ..HOLDERS }, Rule::RefreshStopsAtLast, &[PastMaximum, BelievesFreed]);
+    breaks(Config { max_hold: 2, refreshes: true, ..HOLDERS }, Rule::RefreshStopsAtLast, &[PastMaximum, BelievesFreed]);
 }

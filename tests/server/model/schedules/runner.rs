@@ -94,7 +94,7 @@ impl Server {
         match answer {
             Answer::Granted { token, left } => {
                 let last = left.map(|left| self.last_deadline(sent, left));
-                if left.is_some_and(|left| left < self.config.at_most + self.config.grace) {
+                if left.is_some_and(|left| left < self.config.max_hold + self.config.grace) {
                     state.rare = Some(Rare::ResentGrantCut);
                 }
                 self.believe(state, runner, token, sent, last);
@@ -109,7 +109,7 @@ impl Server {
     /// The last deadline that the answer to an acquire gives: from `left`, the time from the answer to `not_after`.
     fn last_deadline(&self, sent: Time, left: Time) -> Time {
         if self.config.is_without(Rule::LastFromAnswer) {
-            sent + self.config.at_most
+            sent + self.config.max_hold
         } else if self.config.is_without(Rule::LastWithoutGrace) {
             sent + left
         } else {
@@ -133,7 +133,7 @@ impl Server {
         let Doing::Waits { place } = state.runners[runner].doing else { return };
         if token > place.version && state.time < place.sent + self.config.ttl {
             let from = if self.config.is_without(Rule::LastFromPlace) { state.time } else { place.sent };
-            let last = (self.config.at_most > 0).then_some(from + self.config.at_most);
+            let last = (self.config.max_hold > 0).then_some(from + self.config.max_hold);
             self.believe(state, runner, token, place.sent, last);
         }
     }

@@ -76,7 +76,7 @@ fn a_reset_allows_one_more_completion_and_a_ghost_does_not_undo_it() {
 
 #[test]
 fn a_revoked_lease_completes_no_tick() {
-    let revoked = Config { revocations: 1, at_least: 3, loses: true, sends: [3, 2, 0], until: 2, ..Config::PLAIN };
+    let revoked = Config { revocations: 1, min_hold: 3, loses: true, sends: [3, 2, 0], until: 2, ..Config::PLAIN };
     let full = Config { until: 3, ..revoked };
     holds("revocations", revoked, full, &[EntryRevoked, RefusedByEntry]);
 }
@@ -90,7 +90,7 @@ fn no_deposed_primary_confirms_a_completion() {
 
 #[test]
 fn a_minimum_hold_keeps_the_key_unavailable_whatever_request_comes_late() {
-    let minimum = Config { at_least: 3, refreshes: true, loses: true, ..HOLDERS };
+    let minimum = Config { min_hold: 3, refreshes: true, loses: true, ..HOLDERS };
     let minimum = Config { runs: [2, 1, 0], sends: [4, 1, 0], ..minimum };
     let full = Config { dismissals: 1, ..minimum };
     holds("minimum hold", minimum, full, &[RefusedByEntry]);
@@ -98,7 +98,7 @@ fn a_minimum_hold_keeps_the_key_unavailable_whatever_request_comes_late() {
 
 #[test]
 fn a_minimum_hold_ends_the_belief_of_a_holder_that_another_process_released() {
-    let dismissed = Config { at_least: 3, refreshes: true, batches: true, dismissals: 1, stalls: true, ..HOLDERS };
+    let dismissed = Config { min_hold: 3, refreshes: true, batches: true, dismissals: 1, stalls: true, ..HOLDERS };
     let dismissed = Config { sends: [3, 1, 0], ..dismissed };
     let full = Config { waits: true, ..dismissed };
     holds("dismissals", dismissed, full, &[RefusedByEntry]);
@@ -106,21 +106,21 @@ fn a_minimum_hold_ends_the_belief_of_a_holder_that_another_process_released() {
 
 #[test]
 fn no_holder_believes_past_its_maximum_hold_if_its_acquire_is_resent() {
-    let maximum = Config { at_most: 3, refreshes: true, loses: true, sends: [4, 1, 0], until: 5, ..HOLDERS };
+    let maximum = Config { max_hold: 3, refreshes: true, loses: true, sends: [4, 1, 0], until: 5, ..HOLDERS };
     let full = Config { runs: [2, 1, 0], until: 4, ..maximum };
     holds("maximum hold", maximum, full, &[RefreshCut, ResentGrantCut]);
 }
 
 #[test]
 fn no_holder_believes_past_its_maximum_hold_if_it_waits() {
-    let waits = Config { at_most: 2, refreshes: true, waits: true, stalls: true, sends: [2, 3, 0], ..HOLDERS };
+    let waits = Config { max_hold: 2, refreshes: true, waits: true, stalls: true, sends: [2, 3, 0], ..HOLDERS };
     let full = Config { loses: true, until: 3, ..waits };
     holds("maximum hold of waiters", waits, full, &[RefreshCut]);
 }
 
 #[test]
 fn no_holder_believes_past_its_maximum_hold_if_the_clocks_of_members_differ_by_the_grace() {
-    let members = Config { at_most: 3, grace: 1, failovers: 2, refreshes: true, sends: [3, 1, 0], ..HOLDERS };
+    let members = Config { max_hold: 3, grace: 1, failovers: 2, refreshes: true, sends: [3, 1, 0], ..HOLDERS };
     let members = Config { loses: true, until: 5, ..members };
     let full = Config { stalls: true, until: 3, ..members };
     holds("maximum hold and failovers", members, full, &[RefreshCut, ResentGrantCut]);

@@ -51,7 +51,7 @@ impl Server {
             grace: millis(config.grace),
             group: None,
             metadata: Metadata::default(),
-            hold: HoldLimits { min: limit(config.at_least), max: limit(config.at_most) },
+            hold: HoldLimits { min: limit(config.min_hold), max: limit(config.max_hold) },
         };
         Self { terms: (0..3 * RUNS).map(terms).collect(), config }
     }
