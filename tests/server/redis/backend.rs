@@ -7,7 +7,7 @@ use mongoseal::{
     store::{Backend, Swap},
 };
 use mongoseal_redis::RedisBackend;
-use mongoseal_test_support::{millis, secs};
+use mongoseal_test_support::{Redis, millis, secs};
 
 use crate::{backend, client, send, shared};
 
@@ -90,12 +90,13 @@ pub(crate) async fn a_swap_of_a_process_that_was_paused_too_long_after_its_load_
 }
 
 pub(crate) async fn a_swap_works_after_the_server_has_forgotten_the_scripts() {
-    let server = shared().await;
-    let backend = backend(server);
+    // Another test's requests would be refused meanwhile.
+    let server = Redis::start().await;
+    let backend = backend(&server);
     put(&backend, b"first").await;
-    let () = send(server, "SCRIPT FLUSH").await;
+    let () = send(&server, "SCRIPT FLUSH").await;
     put(&backend, b"second").await;
-    let () = send(server, "SCRIPT FLUSH").await;
+    let () = send(&server, "SCRIPT FLUSH").await;
     assert!(backend.delete(&key(), b"second".into(), deadline(&backend)).await.unwrap());
 }
 
