@@ -173,6 +173,7 @@ fn histories_of_locks_delays_and_outages() -> Vec<History> {
     let refreshed = || with(grant(1, 5, 5000, 5500), "refreshes", json!(true));
     let long_acquired = || with(first(), "refreshes", json!(true));
     let expired = || lost(8600, "expired", None);
+    let of_fleet = |event: Value| with(event, "key", json!("fleet/001"));
     vec![
         ("beside", &["I12"], vec![first(), lock("other", 4900, 9000)]),
         (
@@ -206,6 +207,17 @@ fn histories_of_locks_delays_and_outages() -> Vec<History> {
         ("delayed-by-hand", &[], vec![first(), delay(4000, 9000), expired()]),
         ("delayed-before", &[], vec![refreshed(), delay(4000, 8000), expired()]),
         ("delayed-slow", &[], vec![refreshed(), delay(4000, 9000), expired(), slow(7000, 7400)]),
+        ("delayed-little", &["I13"], vec![refreshed(), delay(4000, 9000), expired(), slow(7000, 7060)]),
+        (
+            "delayed-fleet",
+            &["I13"],
+            vec![of_fleet(refreshed()), delay(4000, 9000), of_fleet(expired()), slow(7000, 7010)],
+        ),
+        (
+            "delayed-fleet-slow",
+            &[],
+            vec![of_fleet(refreshed()), delay(4000, 9000), of_fleet(expired()), slow(7000, 7060)],
+        ),
         ("delayed-fault", &[], vec![refreshed(), delay(4000, 9000), expired(), fault(3500, 3900)]),
     ]
 }

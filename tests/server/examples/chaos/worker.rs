@@ -331,8 +331,8 @@ impl Worker {
         self.leases.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// How much longer a client waits before its next acquire: twenty times as long as the last write beside all leases, so
-    /// that the clients leave a small machine some time. What a rule says of times holds on no machine that has none.
+    /// How much longer a client waits before its next acquire: twenty times as long as the last write beside all leases took.
+    /// If the clients keep all processors busy, requests wait for a processor, and no rule about times holds.
     fn relief(&self) -> Duration {
         Duration::from_micros(self.last_write.load(Ordering::Relaxed)).saturating_mul(20).min(LONGEST_RELIEF)
     }

@@ -116,3 +116,33 @@ pub fn run_trials(tests: Vec<Trial>) -> ExitCode {
     arguments.test_threads.get_or_insert(tests.len());
     libtest_mimic::run(&arguments, tests).exit_code()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread};
+
+    use super::*;
+
+    #[test]
+    fn a_test_that_runs_alone_begins_when_no_other_runs_or_waits() {
+        let (began, begins) = mpsc::channel();
+        let start = |turn: Turn| {
+            let began = began.clone();
+            thread::spawn(move || {
+                let _share = Share::take(turn);
+                began.send(turn).expect("the test waits for it");
+            })
+        };
+        let busy = Share::take(Turn::Busy);
+        let started = [start(Turn::Alone), start(Turn::Timed)];
+        while machine().waiting == 0 {
+            thread::yield_now();
+        }
+        assert_eq!(begins.try_recv(), Err(mpsc::TryRecvError::Empty), "neither fits beside a busy one");
+        drop(busy);
+        assert_eq!([begins.recv(), begins.recv()], [Ok(Turn::Timed), Ok(Turn::Alone)]);
+        for test in started {
+            test.join().expect("it ends");
+        }
+    }
+}
