@@ -1,12 +1,15 @@
 //! Records that a transaction of another program has locked cost no other lease, and no acquire of another key.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use mongodb::{
-    ClientSession,
+    ClientSession, Database,
     bson::{Document, doc},
 };
-use mongoseal::{Lease, Mongoseal};
+use mongoseal::{Lease, Mongoseal, store::MongoStore};
 use mongoseal_test_support::{How, Peer, ReplicaSet, eventually};
 use tokio::task::JoinSet;
 
@@ -127,26 +130,37 @@ pub(super) async fn of_three_hundred_leases_with_120_locked_records_no_other_lea
 }
 
 pub(super) async fn acquires_of_locked_keys_through_a_pool_of_ten_cost_the_handle_none_of_its_leases() {
-    acquire_locked_keys(secs(60)).await;
+    acquire_locked_keys(secs(60), Mongoseal::new).await;
+}
+
+pub(super) async fn acquires_of_locked_keys_on_a_store_of_the_caller_cost_the_handle_none_of_its_leases() {
+    let on_store = |database: &Database| {
+        let store = MongoStore::new(database, "mongoseal", secs(60));
+        Mongoseal::builder().on_store(Arc::new(store)).unwrap()
+    };
+    acquire_locked_keys(secs(60), on_store).await;
 }
 
 pub(super) async fn abandoned_acquires_of_locked_keys_through_a_pool_of_ten_cost_the_handle_none_of_its_leases() {
-    acquire_locked_keys(millis(300)).await;
+    acquire_locked_keys(millis(300), Mongoseal::new).await;
 }
 
-/// Acquires 30 locked keys again and again, and gives up each acquire after this time, while the handle holds 40 leases of
-/// other keys.
-async fn acquire_locked_keys(patience: Duration) {
+/// Acquires 30 locked keys again and again, and gives up each acquire after this time, while the handle holds 12 leases of
+/// locked keys and 40 of other keys.
+async fn acquire_locked_keys(patience: Duration, open: impl FnOnce(&Database) -> Mongoseal) {
     let set = ReplicaSet::builder().start().await;
     let client = mongodb::Client::with_uri_str(set.uri_with("maxPoolSize=10")).await.unwrap();
-    let seal = Mongoseal::new(&client.database("app"));
-    let locked = acquire_all(&seal, "locked", 30, secs(6)).await;
-    let keys: Vec<String> = locked.iter().map(|lease| lease.key().as_str().to_owned()).collect();
-    for lease in locked {
+    let seal = open(&client.database("app"));
+    let key_of = |lease: &Lease| lease.key().as_str().to_owned();
+    let mut keys = Vec::new();
+    for lease in acquire_all(&seal, "locked", 30, secs(6)).await {
+        keys.push(key_of(&lease));
         lease.release().await.unwrap();
     }
+    let hindered = acquire_all(&seal, "hindered", 12, secs(6)).await;
     let leases = acquire_all(&seal, "other", 40, secs(6)).await;
-    let mut session = lock(&set, "app", keys.clone()).await;
+    let locked = keys.iter().cloned().chain(hindered.iter().map(key_of)).collect();
+    let mut session = lock(&set, "app", locked).await;
     let until = Instant::now() + secs(9);
     let mut asking = JoinSet::new();
     for key in keys {
@@ -161,6 +175,7 @@ async fn acquire_locked_keys(patience: Duration) {
     let lost = leases.iter().filter(|lease| !lease.is_valid()).count();
     session.abort_transaction().await.unwrap();
     asking.join_all().await;
+    drop(hindered);
     assert_eq!(lost, 0, "of 40");
     seal.shutdown().await;
 }

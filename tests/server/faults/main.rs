@@ -67,6 +67,7 @@ fn main() -> ExitCode {
         locked::of_a_hundred_leases_with_locked_records_in_each_part_no_other_lease_is_lost,
         locked::of_three_hundred_leases_with_120_locked_records_no_other_lease_is_lost,
         locked::acquires_of_locked_keys_through_a_pool_of_ten_cost_the_handle_none_of_its_leases,
+        locked::acquires_of_locked_keys_on_a_store_of_the_caller_cost_the_handle_none_of_its_leases,
         locked::abandoned_acquires_of_locked_keys_through_a_pool_of_ten_cost_the_handle_none_of_its_leases,
         locked::thousands_of_leases_outlast_an_outage_of_two_fifths_of_their_ttl,
         locked::thousands_of_leases_outlast_a_failover,

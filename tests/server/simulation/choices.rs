@@ -68,6 +68,9 @@ table! {
         Relabels: ["update_metadata"],
         RefreshesGroup: ["refresh_group"],
         Proclaims: ["proclaim"],
+        WritesFenced: [],
+        WritesInBulk: [],
+        Transacts: ["transaction"],
     }
     End {
         Ends: ["release", "complete", "resign"],
@@ -80,10 +83,20 @@ table! {
         ShutsDown: ["shutdown"],
     }
     Time { HoldsBriefly: [], HoldsLong: [] }
+    Handle {
+        OwnHandle: [],
+        Sibling: ["sibling_of"],
+        OnPoolOf10: ["on"],
+        OnPoolOf64: ["on", "connections"],
+        OwnThread: ["dedicated_thread", "connect"],
+        BlockingHandle: [],
+    }
 }
 
 use Axis as A;
 use Choice::*;
+
+use crate::run::Place;
 
 impl Choice {
     fn default_of(axis: Axis) -> Self {
@@ -92,6 +105,20 @@ impl Choice {
 
     pub(crate) fn is_default(self) -> bool {
         Self::default_of(self.axis()) == self
+    }
+
+    /// Whether it can be done there. Threads of their own do not run on paused time.
+    pub(crate) fn is_of(self, place: Place) -> bool {
+        match self {
+            OnPoolOf10 | OnPoolOf64 | WritesFenced | WritesInBulk | Transacts => place == Place::MongoDb,
+            OwnThread | BlockingHandle => matches!(place, Place::MongoDb | Place::Redis),
+            _ => true,
+        }
+    }
+
+    /// Whether it is a handle that reaches the servers by a client of its own, and not by the route of its process.
+    pub(crate) fn is_direct(self) -> bool {
+        matches!(self, OnPoolOf10 | OnPoolOf64 | OwnThread)
     }
 }
 
@@ -102,9 +129,18 @@ fn takes(verb: Choice, axis: Axis) -> bool {
         RunsATick => !matches!(axis, A::Mode | A::Group),
         Campaigns => matches!(
             axis,
-            A::Verb | A::OnHeld | A::Ttl | A::Refresh | A::Patience | A::Work | A::During | A::End | A::Time
+            A::Verb
+                | A::OnHeld
+                | A::Ttl
+                | A::Refresh
+                | A::Patience
+                | A::Work
+                | A::During
+                | A::End
+                | A::Time
+                | A::Handle
         ),
-        Resumes => matches!(axis, A::Verb | A::Ttl | A::Refresh | A::Work | A::During | A::End | A::Time),
+        Resumes => matches!(axis, A::Verb | A::Ttl | A::Refresh | A::Work | A::During | A::End | A::Time | A::Handle),
         _ => matches!(axis, A::Verb),
     }
 }
@@ -138,6 +174,11 @@ impl Choices {
         self.0[0]
     }
 
+    /// The handle of the step.
+    pub(crate) fn handle(&self) -> Choice {
+        self.0[self.0.len() - 1]
+    }
+
     /// One of each axis that the verb takes.
     pub(crate) fn all(&self) -> impl Iterator<Item = Choice> {
         self.0.iter().copied().filter(|choice| takes(self.verb(), choice.axis()))
@@ -165,6 +206,14 @@ impl Choices {
                 Orphans | Transfers => matches!(verb, Acquires | Resumes) && !works_itself,
                 RefreshesGroup | EndsGroup => self.has(InAGroup),
                 Drops | Leaks => !works_itself && (verb != Campaigns || self.has(Holds)),
+                // Sharers may write in transactions in any order, and only the store knows whether a resumed lease shares.
+                Transacts => self.handle().is_direct() && self.has(Exclusive) && verb != Resumes,
+                // The rules know of a revocation by the route of the process.
+                IsRevoked => !self.handle().is_direct(),
+                BlockingHandle => {
+                    let is_plain = verb == Acquires && [Patient, Alone, Holds].iter().all(|choice| self.has(*choice));
+                    is_plain && !self.has(IsRevoked) && !self.has(Leaks)
+                }
                 _ => true,
             }
     }

@@ -7,22 +7,18 @@ use crate::choices::AXES;
 /// What programs do not choose, and why.
 const LEFT_OUT: &[(&str, &[&str])] = &[
     (
-        "makes a handle, which each program does in one way",
+        "makes a handle, which all processes of a program do in the same way",
         &[
             "allow_sharded",
             "builder",
             "collection",
-            "connect",
             "connect_to",
-            "connections",
             "database",
-            "dedicated_thread",
             "drift_allowance_ppm",
             "in_memory",
             "in_memory_on",
             "new",
             "observer",
-            "on",
             "on_store",
             "operation_timeout",
             "owner",
@@ -30,7 +26,6 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
             "queue_limit",
             "retention",
             "scope",
-            "sibling_of",
         ],
     ),
     (
@@ -86,7 +81,6 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
         ],
     ),
     ("judges programs: each runs beside a watch of its keys", &["watch", "watch_prefix"]),
-    ("needs MongoDB: see the fault runner", &["transaction"]),
     ("undoes a tick, or lets it run again, which a rule forbids", &["complete_on_error", "keep_for", "rewind_tick"]),
     (
         "belongs to an elector, of which programs run the plain form",

@@ -11,6 +11,7 @@ use tokio::sync::mpsc::{Sender, UnboundedSender, unbounded_channel};
 
 use crate::{
     millis,
+    process::OPERATION,
     route::{Route, Sent, away},
 };
 
@@ -47,6 +48,12 @@ pub(crate) enum Defect {
     SendsAbandoned,
     /// `CompareAndSwap` answers a request with the outcome of an earlier one.
     SwapsAnswers,
+    /// Each request of a process for a key is a load and a swap of its own.
+    Apart,
+    /// The listener of a handle, once it has failed, stays closed.
+    Unheard,
+    /// Each request of a call may take as long as the call.
+    RenewedDeadlines,
 }
 
 impl fmt::Debug for Link {
@@ -68,6 +75,8 @@ impl Link {
         work: impl Fn(&MemoryStore) -> BoxFuture<Result<T>> + Send + 'static,
     ) -> BoxFuture<Result<T>> {
         let store = self.store.clone();
+        let is_renewed = self.defect == Some(Defect::RenewedDeadlines);
+        let deadline = if is_renewed { Deadline::after(store.clock(), OPERATION) } else { deadline };
         let answer = self.route.send(Sent::Request, deadline, move || work(&store));
         if self.defect == Some(Defect::LateAnswers) && self.route.world.below(20) == 0 {
             return Box::pin(async move {
@@ -182,7 +191,7 @@ impl Store for Link {
         let world = Arc::clone(&self.route.world);
         let (fate, breaks) = (world.below(8), millis(world.below(20_000)));
         let (faulty, defect) = (world.is_faulty(), self.defect);
-        if self.route.is_cut() || (faulty && fate == 0) {
+        if self.route.is_cut() || (faulty && fate == 0) || defect == Some(Defect::Unheard) {
             return Box::pin(async { Err(away()) });
         }
         let (first, mut told) = unbounded_channel();

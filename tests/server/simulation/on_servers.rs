@@ -36,12 +36,22 @@ use std::{
 
 use fastrand::Rng;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use mongodb::{Client, bson::doc};
-use mongoseal::store::{MongoStore, Store};
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+};
+use mongoseal::{
+    Builder, Mongoseal,
+    store::{BoxFuture, MongoStore, Store},
+};
 use mongoseal_redis::{RedisBackend, RedisStore};
 use mongoseal_test_support::{Forwarder, How, Peer, Redis, ReplicaSet, Way, millis, secs};
-use tokio::task::{JoinSet, LocalSet};
+use tokio::{
+    sync::OnceCell,
+    task::{JoinSet, LocalSet},
+};
 
+use choices::Choice::{self, OnPoolOf10, OnPoolOf64, OwnThread};
 use link::Defect;
 use process::{Common, LONGEST};
 use program::Program;
@@ -61,6 +71,7 @@ const HANGS: Duration = secs(600);
 /// How long the servers keep idle records.
 const RETENTION: Duration = secs(30);
 const _: () = assert!(LONGEST.as_secs() < RETENTION.as_secs(), "a record is kept for as long as it matters");
+const DATABASE: &str = "programs";
 /// The `appName` of the processes, whose connections the faults are about.
 const APP_NAME: &str = "programs";
 
@@ -69,9 +80,8 @@ type Ended = Result<run::Report, (Vec<String>, String)>;
 
 /// Runs a program in a collection of its own.
 async fn run_one(run: Run, program: Program, server: Server) -> (Run, Program, Ended) {
-    let world = World::new(run.seed, Records::Server(server));
-    *world.faulty.lock().unwrap() = run.weather == Weather::Faulty;
-    let common = Common::new(Arc::clone(&world), run.weather, run.defect);
+    let world = World::new(run.seed, run.weather, Records::Server(server));
+    let common = Common::new(Arc::clone(&world), run.defect);
     let (living, of) = (Arc::clone(&common), program.clone());
     let task = tokio::task::spawn_local(async move { tokio::time::timeout(HANGS, live(&living, &of)).await });
     let trace = || world.trace.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
@@ -84,6 +94,39 @@ async fn run_one(run: Run, program: Program, server: Server) -> (Run, Program, E
         Err(panicked) => Err((trace(), message(&*panicked.into_panic()))),
     };
     (run, program, ended)
+}
+
+/// The options of a client.
+fn options(name: &str, pool: u32) -> String {
+    format!("maxPoolSize={pool}&maxConnecting=8&maxAdaptiveRetries=0&appName={name}")
+}
+
+/// The collection that a program writes to.
+fn documents_of(seed: u64) -> String {
+    format!("program-{seed}-documents")
+}
+
+/// Opens the handles with clients of their own: of the caller with a pool of 10 or of 64, which all processes of the program
+/// share, or of the handle.
+fn connect_to_set(
+    name: String,
+    uris: [String; 2],
+) -> impl Fn(Choice, Builder) -> BoxFuture<mongoseal::Result<Mongoseal>> + Send + Sync {
+    let clients: [Arc<OnceCell<Client>>; 2] = Default::default();
+    move |which, builder| {
+        let builder = builder.database(DATABASE).collection(&name).retention(RETENTION);
+        let at = usize::from(which != OnPoolOf10);
+        let (uri, client) = (uris[at].clone(), Arc::clone(&clients[at]));
+        Box::pin(async move {
+            if which == OwnThread {
+                return builder.dedicated_thread().connect(uri).await;
+            }
+            let client =
+                client.get_or_init(|| async { Client::with_uri_str(uri).await.expect("a valid string") }).await;
+            let builder = if which == OnPoolOf64 { builder.connections(64) } else { builder };
+            builder.on(&client.database(DATABASE))
+        })
+    }
 }
 
 /// The servers of a test, and what goes wrong with them.
@@ -101,10 +144,7 @@ impl Servers {
         }
         let members = if weather == Weather::Faulty { MEMBERS } else { 1 };
         let set = ReplicaSet::builder().members(members).proxied().election_timeout(secs(2)).start().await;
-        let client = |name: &str| {
-            let options = format!("maxPoolSize=200&maxConnecting=8&maxAdaptiveRetries=0&appName={name}");
-            Client::with_uri_str(set.uri_with(&options))
-        };
+        let client = |name: &str| Client::with_uri_str(set.uri_with(&options(name, 200)));
         let (client, judge) = (client(APP_NAME).await.unwrap(), client("judge").await.unwrap());
         Self::MongoDb { set, client, judge }
     }
@@ -113,28 +153,40 @@ impl Servers {
     fn collection(&self, seed: u64) -> Server {
         let name = format!("program-{seed}");
         match self {
-            Self::MongoDb { client, judge, .. } => {
+            Self::MongoDb { set, client, judge } => {
                 let store = |client: &Client, name: &str| -> Arc<dyn Store> {
-                    Arc::new(MongoStore::new(&client.database("programs"), name, RETENTION))
+                    Arc::new(MongoStore::new(&client.database(DATABASE), name, RETENTION))
                 };
+                let documents = |client: &Client| client.database(DATABASE).collection(&documents_of(seed));
+                let documents = Some([documents(client), documents(judge)]);
+                let uris = [10, 64].map(|pool| set.uri_with(&options(APP_NAME, pool)));
+                let connect = connect_to_set(name.clone(), uris);
                 let (judge, client) = (store(judge, &name), client.clone());
-                Server { open: Arc::new(move || store(&client, &name)), judge }
+                let open = Arc::new(move || store(&client, &name));
+                Server { place: Place::MongoDb, open, connect: Arc::new(connect), documents, judge }
             }
             Self::Redis { server, front } => {
                 let backend = |url: String| RedisBackend::new(url).unwrap().with_collection(&*name).unwrap();
                 let through = backend(format!("redis://127.0.0.1:{}", front.port()));
                 let judge = Arc::new(RedisStore::new(backend(server.url()), RETENTION));
-                Server { open: Arc::new(move || Arc::new(RedisStore::new(through.clone(), RETENTION))), judge }
+                let own = through.clone();
+                let connect = move |which, builder: Builder| -> BoxFuture<mongoseal::Result<Mongoseal>> {
+                    assert_eq!(which, OwnThread, "the only client of its own on Redis");
+                    Box::pin(builder.retention(RETENTION).dedicated_thread().connect_to(own.clone()))
+                };
+                let open =
+                    Arc::new(move || -> Arc<dyn Store> { Arc::new(RedisStore::new(through.clone(), RETENTION)) });
+                Server { place: Place::Redis, open, connect: Arc::new(connect), documents: None, judge }
             }
         }
     }
 
     async fn drop_collection(&self, seed: u64) {
         if let Self::MongoDb { judge, .. } = self {
-            let collection =
-                judge.database("programs").collection::<mongodb::bson::Document>(&format!("program-{seed}"));
-            // One that is left costs nothing but space.
-            drop(collection.drop().await);
+            for name in [format!("program-{seed}"), documents_of(seed)] {
+                // One that is left costs nothing but space.
+                drop(judge.database(DATABASE).collection::<Document>(&name).drop().await);
+            }
         }
     }
 
@@ -314,10 +366,10 @@ fn no_rule_is_broken(place: Place, weather: Weather) -> Result<(), Failed> {
     let Sum { programs, broken, pairs, seen, faults } = run_all(place, weather, None, seeds());
     let checks = seen.get("checks").copied().unwrap_or_default();
     let rate = f64::from(programs) / began.elapsed().as_secs_f64() * 60.0;
-    let granted = possible_pairs().iter().filter(|pair| pairs.contains_key(pair)).count();
+    let granted = possible_pairs(place).iter().filter(|pair| pairs.contains_key(pair)).count();
     println!(
         "{programs} programs on {place:?}, {weather:?}: {rate:.0} a minute; {granted} of {} pairs of choices were granted; {seen:?}; faults of the server {faults:?}",
-        possible_pairs().len()
+        possible_pairs(place).len()
     );
     let Some((run, program, trace, broken)) = broken.into_iter().next() else {
         assert!(programs == 0 || checks > 0, "the machine was slow all the time: {seen:?}");

@@ -5,18 +5,17 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     pin::pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex},
     task::Poll,
     time::Duration,
 };
 
+use mongodb::bson::{Document, doc};
 use mongoseal::{
-    CancellationToken, Error, FencingToken, Key, Leader, Lease, LeaseId, LeaseSet, LeaseState, LossCause, Metadata,
-    Mongoseal, OnceOutcome, Result, Retry, Tick, TickLease, store::Store,
+    Builder, CancellationToken, Error, Fence, FencingToken, Key, Leader, Lease, LeaseId, LeaseSet, LeaseState,
+    LossCause, Metadata, Mongoseal, OnceOutcome, Result, Retry, Tick, TickLease, blocking, fence::Change, store::Store,
 };
+use tokio::task::{spawn_blocking, spawn_local};
 
 use crate::{
     beliefs::{Belief, Beliefs},
@@ -33,7 +32,7 @@ use crate::{
 };
 
 /// How long one call may take, with all requests it sends.
-const OPERATION: Duration = secs(2);
+pub(crate) const OPERATION: Duration = secs(2);
 /// What else a call may take.
 const SLACK: Duration = millis(250);
 /// The ttl of the handles.
@@ -48,7 +47,6 @@ type Given = (Key, LeaseId, FencingToken);
 /// What all processes of a program share.
 pub(crate) struct Common {
     pub(crate) world: Arc<World>,
-    weather: Weather,
     pub(crate) beliefs: Beliefs,
     given: Mutex<Vec<Given>>,
     defect: Option<Defect>,
@@ -61,15 +59,15 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    pub(crate) fn new(world: Arc<World>, weather: Weather, defect: Option<Defect>) -> Arc<Self> {
+    pub(crate) fn new(world: Arc<World>, defect: Option<Defect>) -> Arc<Self> {
         let (given, completed, granted) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let beliefs = Beliefs::new(weather == Weather::Calm);
-        Arc::new(Self { world, weather, beliefs, given, defect, completed, forgotten: Mutex::default(), granted })
+        let beliefs = Beliefs::new(world.weather == Weather::Calm);
+        Arc::new(Self { world, beliefs, given, defect, completed, forgotten: Mutex::default(), granted })
     }
 
     /// Whether something goes wrong beside the program.
     pub(crate) fn is_hurt(&self) -> bool {
-        self.weather == Weather::Faulty
+        self.world.weather == Weather::Faulty
     }
 
     /// Whether a call took longer than it may, and no stall of this machine explains it.
@@ -87,47 +85,137 @@ pub(crate) struct Process {
     pub(crate) number: u64,
     common: Arc<Common>,
     pub(crate) route: Arc<Route>,
-    /// Its handle. A new one takes the place of one that is shut down.
-    seal: Mutex<Mongoseal>,
-    shutdowns: AtomicU64,
+    /// Those of its handles that are open. One that was shut down is opened anew by the next step that needs it.
+    handles: tokio::sync::Mutex<BTreeMap<Choice, Handle>>,
+    /// How often each handle was shut down.
+    shutdowns: Mutex<BTreeMap<Choice, u64>>,
+}
+
+/// A handle of either API.
+#[derive(Clone)]
+enum Handle {
+    Async(Mongoseal),
+    Blocking(blocking::Mongoseal),
+}
+
+impl Handle {
+    fn seal(&self) -> &Mongoseal {
+        match self {
+            Self::Async(seal) => seal,
+            Self::Blocking(seal) => seal.as_async(),
+        }
+    }
+
+    async fn shut_down(self) {
+        match self {
+            Self::Async(seal) => seal.shutdown().await,
+            Self::Blocking(seal) => on_thread(move || seal.shutdown()).await,
+        }
+    }
+}
+
+/// Runs a call that blocks.
+async fn on_thread<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    spawn_blocking(call).await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
 }
 
 impl Process {
     pub(crate) fn start(number: u64, common: &Arc<Common>) -> Arc<Self> {
         let world = &common.world;
         let longest = u64::try_from(SHORTEST.as_millis()).unwrap() * 38 / 100;
-        let far = (common.weather == Weather::Far).then(|| millis(1 + world.below(longest)));
+        let far = (common.world.weather == Weather::Far).then(|| millis(1 + world.below(longest)));
         let route = Route::new(world, far);
-        let seal = Mutex::new(open(number, &route, common.defect));
-        Arc::new(Self { number, common: Arc::clone(common), route, seal, shutdowns: AtomicU64::new(0) })
+        let (handles, shutdowns) = (tokio::sync::Mutex::default(), Mutex::default());
+        Arc::new(Self { number, common: Arc::clone(common), route, handles, shutdowns })
     }
 
     pub(crate) async fn run(self: Arc<Self>, track: usize, steps: Vec<Step>) {
         for (at, step) in steps.iter().enumerate() {
             tokio::time::sleep(millis(step.pause)).await;
-            let seal = self.seal.lock().unwrap().clone();
-            let shutdowns = self.shutdowns.load(Relaxed);
+            let chosen = step.choices.handle();
+            let which = if chosen.is_of(self.common.world.place()) { chosen } else { OwnHandle };
+            let handle = match self.handle(which).await {
+                Ok(handle) => handle,
+                Err(Error::Unavailable { .. }) => {
+                    self.common.world.count("a handle is not opened");
+                    continue;
+                }
+                Err(error) => panic!("error: process {} cannot open {which:?}: {error:?}", self.number),
+            };
+            let shutdowns = self.shutdowns_of(which);
             let group = format!("group-{}-{track}-{at}", self.number);
-            Running { process: &self, seal, shutdowns, step, group }.run().await;
+            Running { process: &self, seal: handle.seal().clone(), handle, which, shutdowns, step, group }.run().await;
         }
         self.note("has done its steps");
     }
 
-    pub(crate) async fn shut_down(&self) {
-        let next = open(self.number, &self.route, self.common.defect);
-        let seal = std::mem::replace(&mut *self.seal.lock().unwrap(), next);
-        self.shutdowns.fetch_add(1, Relaxed);
-        self.note("shuts down");
+    fn shutdowns_of(&self, which: Choice) -> u64 {
+        self.shutdowns.lock().unwrap().get(&which).copied().unwrap_or_default()
+    }
+
+    /// One of its handles, opened if it is not open.
+    async fn handle(&self, which: Choice) -> Result<Handle> {
+        let mut handles = self.handles.lock().await;
+        if let Some(handle) = handles.get(&which) {
+            return Ok(handle.clone());
+        }
+        let (number, defect) = (self.number, self.common.defect);
+        let store = || open_store(&self.route, defect);
+        let handle = match which {
+            Sibling => {
+                let own = match handles.get(&OwnHandle) {
+                    Some(own) => own.clone(),
+                    None => Handle::Async(builder(number).on_store(store())?),
+                };
+                let sibling = builder(number).sibling_of(own.seal())?;
+                handles.insert(OwnHandle, own);
+                Handle::Async(sibling)
+            }
+            BlockingHandle => {
+                let builder = blocking::Mongoseal::builder().owner(format!("process-{number}"));
+                Handle::Blocking(builder.operation_timeout(OPERATION).ttl(TTL).on_store(store())?)
+            }
+            direct if direct.is_direct() => Handle::Async(self.common.world.connect(direct, builder(number)).await?),
+            _ => Handle::Async(builder(number).on_store(store())?),
+        };
+        handles.insert(which, handle.clone());
+        Ok(handle)
+    }
+
+    /// Its own handle.
+    pub(crate) async fn seal(&self) -> Mongoseal {
+        let own = self.handle(OwnHandle).await.expect("a handle on a store that is open");
+        own.seal().clone()
+    }
+
+    /// Shuts a handle down, if it is open.
+    async fn shut_down(&self, which: Choice) {
+        let Some(handle) = self.handles.lock().await.remove(&which) else { return };
+        *self.shutdowns.lock().unwrap().entry(which).or_default() += 1;
+        self.note(&format!("shuts {which:?} down"));
         let began = self.common.world.now();
-        seal.shutdown().await;
+        handle.shut_down().await;
         let took = self.common.world.now() - began;
         let most = OPERATION + millis(100) + SLACK;
         let is_late = self.common.is_late(took, most).await;
-        assert!(!is_late, "time: a shutdown of process {} took {took:?}", self.number);
+        assert!(!is_late, "time: a shutdown of {which:?} of process {} took {took:?}", self.number);
     }
 
-    pub(crate) fn seal(&self) -> Mongoseal {
-        self.seal.lock().unwrap().clone()
+    pub(crate) async fn shut_down_all(&self) {
+        let open: Vec<_> = self.handles.lock().await.keys().copied().collect();
+        for which in open {
+            self.shut_down(which).await;
+        }
+    }
+
+    /// Ends what its route does not cut off when it dies: the handles with a client of their own.
+    pub(crate) fn end_direct_handles(self: Arc<Self>) {
+        spawn_local(async move {
+            let handles = std::mem::take(&mut *self.handles.lock().await);
+            for (_, handle) in handles.into_iter().filter(|(which, _)| which.is_direct()) {
+                handle.shut_down().await;
+            }
+        });
     }
 
     fn note(&self, what: &str) {
@@ -135,14 +223,16 @@ impl Process {
     }
 }
 
-fn open(number: u64, route: &Arc<Route>, defect: Option<Defect>) -> Mongoseal {
-    let store: Arc<dyn Store> = match &route.world.records {
+fn builder(number: u64) -> Builder {
+    Mongoseal::builder().owner(format!("process-{number}")).operation_timeout(OPERATION).ttl(TTL)
+}
+
+fn open_store(route: &Arc<Route>, defect: Option<Defect>) -> Arc<dyn Store> {
+    match &route.world.records {
         Records::Memory(store) => Arc::new(Link { route: Arc::clone(route), store: store.clone(), defect }),
         Records::Table(table) => Arc::new(Caller::new(Arc::clone(route), table.clone())),
         Records::Server(server) => Arc::new(Observed { route: Arc::clone(route), store: (server.open)(), defect }),
-    };
-    let builder = Mongoseal::builder().owner(format!("process-{number}")).operation_timeout(OPERATION).ttl(TTL);
-    builder.on_store(store).unwrap()
+    }
 }
 
 /// Sets the options of a builder that the step names.
@@ -197,8 +287,11 @@ macro_rules! set_acquire {
 /// A step that runs.
 struct Running<'a> {
     process: &'a Process,
+    handle: Handle,
+    /// The same, or its asynchronous form.
     seal: Mongoseal,
-    /// How often the process was shut down when the step began.
+    which: Choice,
+    /// How often the handle was shut down when the step began.
     shutdowns: u64,
     step: &'a Step,
     group: String,
@@ -223,17 +316,85 @@ impl Held {
     }
 }
 
+/// A lease of either API.
+#[derive(Clone)]
+enum Any<'a> {
+    Async(&'a Lease),
+    Blocking(Arc<blocking::Lease>),
+}
+
+/// Calls a verb of a lease of either API.
+macro_rules! call {
+    ($lease:expr, $verb:ident($($value:expr),*)) => {
+        match $lease {
+            Any::Async(lease) => lease.$verb($($value),*).await,
+            Any::Blocking(lease) => {
+                let lease = Arc::clone(lease);
+                on_thread(move || lease.$verb($($value),*)).await
+            }
+        }
+    };
+}
+
+impl Any<'_> {
+    fn key(&self) -> &Key {
+        match self {
+            Self::Async(lease) => lease.key(),
+            Self::Blocking(lease) => lease.key(),
+        }
+    }
+
+    fn id(&self) -> LeaseId {
+        match self {
+            Self::Async(lease) => lease.id(),
+            Self::Blocking(lease) => lease.id(),
+        }
+    }
+
+    fn token(&self) -> FencingToken {
+        match self {
+            Self::Async(lease) => lease.token(),
+            Self::Blocking(lease) => lease.token(),
+        }
+    }
+
+    fn progress(&self) {
+        match self {
+            Self::Async(lease) => lease.progress(),
+            Self::Blocking(lease) => lease.progress(),
+        }
+    }
+
+    /// Gives its state, also when it is over.
+    fn state(&self) -> Arc<dyn Fn() -> LeaseState> {
+        match self {
+            Self::Async(lease) => {
+                let state = lease.watch_state();
+                Arc::new(move || state.get())
+            }
+            Self::Blocking(lease) => {
+                let lease = Arc::downgrade(lease);
+                Arc::new(move || lease.upgrade().map_or(LeaseState::Released, |lease| lease.state()))
+            }
+        }
+    }
+}
+
+fn all_of<'a>(leases: &[&'a Lease]) -> Vec<Any<'a>> {
+    leases.iter().map(|lease| Any::Async(lease)).collect()
+}
+
 impl Running<'_> {
     fn world(&self) -> &World {
         &self.process.common.world
     }
 
     fn is_faulty(&self) -> bool {
-        self.process.common.weather == Weather::Faulty || self.world().is_slow()
+        self.process.common.world.weather == Weather::Faulty || self.world().is_slow()
     }
 
     fn has(&self, choice: Choice) -> bool {
-        self.step.has(choice)
+        self.step.has(choice) && choice.is_of(self.world().place())
     }
 
     fn note(&self, what: &str) {
@@ -247,7 +408,7 @@ impl Running<'_> {
 
     /// Whether the handle was shut down meanwhile.
     fn is_shut_down(&self) -> bool {
-        self.process.shutdowns.load(Relaxed) != self.shutdowns
+        self.process.shutdowns_of(self.which) != self.shutdowns
     }
 
     /// A call returns in time.
@@ -265,6 +426,9 @@ impl Running<'_> {
         let (key, seal) = (self.step.key, &self.seal);
         match self.step.choices.verb() {
             Acquires => {
+                if let Handle::Blocking(seal) = &self.handle {
+                    return Box::pin(self.block(seal)).await;
+                }
                 let acquire = set_acquire!(seal.acquire(key), self.step, self.group.as_str());
                 if self.has(With) {
                     let worked = acquire.with(async |lease| self.work(&[lease]).await);
@@ -361,11 +525,16 @@ impl Running<'_> {
         self.note(&format!("is told: {error}"));
         let is_expected = match error {
             Error::Held { .. } | Error::RetriesExhausted { .. } => true,
+            // A later holder has written, or a later sharer.
+            Error::Fenced { .. } => {
+                let shares = [Shared, SharedByTwo, Resumes].iter().any(|choice| self.has(*choice));
+                shares || self.is_faulty() || self.ends_anyway() || self.is_shut_down()
+            }
             Error::Lost { cause, .. } => self.may_lose(cause),
             // It may be revoked before its expiry is removed.
             Error::Unavailable { message, .. } => {
                 self.is_faulty()
-                    || self.process.common.weather != Weather::Calm
+                    || self.process.common.world.weather != Weather::Calm
                     || self.is_shut_down()
                     || (self.has(NeverExpires) && message.starts_with("the lease ended before"))
             }
@@ -410,33 +579,36 @@ impl Running<'_> {
         }
     }
 
-    fn believe(&self, leases: &[&Lease]) -> Vec<Belief> {
+    fn believe(&self, leases: &[Any<'_>]) -> Vec<Belief> {
         let Self { process, step, .. } = self;
-        process.common.granted.lock().unwrap().push(step.choices.all().collect());
+        let place = self.world().place();
+        process.common.granted.lock().unwrap().push(step.choices.all().filter(|choice| choice.is_of(place)).collect());
         let limit = match () {
             () if self.has(SharedByTwo) => 2,
             () if self.has(Shared) => u32::MAX,
             () => 1,
         };
-        let believe = |lease: &&Lease| {
-            self.note(&format!("holds {:?} with {}", lease.key(), lease.token()));
+        let believe = |lease: &Any<'_>| {
+            let (key, token) = (lease.key(), lease.token());
+            self.note(&format!("holds {key:?} with {token}"));
             // The terms of a resumed lease are known to the store.
             let limit = if self.has(Resumes) {
-                self.world().limit(lease.key(), lease.token())
+                self.world().limit(key, token)
             } else {
-                self.world().note_believed(lease.key(), lease.id(), lease.token(), limit);
+                self.world().note_believed(key, lease.id(), token, limit);
                 limit
             };
-            process.common.beliefs.add(self.world(), process.number, step, lease, limit)
+            process.common.beliefs.add(self.world(), process.number, step, (key.clone(), token), lease.state(), limit)
         };
         leases.iter().map(believe).collect()
     }
 
     /// Works under a lease that a verb hands to its work.
     async fn work(&self, leases: &[&Lease]) {
-        let beliefs = self.believe(leases);
+        let leases = all_of(leases);
+        let beliefs = self.believe(&leases);
         let _at_work: Vec<_> = beliefs.iter().map(Belief::work).collect();
-        self.act(leases, &beliefs).await;
+        self.act(&leases, &beliefs).await;
     }
 
     async fn try_work(&self, leases: &[&Lease]) -> Result<()> {
@@ -462,7 +634,7 @@ impl Running<'_> {
         let shutting = async {
             if self.has(ShutsDown) && !self.has(Holds) {
                 tokio::time::sleep(self.time() / 2).await;
-                self.process.shut_down().await;
+                self.process.shut_down(self.which).await;
             }
         };
         tokio::join!(work, shutting).0
@@ -473,26 +645,31 @@ impl Running<'_> {
     }
 
     /// Works for half of the time, does what the step says, and works for the other half.
-    async fn act(&self, leases: &[&Lease], beliefs: &[Belief]) {
+    async fn act(&self, leases: &[Any<'_>], beliefs: &[Belief]) {
         self.pass(self.time() / 2, leases).await;
         for (lease, belief) in leases.iter().zip(beliefs) {
             let done = if self.has(Refreshes) {
-                self.within("refreshes", OPERATION, lease.refresh()).await
+                self.within("refreshes", OPERATION, async { call!(lease, refresh()) }).await
             } else if self.has(Verifies) {
-                self.within("verifies", OPERATION, lease.verify()).await
+                self.within("verifies", OPERATION, async { call!(lease, verify()) }).await
             } else if self.has(Relabels) {
                 let mut metadata = Metadata::default();
                 metadata.insert("step", "relabelled").unwrap();
-                self.within("relabels", OPERATION, lease.update_metadata(metadata)).await
+                self.within("relabels", OPERATION, async { call!(lease, update_metadata(metadata)) }).await
             } else if self.has(Downgrades) {
                 belief.share(2);
-                self.within("downgrades", OPERATION, lease.downgrade(2)).await
+                self.within("downgrades", OPERATION, async { call!(lease, downgrade(2)) }).await
             } else if self.has(Extends) {
-                match self.within("extends", OPERATION, lease.extend(secs(5))).await {
+                match self.within("extends", OPERATION, async { call!(lease, extend(secs(5))) }).await {
                     // A lease without expiry has none to extend.
                     Err(Error::Invalid { .. }) if self.has(NeverExpires) || self.has(Resumes) => Ok(()),
                     extended => extended,
                 }
+            } else if self.has(WritesFenced) || self.has(WritesInBulk) {
+                self.within("writes", OPERATION, Box::pin(self.write(lease))).await
+            } else if self.has(Transacts) {
+                // Its work has some time, and its commit.
+                self.within("transacts", 3 * OPERATION, Box::pin(self.transact(lease))).await
             } else {
                 Ok(())
             };
@@ -522,7 +699,45 @@ impl Running<'_> {
         }
     }
 
-    async fn pass(&self, time: Duration, leases: &[&Lease]) {
+    /// Adds the token to the document of the key, at the fence.
+    async fn write(&self, lease: &Any<'_>) -> Result<()> {
+        let (documents, key, token) = (self.world().documents(), lease.key(), lease.token());
+        let fenced = match lease {
+            Any::Async(lease) => documents.fenced(*lease),
+            Any::Blocking(lease) => documents.fenced(&**lease),
+        };
+        let (fenced, filter) = (fenced.operation_timeout(OPERATION), doc! { "_id": key.as_str() });
+        let update = doc! { "$push": { "tokens": i64::from(token) } };
+        if self.has(WritesInBulk) {
+            fenced.bulk_write([Change::update_one(filter, update).upsert(true)]).await?;
+        } else {
+            fenced.update_one(filter, update).upsert(true).await?;
+        }
+        self.world().note_written(key, token);
+        Ok(())
+    }
+
+    /// The same in a transaction.
+    async fn transact(&self, lease: &Any<'_>) -> Result<()> {
+        let Any::Async(lease) = lease else { unreachable!("a blocking lease has no transaction") };
+        let (namespace, filter) = (self.world().documents().namespace(), doc! { "_id": lease.key().as_str() });
+        let token = i64::from(lease.token());
+        let update = doc! { "$push": { "tokens": token }, "$set": { "fence": token } };
+        let work = lease.transaction(async |session| -> Result<()> {
+            // A session is for collections of its own client.
+            let documents = session.client().database(&namespace.db).collection::<Document>(&namespace.coll);
+            let written = documents.update_one(filter.clone(), update.clone()).upsert(true).session(session);
+            tokio::time::timeout(OPERATION / 2, written.into_future())
+                .await
+                .map_err(|_| Error::unavailable("the work took too long"))??;
+            Ok(())
+        });
+        work.await?;
+        self.world().note_written(lease.key(), lease.token());
+        Ok(())
+    }
+
+    async fn pass(&self, time: Duration, leases: &[Any<'_>]) {
         let until = self.world().now() + time;
         while self.world().now() < until {
             tokio::time::sleep(millis(300).min(until - self.world().now())).await;
@@ -541,7 +756,7 @@ impl Running<'_> {
     }
 
     async fn work_under(&self, held: &Held) {
-        let leases = held.leases();
+        let leases = all_of(&held.leases());
         let beliefs = self.believe(&leases);
         let working = async {
             let _at_work: Vec<_> = beliefs.iter().map(Belief::work).collect();
@@ -552,11 +767,11 @@ impl Running<'_> {
         let worked = match held {
             Held::Lease(_) if untold && self.has(Runs) => self.beside_a_shutdown(working).await,
             _ if self.has(StopsPolling) => {
-                let mut running = pin!(leases[0].run(working));
+                let mut running = pin!(held.leases()[0].run(working));
                 // Work begins, unless the lease is lost already.
                 std::future::poll_fn(|task| Poll::Ready(running.as_mut().poll(task).is_ready())).await;
                 if self.has(ShutsDown) {
-                    self.process.shut_down().await;
+                    self.process.shut_down(self.which).await;
                 }
                 tokio::time::sleep(millis(100)).await;
                 Ok(())
@@ -580,11 +795,39 @@ impl Running<'_> {
         }
     }
 
+    /// Acquires, works and ends by the blocking API.
+    async fn block(&self, seal: &blocking::Mongoseal) {
+        let acquire = set_acquire!(seal.acquire(self.step.key), self.step, self.group.as_str());
+        let lease = match self.within("acquires", self.patience(), on_thread(move || acquire.run())).await {
+            Ok(lease) => Arc::new(lease),
+            Err(error) => return self.accept(&error),
+        };
+        let leases = [Any::Blocking(Arc::clone(&lease))];
+        let beliefs = self.believe(&leases);
+        self.act(&leases, &beliefs).await;
+        drop(leases);
+        let lease = Arc::into_inner(lease).expect("nobody else has it");
+        let given = (lease.key().clone(), lease.id(), lease.token());
+        if self.has(ShutsDown) {
+            self.process.shut_down(self.which).await;
+        } else if self.has(Orphans) {
+            lease.orphan();
+            self.process.common.given.lock().unwrap().push(given);
+        } else if self.has(Transfers) {
+            let to = LeaseId::random();
+            if let Some(token) = self.ask("transfers", on_thread(move || lease.transfer(to))).await {
+                self.process.common.given.lock().unwrap().push((given.0, to, token));
+            }
+        } else if !self.has(Drops) {
+            self.ask("releases", on_thread(move || lease.release())).await;
+        }
+    }
+
     async fn end(&self, held: Held) {
         match held {
             _ if self.has(Drops) => {}
             held if self.has(Leaks) => std::mem::forget(held),
-            _ if self.has(ShutsDown) && self.has(Holds) => self.process.shut_down().await,
+            _ if self.has(ShutsDown) && self.has(Holds) => self.process.shut_down(self.which).await,
             Held::Lease(lease) if self.has(Orphans) => {
                 let given = (lease.key().clone(), lease.id(), lease.token());
                 lease.orphan();

@@ -93,10 +93,9 @@ impl Run {
                     Place::Table => Records::Table(Table::new(self.defect)),
                     Place::MongoDb | Place::Redis => unreachable!("it runs in real time: on_servers.rs"),
                 };
-                let new = World::new(self.seed, records);
-                *new.faulty.lock().unwrap() = self.weather == Weather::Faulty;
+                let new = World::new(self.seed, self.weather, records);
                 *world.lock().unwrap() = Some(Arc::clone(&new));
-                let shared = Common::new(new, self.weather, self.defect);
+                let shared = Common::new(new, self.defect);
                 *common.lock().unwrap() = Some(Arc::clone(&shared));
                 let living = tokio::time::timeout(HANGS, live(&shared, program));
                 // The work of a program borrows, so it is not sent to other threads.
@@ -195,7 +194,7 @@ pub(crate) async fn live(common: &Arc<Common>, program: &Program) {
         *world.faulty.lock().unwrap() = false;
         // What is held up comes to its end.
         for (_, process) in processes.iter().filter(|(number, _)| !dead.contains(number)) {
-            process.shut_down().await;
+            process.shut_down_all().await;
         }
         for number in dead {
             common.beliefs.forget(number);
@@ -240,6 +239,7 @@ fn hurt(common: &Common, processes: &BTreeMap<u64, Arc<Process>>, tracks: &Track
             *process.route.cut.lock().unwrap() = Duration::MAX;
             tracks.iter().filter(|(number, _)| *number == process.number).for_each(|(_, track)| track.abort());
             common.beliefs.forget(process.number);
+            Arc::clone(process).end_direct_handles();
         }
         3 => {
             let Records::Table(table) = &world.records else { return };
@@ -262,6 +262,7 @@ async fn settle(common: &Arc<Common>) {
     let world = &common.world;
     tokio::time::sleep(secs(10) + 2 * LONGEST).await;
     let late = Process::start(0, common);
+    let seal = late.seal().await;
     for key in KEYS {
         let looked = async || world.snapshot(&key.parse().unwrap()).await.ok_or_else(away);
         let (record, at) = until_answered(world, looked).await.expect("the judge can look at the record");
@@ -272,18 +273,20 @@ async fn settle(common: &Arc<Common>) {
         let is_left = record.holders.iter().any(|held| held.expires_at > at.now.after(1_000_000));
         if is_left {
             world.count("a lease without expiry is left");
-            until_answered(world, async || late.seal().revoke(key).await).await.expect("it is revoked");
+            until_answered(world, async || seal.revoke(key).await).await.expect("it is revoked");
         }
         // An attempt without an answer may have been granted the key, and is then taken back.
-        let acquire = async || match late.seal().acquire(key).await {
-            Err(Error::Held { owner, .. }) if owner == *late.seal().owner() => Err(away()),
+        let acquire = async || match seal.acquire(key).await {
+            Err(Error::Held { owner, .. }) if owner == *seal.owner() => Err(away()),
             acquired => acquired,
         };
         let lease = until_answered(world, acquire).await;
         let lease = lease.unwrap_or_else(|error| panic!("rest: {key:?} is not free: {error:?}, {record:#?}"));
         drop(lease.release().await.map_err(|error| assert!(world.is_on_server(), "{error:?}")));
+        let read = async || world.check_document(&key.parse().unwrap()).await.map_err(|_| away());
+        until_answered(world, read).await.expect("the judge can read the document");
     }
-    late.seal().shutdown().await;
+    seal.shutdown().await;
     // Until the watches have seen that.
     tokio::time::sleep(secs(if world.is_on_server() { 5 } else { 1 })).await;
 }
@@ -371,13 +374,13 @@ pub(crate) fn note_pairs(pairs: &mut Pairs, report: &Report) {
     }
 }
 
-/// The pairs of choices that the API can express, of steps that can be granted something.
-pub(crate) fn possible_pairs() -> BTreeSet<(Choice, Choice)> {
+/// The pairs of choices that the API can express there, of steps that can be granted something.
+pub(crate) fn possible_pairs(place: Place) -> BTreeSet<(Choice, Choice)> {
     let choices: Vec<_> = AXES.iter().flat_map(|(_, choices)| *choices).copied().collect();
     let mut pairs = BTreeSet::new();
     let mut add = |named: &[Choice], one: Choice, other: Choice| {
         let all = Choices::of(named);
-        let is_there = |choice| all.all().any(|of| of == choice);
+        let is_there = |choice: Choice| choice.is_of(place) && all.all().any(|of| of == choice);
         if is_there(one) && is_there(other) && !all.is_refused() {
             pairs.insert((one.min(other), one.max(other)));
         }
@@ -388,6 +391,7 @@ pub(crate) fn possible_pairs() -> BTreeSet<(Choice, Choice)> {
             for other in choices[at + 1..].iter().filter(|other| other.axis() != one.axis()) {
                 add(&[verb, *one, *other], *one, *other);
                 add(&[verb, Choice::InAGroup, *one, *other], *one, *other);
+                add(&[verb, Choice::OnPoolOf64, *one, *other], *one, *other);
                 add(&[verb, Choice::InAGroup, Choice::Runs, *one, *other], *one, *other);
             }
         }

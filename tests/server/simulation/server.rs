@@ -2,23 +2,33 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use mongodb::{Collection, bson::Document};
 use mongoseal::{
-    Clock, Deadline, FencingToken, HandleId, HybridTime, Key, Result, StoreTime,
+    Builder, Clock, Deadline, FencingToken, HandleId, HybridTime, Key, Mongoseal, Result, StoreTime,
     record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Position, Request},
     store::{Applied, BoxFuture, Capabilities, ExpiredPage, FollowedState, Notification, Page, Snapshot, Store},
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 use crate::{
+    choices::Choice,
     link::Defect,
     route::{Route, away},
+    run::Place,
 };
+
+/// Opens a handle with a client of its own.
+type Connect = dyn Fn(Choice, Builder) -> BoxFuture<Result<Mongoseal>> + Send + Sync;
 
 /// The collection of a program.
 #[derive(Clone)]
 pub(crate) struct Server {
+    pub(crate) place: Place,
     /// Makes the store of a handle.
     pub(crate) open: Arc<dyn Fn() -> Arc<dyn Store> + Send + Sync>,
+    pub(crate) connect: Arc<Connect>,
+    /// What is written under leases, by the clients of the processes and by the judge's. Redis has none.
+    pub(crate) documents: Option<[Collection<Document>; 2]>,
     /// A store by which the rules look at records. No fault is for it.
     pub(crate) judge: Arc<dyn Store>,
 }

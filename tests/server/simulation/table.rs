@@ -14,7 +14,7 @@ use mongoseal::{
 use serde::Deserialize;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::{link::Defect, secs, wire::Call, world::World};
+use crate::{link::Defect, run::Weather, secs, wire::Call, world::World};
 
 /// The time of the table's clock at its start.
 const START: Duration = secs(1_735_689_600);
@@ -32,6 +32,8 @@ pub(crate) struct Table {
 struct Rows {
     by_key: BTreeMap<Key, Row>,
     listeners: Vec<(HandleId, UnboundedSender<Vec<u8>>)>,
+    /// How many stores were opened on the table.
+    stores: u64,
     /// The last reading of the clock.
     last: Duration,
 }
@@ -40,6 +42,8 @@ struct Row {
     bytes: Vec<u8>,
     /// A blank has none.
     record: Option<Record>,
+    /// The store that wrote it.
+    written_by: u64,
     /// When the table deletes the row by itself.
     kept_until: Duration,
 }
@@ -96,12 +100,22 @@ impl Table {
         (record, StoreClock { now: store_time(now), tick: HybridTime { seconds: now.as_secs(), ordinal } })
     }
 
-    /// Swaps, and checks the change. `calls` are those that it is for.
-    pub(crate) fn swap(&self, world: &World, calls: &[Arc<Call>], swap: &Swap) -> bool {
+    /// The number of another store on the table.
+    pub(crate) fn next_store(&self) -> u64 {
+        let mut rows = self.rows.lock().unwrap();
+        rows.stores += 1;
+        rows.stores
+    }
+
+    /// Swaps, and checks the change. `calls` are those that it is for, and `store` is the number of their store.
+    pub(crate) fn swap(&self, world: &World, calls: &[Arc<Call>], swap: &Swap, store: u64) -> bool {
         let (mut rows, now) = self.open(world);
         let before = rows.by_key.get(&swap.key);
         if before.map(|row| &row.bytes) != swap.loaded.as_ref() {
             world.count("a swap is overtaken");
+            // Where nothing goes wrong, a store applies the requests for a key together, or one after another.
+            let is_own = world.weather != Weather::Faulty && before.is_some_and(|before| before.written_by == store);
+            assert!(!is_own, "own: a swap of {:?} is overtaken by one of the same store", swap.key);
             return false;
         }
         if now > swap.now + swap.max_age {
@@ -121,7 +135,7 @@ impl Table {
             None => world.count("a blank is written"),
         }
         let (bytes, kept_until) = (swap.bytes.clone(), now + swap.keep_for);
-        rows.by_key.insert(swap.key.clone(), Row { bytes, record, kept_until });
+        rows.by_key.insert(swap.key.clone(), Row { bytes, record, written_by: store, kept_until });
         rows.listeners.retain(|(_, messages)| !messages.is_closed());
         for (handle, message) in &swap.publish {
             for (_, messages) in rows.listeners.iter().filter(|(listener, _)| listener == handle) {

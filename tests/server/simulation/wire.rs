@@ -106,6 +106,8 @@ struct Wire {
     route: Arc<Route>,
     table: Table,
     calls: Calls,
+    /// Tells the stores of a program apart.
+    number: u64,
 }
 
 impl fmt::Debug for Wire {
@@ -151,7 +153,7 @@ impl Backend for Wire {
         }
         self.send(Sent::Swap, deadline, move |wire| {
             let world = &wire.route.world;
-            let is_done = world.checked(|| wire.table.swap(world, &calls, &swap));
+            let is_done = world.checked(|| wire.table.swap(world, &calls, &swap, wire.number));
             if is_done && deadline.has_passed() {
                 world.count("a ghost swap takes effect");
             }
@@ -225,7 +227,8 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(crate) fn new(route: Arc<Route>, table: Table) -> Self {
-        let wire = Wire { route, table, calls: Calls::default() };
+        let number = table.next_store();
+        let wire = Wire { route, table, calls: Calls::default(), number };
         Self { store: CompareAndSwap::new(wire, LONGEST), answered: Arc::default() }
     }
 
@@ -268,7 +271,13 @@ impl Store for Caller {
     }
 
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
-        let applying = self.store.apply(key, request.clone(), deadline);
+        let applying = match self.wire().table.defect {
+            // No other request is known to a store of its own.
+            Some(Defect::Apart) => {
+                CompareAndSwap::new(self.wire().clone(), LONGEST).apply(key, request.clone(), deadline)
+            }
+            _ => self.store.apply(key, request.clone(), deadline),
+        };
         let applied = self.call(applying, vec![Call::new(key, Called::Request(request.clone()))]);
         let (wire, key, answered) = (self.wire().clone(), key.clone(), Arc::clone(&self.answered));
         let store = self.store.clone();

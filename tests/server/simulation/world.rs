@@ -9,13 +9,23 @@ use std::{
 };
 
 use fastrand::Rng;
+use mongodb::{
+    Collection,
+    bson::{Bson, Document, doc},
+};
 use mongoseal::{
-    Clock, Deadline, FencingToken, HybridTime, Key, LeaseId, Result, StoreTime,
+    Builder, Clock, Deadline, FencingToken, HybridTime, Key, LeaseId, Mongoseal, Result, StoreTime,
     record::{self, BatchRequest, Holder, LeaseRefs, Outcome, Record, Request, StoreClock},
     store::{Applied, MemoryStore, Snapshot, Store},
 };
 
-use crate::{millis, server::Server, table::Table};
+use crate::{
+    choices::Choice,
+    millis,
+    run::{Place, Weather},
+    server::Server,
+    table::Table,
+};
 
 /// Where the records are.
 pub(crate) enum Records {
@@ -31,6 +41,7 @@ const SLOW: Duration = millis(150);
 
 pub(crate) struct World {
     pub(crate) records: Records,
+    pub(crate) weather: Weather,
     clock: Clock,
     pub(crate) rng: Mutex<Rng>,
     /// Whether things still go wrong.
@@ -45,6 +56,8 @@ pub(crate) struct World {
     past: Mutex<HashMap<Key, (Record, StoreClock)>>,
     /// Up to which token an operator has ended the leases of a key on a server, and when.
     revoked: Mutex<HashMap<Key, (FencingToken, Duration)>>,
+    /// The acknowledged writes of each key's document, by their tokens.
+    written: Mutex<HashMap<Key, BTreeMap<i64, usize>>>,
     /// When a server answered slowly, and when this machine did not run.
     slow: Mutex<[Option<Duration>; 2]>,
 }
@@ -61,7 +74,7 @@ struct Grants {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, records: Records) -> Arc<Self> {
+    pub(crate) fn new(seed: u64, weather: Weather, records: Records) -> Arc<Self> {
         let clock = match &records {
             Records::Memory(store) => store.clock(),
             Records::Table(table) => table.clock(),
@@ -69,17 +82,64 @@ impl World {
         };
         Arc::new(Self {
             records,
+            weather,
             clock,
             rng: Mutex::new(Rng::with_seed(seed)),
-            faulty: Mutex::new(true),
+            faulty: Mutex::new(weather == Weather::Faulty),
             trace: Mutex::default(),
             seen: Mutex::default(),
             broken: Mutex::default(),
             grants: Mutex::default(),
             past: Mutex::default(),
             revoked: Mutex::default(),
+            written: Mutex::default(),
             slow: Mutex::default(),
         })
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        match &self.records {
+            Records::Memory(_) => Place::Memory,
+            Records::Table(_) => Place::Table,
+            Records::Server(server) => server.place,
+        }
+    }
+
+    fn server(&self) -> &Server {
+        let Records::Server(server) = &self.records else { unreachable!("only a program on servers chooses it") };
+        server
+    }
+
+    /// Opens a handle with a client of its own.
+    pub(crate) async fn connect(&self, which: Choice, builder: Builder) -> Result<Mongoseal> {
+        (self.server().connect)(which, builder).await
+    }
+
+    /// What is written under leases.
+    pub(crate) fn documents(&self) -> &Collection<Document> {
+        let [documents, _] = self.server().documents.as_ref().expect("only a program on MongoDB writes");
+        documents
+    }
+
+    /// Notes an acknowledged write to the document of a key.
+    pub(crate) fn note_written(&self, key: &Key, token: FencingToken) {
+        self.count("a document is written");
+        *self.written.lock().unwrap().entry(key.clone()).or_default().entry(i64::from(token)).or_default() += 1;
+    }
+
+    /// The document of a key has each acknowledged write, and no write of an earlier token after one of a later token.
+    pub(crate) async fn check_document(&self, key: &Key) -> mongodb::error::Result<()> {
+        let Records::Server(Server { documents: Some([_, documents]), .. }) = &self.records else { return Ok(()) };
+        let found = documents.find_one(doc! { "_id": key.as_str() }).await?.unwrap_or_default();
+        let tokens = found.get_array("tokens").map(Vec::as_slice).unwrap_or_default();
+        let tokens: Vec<i64> = tokens.iter().filter_map(Bson::as_i64).collect();
+        assert!(tokens.is_sorted(), "fence: the document of {key:?} was written in the order {tokens:?}");
+        let written = self.written.lock().unwrap().remove(key).unwrap_or_default();
+        for (token, times) in written {
+            let there = tokens.iter().filter(|there| **there == token).count();
+            assert!(there >= times, "fence: {times} writes under {token} of {key:?} are not all there: {tokens:?}");
+        }
+        Ok(())
     }
 
     pub(crate) fn is_on_server(&self) -> bool {

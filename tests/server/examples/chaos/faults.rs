@@ -13,7 +13,7 @@ use fastrand::Rng;
 use mongoseal_test_support::{How, ReplicaSet};
 use tokio::time::sleep;
 
-pub(crate) use commands::OVERLOADED_CODES;
+pub(crate) use commands::{LOGIN_CODES, OVERLOADED_CODES};
 
 use crate::{
     crew::Crew,

@@ -9,7 +9,10 @@ use std::time::{Duration, SystemTime};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal_test_support::{ReplicaSet, Way};
 
-use crate::{faults::OVERLOADED_CODES, worker::DOCUMENTS};
+use crate::{
+    faults::{LOGIN_CODES, OVERLOADED_CODES},
+    worker::DOCUMENTS,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sabotage {
@@ -51,6 +54,8 @@ pub(crate) enum Sabotage {
     NoOwnWait,
     /// A batch of refreshes is not sent, and counts as confirmed.
     UnsentBatch,
+    /// Each refresh of a handle, of one lease or of a batch, waits until the one before has been answered.
+    SharedRefreshes,
     /// A store closes only when the pending request of its change stream has been answered.
     SlowClose,
     /// A runner that holds the key of a schedule does not see the last completed tick.
@@ -61,6 +66,8 @@ pub(crate) enum Sabotage {
     UnknownWork,
     /// The error of an overloaded server counts as a refusal for good.
     OverloadRefused,
+    /// The error of a server that cannot serve a login now counts as a refusal of the credentials.
+    LoginRefused,
     /// A change stream that is resumed begins at the present.
     LostPosition,
     /// A swap does not compare the value.
@@ -72,7 +79,7 @@ pub(crate) enum Sabotage {
 }
 
 impl Sabotage {
-    const ALL: [(Self, &str); 28] = [
+    const ALL: [(Self, &str); 30] = [
         (Self::W1, "w1"),
         (Self::VersionOnly, "version-only"),
         (Self::NoOpSuccess, "no-op-success"),
@@ -92,11 +99,13 @@ impl Sabotage {
         (Self::OwnStreams, "own-streams"),
         (Self::NoOwnWait, "no-own-wait"),
         (Self::UnsentBatch, "unsent-batch"),
+        (Self::SharedRefreshes, "shared-refreshes"),
         (Self::SlowClose, "slow-close"),
         (Self::OnceUnchecked, "once-unchecked"),
         (Self::UntoldHold, "untold-hold"),
         (Self::UnknownWork, "unknown-work"),
         (Self::OverloadRefused, "overload-refused"),
+        (Self::LoginRefused, "login-refused"),
         (Self::LostPosition, "lost-position"),
         (Self::BlindSwap, "blind-swap"),
         (Self::ShortKeep, "short-keep"),
@@ -116,8 +125,9 @@ impl Sabotage {
     /// Whether it can be done on these servers.
     pub(crate) fn is_of(self, redis: bool) -> bool {
         let needs_redis = matches!(self, Self::BlindSwap | Self::ShortKeep | Self::LostSwap);
-        // A handle of Redis has its own connection for messages, and no schedule runs there.
-        let needs_set = matches!(self, Self::OwnStreams | Self::OnceUnchecked) || !self.is_done_in_workers();
+        // A handle of Redis has its own connection for messages, and no schedule and no fleet runs there.
+        let needs_set = matches!(self, Self::OwnStreams | Self::OnceUnchecked | Self::SharedRefreshes)
+            || !self.is_done_in_workers();
         if redis { self == Self::ClientClock || !needs_set } else { !needs_redis }
     }
 
@@ -136,6 +146,7 @@ impl Sabotage {
                 | Self::OwnStreams
                 | Self::NoOwnWait
                 | Self::UnsentBatch
+                | Self::SharedRefreshes
                 | Self::SlowClose
                 | Self::OnceUnchecked
                 | Self::UntoldHold
@@ -163,6 +174,10 @@ impl Sabotage {
                 Self::OverloadRefused if message.get_i32("code").is_ok_and(|code| OVERLOADED_CODES.contains(&code)) => {
                     message.remove("errorLabels");
                     message.insert("code", 2).is_some()
+                }
+                Self::LoginRefused if message.get_i32("code").is_ok_and(|code| LOGIN_CODES.contains(&code)) => {
+                    message.remove("errorLabels");
+                    message.insert("code", 18).is_some()
                 }
                 _ => false,
             };

@@ -284,7 +284,11 @@ async fn work(spec: Spec) {
             sabotage.is_some_and(|sabotage| sabotage != Sabotage::UntoldHold)
                 || !LEAST_SLOTS.contains(&worker.spec.slot)
         }
-        Role::Fleet => sabotage.is_some() || worker.spec.slot != FLEET_SLOT || !worker.has_documents(),
+        Role::Fleet => {
+            sabotage.is_some_and(|sabotage| sabotage != Sabotage::SharedRefreshes)
+                || worker.spec.slot != FLEET_SLOT
+                || !worker.has_documents()
+        }
         _ => false,
     };
     let clients = CLIENTS.into_iter().flat_map(|(role, by, count)| iter::repeat_n((role, by), count));

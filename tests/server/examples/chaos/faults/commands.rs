@@ -21,6 +21,9 @@ const REFUSED: f64 = 0.7;
 const OVERLOADED: [&str; 2] = ["SystemOverloadedError", "RetryableError"];
 pub(crate) const OVERLOADED_CODES: [i32; 4] = [433, 449, 450, 462];
 
+/// The codes of a server that cannot serve a login now.
+pub(crate) const LOGIN_CODES: [i32; 4] = [91, 189, 11600, 462];
+
 impl Chaos<ReplicaSet> {
     async fn fail(&self, commands: &[&str], how: Document, times: u32) -> FailPoint {
         let primary = self.servers.primary().await;
@@ -61,7 +64,7 @@ impl Chaos<ReplicaSet> {
     /// A worker loses its connections, and its logins fail for a while as if the server could not do them now.
     pub(super) async fn refuse_logins(&self, rng: &mut Rng) -> Done {
         let primary = self.servers.primary().await;
-        let (slot, code) = (rng.u32(..SLOTS), [91, 189, 11600, 462][rng.usize(..4)]);
+        let (slot, code) = (rng.u32(..SLOTS), LOGIN_CODES[rng.usize(..4)]);
         let mut data = doc! { "failCommands": ["saslStart", "saslContinue"], "errorCode": code };
         data.insert("appName", app_name(slot));
         let command = doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data };

@@ -234,6 +234,9 @@ impl Store for Observed {
                 Some(Sabotage::NoOpSuccess) => {
                     Self::no_op_success(&request, this.store.apply(&key, request.clone(), deadline).await)
                 }
+                Some(Sabotage::SharedRefreshes) if matches!(request, Request::Refresh(_)) => {
+                    this.clone().share_fate(key.clone(), request.clone(), deadline).await
+                }
                 Some(Sabotage::SharedFate) => this.clone().share_fate(key.clone(), request.clone(), deadline).await,
                 Some(Sabotage::GrantByRead) => this.clone().grant_by_read(key.clone(), request.clone(), deadline).await,
                 Some(Sabotage::ShortAttempts) => {
@@ -268,6 +271,14 @@ impl Store for Observed {
         let kept = self.store.apply_batch(leases, joint, deadline);
         match joint {
             BatchRequest::Keep { .. } if self.sabotage == Some(Sabotage::UnsentBatch) => Box::pin(async { Ok(true) }),
+            BatchRequest::Keep { .. } if self.sabotage == Some(Sabotage::SharedRefreshes) => {
+                let notes = Arc::clone(&self.notes);
+                Box::pin(async move {
+                    let late = |_| Error::unavailable("the batch before was not answered");
+                    let _alone = timeout(deadline.remaining(), notes.fate.lock()).await.map_err(late)?;
+                    kept.await
+                })
+            }
             BatchRequest::Keep { ttl } if self.sabotage == Some(Sabotage::ShortAttempts) => {
                 Box::pin(Self::cut_short(*ttl, kept))
             }
