@@ -237,7 +237,7 @@ fn a_shared_grant_of_an_exclusive_acquire_is_noticed() {
 
 #[test]
 fn a_tick_that_is_forgotten_is_noticed() {
-    assert_eq!(broken_by(Place::Memory, Weather::Calm, 345, Defect::ForgottenTick), "tick");
+    assert_eq!(broken_by(Place::Memory, Weather::Calm, 4_876, Defect::ForgottenTick), "tick");
 }
 
 #[test]
