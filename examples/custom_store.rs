@@ -35,7 +35,8 @@ impl Table {
         &self,
         query: impl FnOnce(&mut HashMap<String, Vec<u8>>, Duration) -> T,
     ) -> BoxFuture<Result<T>> {
-        let answer = query(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner), BEGIN + Clock::Boot.now());
+        let answer =
+            query(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner), BEGIN + Clock::Boot.now().since_origin());
         Box::pin(async { Ok(answer) })
     }
 }

@@ -11,7 +11,7 @@ use crate::{
         settings::{LONGEST_ATTEMPT, Settings},
     },
     handle::{Async, Mongoseal},
-    store::{Store, pool::PoolShares},
+    store::Store,
     types::{
         duration::format_duration,
         error::{Error, Result},
@@ -259,7 +259,6 @@ impl<M> Builder<M> {
             on_held: OnHeld::of(self.wait, self.retry.clone())?.unwrap_or(OnHeld::Once),
             attempt: self.operation_timeout.min(LONGEST_ATTEMPT),
             observers: self.observers.clone(),
-            pool: PoolShares::default(),
         })
     }
 

@@ -229,6 +229,8 @@ pub use types::{
     lease_id::LeaseId,
     metadata::Metadata,
     owner::Owner,
+    reading::Reading,
+    sharing::Sharing,
     token::{FencingToken, HybridTime},
     ttl::Ttl,
 };

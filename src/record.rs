@@ -27,6 +27,7 @@ use crate::types::{
     lease_id::{LeaseId, exposed},
     metadata::Metadata,
     owner::Owner,
+    sharing::Sharing,
     token::{FencingToken, HybridTime},
     ttl::Ttl,
 };
@@ -88,8 +89,9 @@ pub struct LeaseSpec {
     pub acquire_id: AcquireId,
     /// The owner.
     pub owner: Owner,
-    /// How many holders may share the key at most. 0: exclusive.
-    pub limit: u32,
+    /// How many holders may share the key.
+    #[serde(rename = "limit")]
+    pub sharing: Sharing,
     /// How long a holder lasts without a refresh, in milliseconds.
     pub ttl: u64,
     /// How much longer the store waits before it grants the key to another lease, in milliseconds.

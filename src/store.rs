@@ -80,6 +80,7 @@ use crate::{
         deadline::Deadline,
         error::{Error, Result},
         key::Key,
+        reading::Reading,
         token::{FencingToken, HybridTime},
     },
 };
@@ -187,6 +188,12 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
 
     /// How long idle records are kept at least. No ttl may be longer.
     fn retention(&self) -> Duration;
+
+    /// How many connections to a server the requests of this store share. A handle sends refreshes over a quarter of them at
+    /// most. Default: 64.
+    fn connections(&self) -> u32 {
+        pool::DEFAULT_POOL
+    }
 }
 
 /// What a store can do beside the rest of its contract. Take [`ALL`](Self::ALL) and set what it cannot do to `false`.
@@ -227,7 +234,7 @@ pub struct Applied {
     pub changed: bool,
     /// When the request was sent, on the holders' [`Clock`], if it had to wait after the call. Deadlines count from
     /// then.
-    pub sent: Option<Duration>,
+    pub sent: Option<Reading>,
 }
 
 /// A notification to a handle.

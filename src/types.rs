@@ -15,6 +15,8 @@ pub(crate) mod key;
 pub(crate) mod lease_id;
 pub(crate) mod metadata;
 pub(crate) mod owner;
+pub(crate) mod reading;
+pub(crate) mod sharing;
 mod string_newtype;
 pub(crate) mod token;
 pub(crate) mod ttl;

@@ -4,7 +4,7 @@ mod progress;
 
 use std::time::Duration;
 
-use mongoseal::{Clock, Error, Mongoseal, Result};
+use mongoseal::{Clock, Error, Mongoseal, Reading, Result};
 use tokio::time::sleep;
 
 use crate::{
@@ -27,7 +27,7 @@ pub(crate) struct Wait<'a> {
     keys: &'a [String],
     limit: Duration,
     verbose: bool,
-    began: Duration,
+    began: Reading,
 }
 
 impl<'a> Wait<'a> {
@@ -39,11 +39,11 @@ impl<'a> Wait<'a> {
     /// unavailable.
     pub(crate) async fn acquire<T, A: Future<Output = Result<T>>>(&self, attempt: impl Fn(Duration) -> A) -> Result<T> {
         let clock = Clock::Boot;
-        let until = self.began.saturating_add(self.limit);
+        let until = self.began.after(self.limit);
         let mut progress = Progress::new(self.seal, self.keys, self.verbose);
         let mut is_reported = false;
         loop {
-            let remaining = until.saturating_sub(clock.now());
+            let remaining = until.since(clock.now());
             let result = progress.during(attempt(remaining)).await;
             let error = match result {
                 Err(error @ Error::Unavailable { .. }) if !self.limit.is_zero() => error,
@@ -51,7 +51,7 @@ impl<'a> Wait<'a> {
             };
             if clock.now() >= until {
                 // The error has the time of the last attempt only.
-                let waited = time::brief(clock.now().saturating_sub(self.began));
+                let waited = time::brief(clock.now().since(self.began));
                 let message = format!("after {waited} the wait ended without an answer of the server: {error}");
                 return Err(Error::unavailable(message).caused_by(error));
             }
@@ -66,7 +66,7 @@ impl<'a> Wait<'a> {
     /// Reports the grant, if that is wanted.
     pub(crate) fn report_grant(&self, leases: &Leases<'_>) {
         if self.verbose {
-            let waited = time::brief(Clock::Boot.now().saturating_sub(self.began));
+            let waited = time::brief(Clock::Boot.now().since(self.began));
             print_message(&format!("granted {leases} after {waited}"));
         }
     }

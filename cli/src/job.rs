@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Clock, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
+use mongoseal::{Clock, LeaseState, LossCause, Mongoseal, Reading, ReleaseOutcome};
 use nix::sys::signal::{SigSet, Signal::SIGTTOU};
 use rustix::process::{Pid, Signal};
 use tokio::{
@@ -148,12 +148,12 @@ struct Job {
     reports: Lines<BufReader<OwnedReadHalf>>,
     times: Times,
     /// The deadline that the guard knows.
-    until: Duration,
+    until: Reading,
     group: Option<Pid>,
     /// The children of this process that are not of the command: a shell may have started them before its exec.
     others: HashSet<Pid>,
     /// When this process killed the command.
-    killed_at: Option<Duration>,
+    killed_at: Option<Reading>,
     terminal: Terminal,
 }
 
@@ -210,7 +210,7 @@ impl Job {
                 () = sleep(pause) => {}
             }
             // The guard does not report, for example because it is stopped.
-            if self.killed_at.is_some_and(|at| Clock::Boot.now() > at.saturating_add(GRACE)) {
+            if self.killed_at.is_some_and(|at| Clock::Boot.now() > at.after(GRACE)) {
                 return self.unguarded(leases).await;
             }
         }
@@ -219,19 +219,19 @@ impl Job {
     /// Returns the time until the next check whether the lease was refreshed or the guard is late.
     fn interval(&self) -> Duration {
         let interval = (self.times.term_before / 4).clamp(Duration::from_millis(5), Duration::from_secs(1));
-        let due = self.kill_at().saturating_sub(Clock::Boot.now());
+        let due = self.kill_at().since(Clock::Boot.now());
         interval.min(due.max(Duration::from_millis(1)))
     }
 
     /// Returns the time at which this process kills the command, shortly after the guard should have.
-    fn kill_at(&self) -> Duration {
-        self.until.saturating_sub(self.times.kill_before / 2)
+    fn kill_at(&self) -> Reading {
+        self.until.before(self.times.kill_before / 2)
     }
 
     /// Sends the guard the leases' deadline, if a refresh has moved it.
     fn send_deadline(&mut self, leases: &Leases<'_>) {
         let until = leases.deadline();
-        if leases.is_valid() && until > self.until.saturating_add(Duration::from_millis(1)) {
+        if leases.is_valid() && until > self.until.after(Duration::from_millis(1)) {
             self.until = until;
             self.send(GuardCommand::Until(until));
         }
@@ -240,7 +240,7 @@ impl Job {
     /// Has the guard end the command at once: the lease is lost, and another holder may have the key.
     fn end(&mut self) {
         self.send(GuardCommand::End);
-        let by = Clock::Boot.now().saturating_add(self.times.between()).saturating_add(self.times.kill_before);
+        let by = Clock::Boot.now().after(self.times.between()).after(self.times.kill_before);
         self.until = self.until.min(by);
     }
 
@@ -295,7 +295,7 @@ impl Job {
             let what = if has_failed { "failed".to_owned() } else { format!("was ended ({status})") };
             return Err(Failure::invalid(format!("the guard of the command {what}, so the command was not started")));
         };
-        let by = Clock::Boot.now().saturating_add(GRACE);
+        let by = Clock::Boot.now().after(GRACE);
         while !rest.is_over() {
             rest.act_on_orphans(Action::Kill);
             if !leases.is_valid() && Clock::Boot.now() >= by {
@@ -361,7 +361,7 @@ pub(crate) async fn finish(
         seal.shutdown().await;
     };
     // After that time the lease has expired anyway. A signal shortens the wait.
-    let until = Clock::Boot.now().saturating_add(remaining.max(GRACE));
+    let until = Clock::Boot.now().after(remaining.max(GRACE));
     tokio::select! {
         biased;
         _ = signals.finish(shutdown) => {}

@@ -2,10 +2,10 @@
 
 use std::{env, ffi::OsString, fmt, future::poll_fn, task::Poll, time::Duration};
 
-use mongoseal::{Clock, FencingToken, Lease, LeaseSet, LeaseState, LossCause, TickLease};
+use mongoseal::{Clock, FencingToken, Lease, LeaseSet, LeaseState, LossCause, Reading, TickLease};
 
 /// The deadline of leases without expiry: a time on the boot-time clock that is never reached.
-const NEVER: Duration = Duration::from_secs(1 << 40);
+const NEVER: Reading = Reading::at(Duration::from_secs(1 << 40));
 
 /// The variables by which a command finds its leases. With several leases, the first three end with a number.
 const KEY: &str = "MONGOSEAL_KEY";
@@ -58,9 +58,9 @@ impl Leases<'_> {
     }
 
     /// Returns the first deadline of the leases on the boot-time clock, or slightly less.
-    pub(crate) fn deadline(&self) -> Duration {
+    pub(crate) fn deadline(&self) -> Reading {
         let now = Clock::Boot.now();
-        now.saturating_add(self.remaining()).min(NEVER)
+        now.after(self.remaining()).min(NEVER)
     }
 
     /// Whether the leases are valid and no refresh extends their first deadline any more, because a maximum hold ends then.
@@ -107,7 +107,7 @@ impl Leases<'_> {
         variables.extend(self.tick.map(|tick| (TICK.to_owned(), tick.to_string())));
         let deadline = self.deadline();
         if deadline < NEVER {
-            variables.push((DEADLINE.into(), deadline.as_millis().to_string()));
+            variables.push((DEADLINE.into(), deadline.since_origin().as_millis().to_string()));
         }
         variables
     }

@@ -1,14 +1,12 @@
 //! The verb `acquire_all`: several keys, all or none.
 
-mod gathered;
 #[cfg(feature = "mongodb")]
 mod transaction;
 
-use std::{fmt, pin::pin, slice, time::Duration};
+use std::{fmt, mem, pin::pin, slice, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use self::gathered::Gathered;
 use super::acquire_options::{AcquireOptions, CheckedAcquire};
 use crate::{
     engine::{
@@ -211,11 +209,11 @@ impl<M> AcquireAll<M> {
                 Err(error) => error,
                 granted => return granted,
             };
-            let delay = attempts.next(error, clock.now().saturating_sub(began))?;
+            let delay = attempts.next(error, clock.now().since(began))?;
             tokio::select! {
                 biased;
                 () = context.closing.cancelled() => return Err(shut_down_error()),
-                () = clock.sleep_until(clock.now().saturating_add(delay)) => {}
+                () = clock.sleep_until(clock.now().after(delay)) => {}
             }
         }
     }
@@ -227,10 +225,10 @@ async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Resu
     let acquire = acquire.clone().wait(wait);
     let context = &acquire.shared.context;
     let (clock, give_up) = (context.clock(), acquire.deadline());
-    let until = clock.now().saturating_add(wait);
+    let until = clock.now().after(wait);
     let mut leases = Gathered::default();
     for key in keys {
-        let left = until.saturating_sub(clock.now());
+        let left = until.since(clock.now());
         match acquire.clone().wait(left).give_up_at(give_up).acquire(key.clone()).await {
             Ok(lease) => {
                 lease.lease_inner().suspend_progress();
@@ -450,5 +448,41 @@ impl Drop for LeaseSet {
 impl fmt::Debug for LeaseSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.leases).finish()
+    }
+}
+
+/// The leases of a set before all of them are granted. Dropping them takes them back in the background: no work has run under
+/// them, so a minimum hold does not apply.
+#[derive(Default)]
+struct Gathered(Vec<Lease>);
+
+impl Gathered {
+    fn push(&mut self, lease: Lease) {
+        self.0.push(lease);
+    }
+
+    /// Refuses a set of which a lease is lost.
+    fn check(&self) -> Result<()> {
+        self.0.iter().try_for_each(Lease::check)
+    }
+
+    /// The leases of a complete set.
+    fn complete(mut self) -> Vec<Lease> {
+        mem::take(&mut self.0)
+    }
+
+    /// Takes the leases back, all at the same time.
+    async fn take_back(mut self) {
+        let leases = mem::take(&mut self.0);
+        leases.iter().for_each(Lease::begin_take_back);
+        for lease in leases {
+            lease.take_back().await;
+        }
+    }
+}
+
+impl Drop for Gathered {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Lease::begin_take_back);
     }
 }

@@ -32,13 +32,11 @@ use crate::{
         key::Key,
         lease_id::LeaseId,
         metadata::Metadata,
+        reading::Reading,
+        sharing::Sharing,
         ttl::{self, Ttl},
     },
 };
-
-/// The limit of an exclusive lease, and the limit of a lease that any number of holders can share.
-const EXCLUSIVE: u32 = 0;
-const SHARED_BY_ALL: u32 = i32::MAX.unsigned_abs();
 
 /// The options of an acquire. `None` is the handle's default.
 #[derive(Debug)]
@@ -47,7 +45,7 @@ pub(crate) struct AcquireOptions {
     pub(crate) ttl: Option<Duration>,
     pub(crate) grace: Option<Duration>,
     pub(crate) has_expiry: bool,
-    limit: Result<u32>,
+    sharing: Result<Sharing>,
     group: Result<Option<Group>>,
     metadata: Result<Metadata>,
     pub(crate) refreshing: Refreshing,
@@ -67,7 +65,7 @@ impl AcquireOptions {
             ttl: None,
             grace: None,
             has_expiry: true,
-            limit: Ok(EXCLUSIVE),
+            sharing: Ok(Sharing::Exclusive),
             group: Ok(None),
             metadata: Ok(Metadata::default()),
             refreshing: Refreshing::AtAThird,
@@ -82,15 +80,15 @@ impl AcquireOptions {
 
     /// Shares the key with any number of holders.
     pub(crate) fn share(&mut self) {
-        self.share_up_to(SHARED_BY_ALL);
+        self.sharing = Ok(Sharing::Shared);
     }
 
     /// Shares the key with up to this many holders, this one included.
     pub(crate) fn share_up_to(&mut self, holders: u32) {
-        self.limit = if holders == 0 {
+        self.sharing = if holders == 0 {
             Err(Error::invalid("a key cannot be shared by 0 holders: this one counts, so 1 or more"))
         } else {
-            Ok(holders.min(SHARED_BY_ALL))
+            Ok(Sharing::from_limit(holders))
         };
     }
 
@@ -114,9 +112,9 @@ impl AcquireOptions {
     /// Checks the options, alone and together.
     pub(crate) fn check(self) -> Result<CheckedAcquire> {
         let hold = self.check_hold()?;
-        let Self { shared, ttl, grace, has_expiry, limit, group, metadata, mut refreshing, wait, retry, .. } = self;
+        let Self { shared, ttl, grace, has_expiry, sharing, group, metadata, mut refreshing, wait, retry, .. } = self;
         let (stalled_after, is_campaign) = (self.stalled_after, self.is_campaign);
-        let limit = limit?;
+        let sharing = sharing?;
         let settings = &shared.context.settings;
         // Until its first refresh, a lease without expiry has the ttl of the handle.
         let claim = ttl.unwrap_or(settings.ttl.duration());
@@ -143,7 +141,7 @@ impl AcquireOptions {
             ttl,
             wait_ttl,
             grace,
-            limit,
+            sharing,
             group,
             metadata,
             hold,
@@ -208,7 +206,7 @@ pub(crate) struct CheckedAcquire {
     /// The ttl of a place in the queue and of a lease that was just granted.
     wait_ttl: Ttl,
     grace: Duration,
-    limit: u32,
+    sharing: Sharing,
     group: Option<Group>,
     metadata: Metadata,
     hold: HoldLimits,
@@ -249,7 +247,7 @@ impl CheckedAcquire {
         let deadline = match &self.on_held {
             OnHeld::Once => context.operation_deadline(),
             OnHeld::Wait(wait) => context.operation_deadline().later_by(*wait),
-            OnHeld::Retry(_) => Deadline::at(context.clock(), Duration::MAX),
+            OnHeld::Retry(_) => Deadline::at(context.clock(), Reading::MAX),
         };
         self.give_up.map_or(deadline, |give_up| deadline.or_at(give_up.reading()))
     }
@@ -284,7 +282,7 @@ impl CheckedAcquire {
     /// Creates the task that acquires a key. Fails if the handle is shut down.
     fn prepare(self, key: Key, id: LeaseId) -> Result<AcquireTask> {
         let give_up = self.deadline();
-        let Self { shared, ttl, wait_ttl, grace, limit, group, metadata, hold, stalled_after, .. } = self;
+        let Self { shared, ttl, wait_ttl, grace, sharing, group, metadata, hold, stalled_after, .. } = self;
         let (refreshing, on_held) = (self.refreshing, self.on_held);
         shared.context.ensure_open()?;
         let in_use = InUse::begin(&shared.siblings().lease_ids, id)?;
@@ -292,7 +290,7 @@ impl CheckedAcquire {
             lease: id,
             acquire_id: shared.siblings().next_acquire_id(),
             owner: shared.context.settings.owner.clone(),
-            limit,
+            sharing,
             // Only a refresh, which never creates a lease, removes the expiry: an acquire may arrive after its caller
             // is gone.
             ttl: wait_ttl.millis(),

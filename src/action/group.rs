@@ -123,7 +123,7 @@ impl Mongoseal {
         if let Some(Repeated { lapsed, .. }) = repeated {
             expired.extend(lapsed.into_iter().map(|lease| lease.key));
             // A lease may have expired instead.
-            let elapsed = context.clock().now().saturating_sub(listed_at);
+            let elapsed = context.clock().now().since(listed_at);
             released.retain(|lease| lease.holder.remaining.is_none_or(|remaining| remaining > elapsed));
         }
         for key in expired {
@@ -193,7 +193,7 @@ impl Mongoseal {
         let refresh = BatchRequest::Keep { ttl: ttl.millis() };
         // The store's clock shows how much time is left since the refresh.
         let lacks_it = |ListedLease { holder, .. }: &ListedLease| {
-            let since = clock.now().saturating_sub(sent);
+            let since = clock.now().since(sent);
             let refreshed = ttl.duration().saturating_add(holder.grace);
             holder.remaining.is_some_and(|left| left.saturating_add(since) < refreshed)
         };
@@ -204,7 +204,7 @@ impl Mongoseal {
             gone.sort_by_key(|lease| lease.holder.token);
         }
         for lease in held_of(&self.shared.siblings().notifier, &refreshed) {
-            lease.extend_deadline(sent.saturating_add(context.settings.validity(ttl)));
+            lease.extend_deadline(sent.after(context.settings.validity(ttl)));
         }
         // The store has refreshed them after it listed them, and a refresh never shortens a lease.
         for lease in &mut refreshed {
@@ -283,7 +283,7 @@ async fn apply_to_members(
             if matches!(answer, Ok(true)) && aside.is_empty() {
                 return Ok(repeated);
             }
-            let next = context.clock().now().saturating_add(backoff.next());
+            let next = context.clock().now().after(backoff.next());
             if next >= until.reading() {
                 let error = Error::unavailable("the leases of the group were not all reached: retry");
                 return Err(alone.err().into_iter().fold(error, Error::caused_by));

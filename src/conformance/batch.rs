@@ -3,6 +3,7 @@
 use super::fixture::{Fixture, LONG, once, terms, wait};
 use crate::{
     record::{BatchRequest, LeaseRefs, LeaseSpec, Outcome, Record},
+    types::sharing::Sharing,
     types::token::FencingToken,
 };
 
@@ -25,7 +26,7 @@ fn versions(record: &Record) -> Vec<FencingToken> {
 }
 
 pub(super) async fn a_batch_release_releases_what_it_names_and_hands_the_keys_over(fixture: Fixture) {
-    let sharing = || LeaseSpec { limit: 9, ..terms() };
+    let sharing = || LeaseSpec { sharing: Sharing::UpTo(9), ..terms() };
     let (first, one) = fixture.held_beside("first", &sharing()).await;
     let two = first.granted(once(&sharing())).await;
     let kept = first.granted(once(&sharing())).await;
@@ -51,7 +52,7 @@ pub(super) async fn a_batch_release_releases_what_it_names_and_hands_the_keys_ov
 }
 
 pub(super) async fn a_batch_release_of_a_key_is_of_all_named_leases_or_of_none(fixture: Fixture) {
-    let (first, one) = fixture.held_beside("first", &LeaseSpec { limit: 9, ..terms() }).await;
+    let (first, one) = fixture.held_beside("first", &LeaseSpec { sharing: Sharing::UpTo(9), ..terms() }).await;
     let (second, two) = fixture.held_beside("second", &terms()).await;
     // A new store in memory may issue the smallest token.
     let nobody = FencingToken::MAX;
@@ -66,7 +67,7 @@ pub(super) async fn a_batch_release_of_a_key_is_of_all_named_leases_or_of_none(f
 }
 
 pub(super) async fn a_batch_revocation_is_recorded_with_its_tokens(fixture: Fixture) {
-    let holder = LeaseSpec { limit: 9, ..terms() };
+    let holder = LeaseSpec { sharing: Sharing::UpTo(9), ..terms() };
     let (key, one) = fixture.held_beside("one", &holder).await;
     let two = key.granted(once(&LeaseSpec { lease: crate::LeaseId::random(), ..holder.clone() })).await;
     let revoke = BatchRequest::Revoke { by: "$ops".into(), reason: "$$ROOT".into() };
@@ -79,7 +80,7 @@ pub(super) async fn a_batch_revocation_is_recorded_with_its_tokens(fixture: Fixt
 }
 
 pub(super) async fn a_key_is_kept_though_another_key_of_its_batch_is_not(fixture: Fixture) {
-    let sharing = || LeaseSpec { limit: 9, grace: LONG, ..terms() };
+    let sharing = || LeaseSpec { sharing: Sharing::UpTo(9), grace: LONG, ..terms() };
     let (first, one) = fixture.held_beside("first", &sharing()).await;
     let two = first.granted(once(&sharing())).await;
     let (second, three) = fixture.held_beside("second", &terms()).await;

@@ -14,6 +14,7 @@ use crate::{
         key::Key,
         lease_id::LeaseId,
         metadata::Metadata,
+        sharing::Sharing,
         token::{FencingToken, HybridTime},
     },
 };
@@ -108,7 +109,7 @@ pub(super) fn terms() -> LeaseSpec {
         lease: LeaseId::random(),
         acquire_id: AcquireId { handle: HandleId::random(), number: 1 },
         owner: "conformance".parse().expect("the text is an owner"),
-        limit: 0,
+        sharing: Sharing::Exclusive,
         ttl: LONG,
         grace: 0,
         group: None,

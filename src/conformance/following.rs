@@ -15,6 +15,7 @@ use crate::{
     types::{
         error::Result,
         key::Key,
+        sharing::Sharing,
         token::{FencingToken, HybridTime},
     },
 };
@@ -112,7 +113,8 @@ pub(super) async fn each_state_of_a_record_is_sent_in_order(fixture: Fixture) {
     let Some((mut follower, first)) = Follower::begin_key(&fixture, 1).await else { return };
     assert_eq!(first.record, None, "the first state must be that there is no record");
     let neighbour = fixture.beside("neighbour");
-    let waiters: Vec<LeaseSpec> = (0..20).map(|number| LeaseSpec { limit: number % 3, ..terms() }).collect();
+    let waiters: Vec<LeaseSpec> =
+        (0..20).map(|number| LeaseSpec { sharing: Sharing::from_limit(number % 3), ..terms() }).collect();
     let mut requests: Vec<Request> = waiters.iter().map(|waiter| wait(waiter).into()).collect();
     requests.extend(waiters[..8].iter().flat_map(|waiter| [refresh(waiter), leave(waiter)]));
     requests.push(revoke());

@@ -7,6 +7,7 @@ use crate::{
     record::{Downgrade, LeaseSpec, Outcome, Raise, Record, Request, Revoke, StoreTime, Transfer},
     types::{
         metadata::Metadata,
+        sharing::Sharing,
         token::{FencingToken, HybridTime},
     },
 };
@@ -53,13 +54,14 @@ pub(super) async fn the_same_request_again_keeps_its_token(fixture: Fixture) {
 pub(super) async fn an_acquire_whose_lease_id_is_in_the_record_under_another_acquire_id_changes_nothing(
     fixture: Fixture,
 ) {
-    let (holder, mut waiter) = (LeaseSpec { limit: 2, ..terms() }, terms());
+    let (holder, mut waiter) = (LeaseSpec { sharing: Sharing::UpTo(2), ..terms() }, terms());
     waiter.hold.max = Some(LONG);
     let token = fixture.granted(once(&holder)).await;
     assert!(matches!(fixture.send(wait(&waiter)).await, Outcome::Queued { .. }), "the second acquire must wait");
     let before = fixture.record().await;
     for spec in [&holder, &waiter] {
-        let other = LeaseSpec { acquire_id: terms().acquire_id, limit: 2, hold: holder.hold, ..spec.clone() };
+        let other =
+            LeaseSpec { acquire_id: terms().acquire_id, sharing: Sharing::UpTo(2), hold: holder.hold, ..spec.clone() };
         for request in [Request::from(once(&other)), wait(&other).into(), leave(&other)] {
             let outcome = fixture.send(request.clone()).await;
             let is_believed = matches!(outcome, Outcome::Granted { .. } | Outcome::Queued { .. } | Outcome::Released);
@@ -183,7 +185,7 @@ pub(super) async fn one_of_many_concurrent_acquires_is_granted_the_key(fixture: 
 }
 
 pub(super) async fn sharers_are_as_many_as_each_of_them_allows(fixture: Fixture) {
-    let sharing = |limit| LeaseSpec { limit, ..terms() };
+    let sharing = |limit| LeaseSpec { sharing: Sharing::from_limit(limit), ..terms() };
     let first = fixture.granted(once(&sharing(3))).await;
     let second = fixture.granted(once(&sharing(2))).await;
     assert!(second > first, "each sharer must get a larger token");
@@ -198,7 +200,8 @@ pub(super) async fn sharers_are_as_many_as_each_of_them_allows(fixture: Fixture)
 }
 
 pub(super) async fn a_revocation_ends_the_leases_up_to_its_token_and_is_recorded(fixture: Fixture) {
-    let (one, two) = (LeaseSpec { limit: 9, ..terms() }, LeaseSpec { limit: 9, ..terms() });
+    let (one, two) =
+        (LeaseSpec { sharing: Sharing::UpTo(9), ..terms() }, LeaseSpec { sharing: Sharing::UpTo(9), ..terms() });
     let upto = fixture.granted(once(&one)).await;
     fixture.granted(once(&two)).await;
     let revoke = Request::Revoke(Revoke { by: "$ops".into(), reason: "$$ROOT".into(), upto });
@@ -239,14 +242,16 @@ pub(super) async fn a_transfer_changes_the_holder_and_the_token_once(fixture: Fi
 }
 
 pub(super) async fn a_downgrade_lets_sharers_in_and_keeps_lease_token_and_expiry(fixture: Fixture) {
-    let sharing = || LeaseSpec { limit: 9, ..terms() };
+    let sharing = || LeaseSpec { sharing: Sharing::UpTo(9), ..terms() };
     let (holder, sharer, excluding, last) = (terms(), sharing(), terms(), sharing());
     let token = fixture.granted(once(&holder)).await;
     for waiter in [&sharer, &excluding, &last] {
         assert!(matches!(fixture.send(wait(waiter)).await, Outcome::Queued { .. }), "the key is held");
     }
     let before = fixture.holders().await.remove(0);
-    let downgrade = |token, limit| Request::Downgrade(Downgrade { lease: holder.lease, token, limit });
+    let downgrade = |token, limit| {
+        Request::Downgrade(Downgrade { lease: holder.lease, token, sharing: Sharing::from_limit(limit) })
+    };
     assert_eq!(fixture.send(downgrade(FencingToken::MIN, 3)).await, Outcome::Absent, "it names the token, too");
     assert_eq!(fixture.send(downgrade(token, 3)).await, Outcome::Downgraded);
     let record = fixture.record().await;
@@ -258,7 +263,7 @@ pub(super) async fn a_downgrade_lets_sharers_in_and_keeps_lease_token_and_expiry
     );
     let after = &record.holders[0];
     assert_eq!((after.version, after.since, after.expires_at), (token, before.since, before.expires_at));
-    assert_eq!(after.terms, LeaseSpec { limit: 3, ..holder.clone() });
+    assert_eq!(after.terms, LeaseSpec { sharing: Sharing::UpTo(3), ..holder.clone() });
     assert!(record.holders[1].version > token, "a sharer has a larger token");
     assert_eq!(fixture.send(downgrade(token, 3)).await, Outcome::Downgraded, "it can be sent twice");
     let again = fixture.record().await;

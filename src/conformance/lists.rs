@@ -6,7 +6,7 @@ use super::fixture::{Fixture, LONG, SHORT, once, release, terms, wait};
 use crate::{
     record::{Filter, LeaseSpec, ListedLease, Outcome, Position, Request, SharingFilter, WaitSpec},
     store::{Expired, Page},
-    types::{key::Key, lease_id::LeaseId},
+    types::{key::Key, lease_id::LeaseId, sharing::Sharing},
 };
 
 impl Fixture {
@@ -30,15 +30,15 @@ impl Fixture {
 }
 
 pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_keys_and_then_of_tokens(fixture: Fixture) {
-    for (name, owner, limit, ttl) in [
-        ("b", "me", 0, LONG),
-        ("a", "you", 3, LONG),
-        ("d", "me", 2, SHORT),
-        ("c", "me", 4, LONG),
-        ("$x.y", "$me", 0, LONG),
+    for (name, owner, sharing, ttl) in [
+        ("b", "me", Sharing::Exclusive, LONG),
+        ("a", "you", Sharing::UpTo(3), LONG),
+        ("d", "me", Sharing::UpTo(2), SHORT),
+        ("c", "me", Sharing::UpTo(4), LONG),
+        ("$x.y", "$me", Sharing::Exclusive, LONG),
     ] {
-        let group = (ttl == LONG && limit > 0).then(|| "$g".parse().expect("the text is a group"));
-        let terms = LeaseSpec { owner: owner.parse().expect("the text is an owner"), limit, ttl, group, ..terms() };
+        let group = (ttl == LONG && !sharing.is_exclusive()).then(|| "$g".parse().expect("the text is a group"));
+        let terms = LeaseSpec { owner: owner.parse().expect("the text is an owner"), sharing, ttl, group, ..terms() };
         fixture.beside(name).granted(once(&terms)).await;
         if name == "a" {
             fixture.beside(name).granted(once(&LeaseSpec { lease: LeaseId::random(), ..terms })).await;

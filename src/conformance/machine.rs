@@ -9,6 +9,7 @@ use crate::{
     store::Applied,
     types::{
         lease_id::LeaseId,
+        sharing::Sharing,
         token::{FencingToken, HybridTime},
     },
 };
@@ -55,7 +56,7 @@ fn random(met: Option<&Record>) -> Request {
             let terms = LeaseSpec {
                 lease,
                 acquire_id: acquire_id(lease),
-                limit: fastrand::u32(0..4),
+                sharing: Sharing::from_limit(fastrand::u32(0..4)),
                 ttl: millis(),
                 grace: fastrand::u64(0..20),
                 hold: HoldLimits { min: hold(), max: hold() },
@@ -88,7 +89,7 @@ fn random(met: Option<&Record>) -> Request {
         }
         21..=22 => first.map_or(Request::Prune, |first| {
             let (lease, token) = (first.terms.lease, first.version);
-            Request::Downgrade(Downgrade { lease, token, limit: fastrand::u32(0..4) })
+            Request::Downgrade(Downgrade { lease, token, sharing: Sharing::from_limit(fastrand::u32(0..4)) })
         }),
         // The lease may have been released, or may have expired.
         23..=25 => first.map_or_else(taken_back, |first| {

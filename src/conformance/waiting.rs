@@ -10,6 +10,7 @@ use crate::{
     store::Notification,
     types::{
         acquire_id::{AcquireId, HandleId},
+        sharing::Sharing,
         token::FencingToken,
     },
 };
@@ -63,7 +64,7 @@ pub(super) async fn a_waiter_that_does_not_repeat_its_acquire_leaves_the_queue(f
 }
 
 pub(super) async fn a_waiter_whose_wait_ends_lets_in_those_that_it_kept_out(fixture: Fixture) {
-    let sharing = || LeaseSpec { limit: 9, ..terms() };
+    let sharing = || LeaseSpec { sharing: Sharing::UpTo(9), ..terms() };
     fixture.granted(once(&sharing())).await;
     let (exclusive, behind) = (terms(), sharing());
     fixture.send(wait(&exclusive)).await;

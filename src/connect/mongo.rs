@@ -12,7 +12,7 @@ use crate::{
     store::{
         MongoStore,
         mongo::{DRIVER_POOL, checked_collection, error::missing_feature},
-        pool::{DEFAULT_POOL, PoolShares},
+        pool::DEFAULT_POOL,
         runtime,
     },
     types::error::{Error, Result},
@@ -120,6 +120,9 @@ impl<M> Builder<M> {
     /// The others are left to refreshes, reads and change streams. If the pool is smaller than this, such acquires can
     /// cost the handle its leases. If it is larger, fewer requests are under way than could be.
     ///
+    /// Siblings share these connections. Give handles on one client that are no siblings, and requests of yours on that client,
+    /// connections of their own: `maxPoolSize` must be the sum.
+    ///
     /// For a handle on a client of the caller's: see [`on`](Self::on). [`connect`](Self::connect) opens its own client
     /// and reads `maxPoolSize` from the connection string.
     pub fn connections(mut self, many: u32) -> Self {
@@ -141,7 +144,7 @@ impl<M> Builder<M> {
 impl Builder {
     /// Connects on this runtime, which is that of the thread if there is one.
     async fn connect_here(self, uri: String, thread: Option<Arc<DedicatedThread>>) -> Result<Mongoseal> {
-        let mut settings = self.settings()?;
+        let settings = self.settings()?;
         self.refuse_connections()?;
         let mut options = parse(&uri, settings.operation_timeout).await?;
         // Shorter than an attempt, even than the second one, so that the driver's error says what is wrong.
@@ -158,12 +161,12 @@ impl Builder {
         if *connections > 0 {
             *connections = DEFAULT_POOL.max(*connections);
         }
-        settings.pool = shares(*connections);
+        let connections = bounded(*connections);
         let name = self.database.or_else(|| options.default_database.clone());
         let client = Client::with_options(options).map_err(unusable)?;
         let database = client.database(name.as_deref().unwrap_or("mongoseal"));
         let collection = collection(self.collection)?;
-        let store = MongoStore::owning_pool(&database, collection, settings.retention, settings.pool);
+        let store = MongoStore::owning_pool(&database, collection, settings.retention, connections);
         let store = Arc::new(store.with_sharded(self.allow_sharded));
         let seal = Mongoseal { shared: HandleInner::new(store, settings, thread)? };
         seal.prepare().await?;
@@ -188,9 +191,8 @@ impl Builder {
                 "a handle on a client of yours cannot have a thread of its own, because that client reads its connections on your runtime: use `connect`",
             ));
         }
-        let mut settings = self.settings()?;
-        settings.pool = shares(self.connections.unwrap_or(DRIVER_POOL));
-        let store = MongoStore::with_pool(database, collection(self.collection)?, settings.retention, settings.pool)
+        let (settings, connections) = (self.settings()?, bounded(self.connections.unwrap_or(DRIVER_POOL)));
+        let store = MongoStore::with_pool(database, collection(self.collection)?, settings.retention, connections)
             .with_sharded(self.allow_sharded);
         Ok(Mongoseal { shared: HandleInner::new(Arc::new(store), settings, None)? })
     }
@@ -207,9 +209,9 @@ fn refuse_redis(uri: &str) -> Result<()> {
     Ok(())
 }
 
-/// The shares of a pool with this `maxPoolSize`. Zero is no limit.
-fn shares(max_pool_size: u32) -> PoolShares {
-    PoolShares::of(if max_pool_size == 0 { u32::MAX } else { max_pool_size })
+/// How many connections a pool with this `maxPoolSize` opens at most. Zero is no limit.
+fn bounded(max_pool_size: u32) -> u32 {
+    if max_pool_size == 0 { u32::MAX } else { max_pool_size }
 }
 
 /// Reads a connection string. For `mongodb+srv://` this queries a name server.

@@ -18,6 +18,7 @@ use crate::{
         key::Key,
         lease_id::LeaseId,
         metadata::Metadata,
+        reading::Reading,
         token::FencingToken,
     },
 };
@@ -194,13 +195,13 @@ impl Candidacy {
     }
 
     /// The clock's reading.
-    pub(super) fn now(&self) -> Duration {
+    pub(super) fn now(&self) -> Reading {
         self.context().clock().now()
     }
 
     /// Waits before the next campaign, or until the end is requested.
     pub(super) async fn pause(&self, backoff: &mut Backoff, until: &CancellationToken) {
-        let next = self.now().saturating_add(backoff.next());
+        let next = self.now().after(backoff.next());
         tokio::select! {
             biased;
             () = until.cancelled() => {}

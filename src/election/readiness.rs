@@ -41,7 +41,7 @@ impl Readiness {
         let silent = match self.heartbeat.beat.load(Ordering::Acquire) {
             NOT_YET => return Err(self.not_ready("has not been run yet: run it")),
             NO_MORE => return Err(self.not_ready("has ended: run another one")),
-            beat => ttl::millis(self.heartbeat.clock.now()).saturating_sub(beat),
+            beat => ttl::millis(self.heartbeat.clock.now().since_origin()).saturating_sub(beat),
         };
         let allowed = self.heartbeat.allowed.load(Ordering::Relaxed);
         if silent > allowed {
@@ -88,14 +88,14 @@ impl Heartbeat {
     /// Beats for as long as this future is polled.
     pub(super) async fn keep(&self, allowed: Duration) {
         loop {
-            let next = self.clock.now().saturating_add(allowed.checked_div(6).unwrap_or_default());
+            let next = self.clock.now().after(allowed.checked_div(6).unwrap_or_default());
             self.clock.sleep_until(next).await;
             self.beat();
         }
     }
 
     fn beat(&self) {
-        self.beat.store(ttl::millis(self.clock.now()), Ordering::Release);
+        self.beat.store(ttl::millis(self.clock.now().since_origin()), Ordering::Release);
     }
 }
 

@@ -8,7 +8,6 @@
 //!
 //! Invariant: a request that was sent ends before it is taken back.
 
-mod failed;
 mod report;
 
 pub(crate) use report::AcquireReport;
@@ -46,6 +45,7 @@ use crate::{
         duration::format_duration,
         error::{Error, Result},
         key::Key,
+        reading::Reading,
         token::{FencingToken, HybridTime},
         ttl::Ttl,
     },
@@ -82,8 +82,8 @@ enum AcquireReply {
 /// A place in the queue, from the store's last answer.
 struct QueuePlace {
     /// When, on the clock, the request was sent and when its answer arrived.
-    sent: Duration,
-    answered: Duration,
+    sent: Reading,
+    answered: Reading,
     /// The store's tick at the answer.
     tick: HybridTime,
     /// The store's time at the answer.
@@ -170,7 +170,7 @@ impl AcquireTask {
         let policy = match &self.on_held {
             OnHeld::Once => return self.acquire_queued(shared, reply, None, give_up).await,
             OnHeld::Wait(wait) => {
-                return self.acquire_queued(shared, reply, Some(began.saturating_add(*wait)), give_up).await;
+                return self.acquire_queued(shared, reply, Some(began.after(*wait)), give_up).await;
             }
             OnHeld::Retry(policy) => policy,
         };
@@ -180,13 +180,13 @@ impl AcquireTask {
                 Err(error) => error,
                 granted => return granted,
             };
-            let delay = attempts.next(error, clock.now().saturating_sub(began))?;
+            let delay = attempts.next(error, clock.now().since(began))?;
             debug!(?delay, "held: retrying after a delay");
             tokio::select! {
                 biased;
                 () = reply.closed() => return Err(abandoned_error()),
                 () = shared.context.closing.cancelled() => return Err(shut_down_error()),
-                () = clock.sleep_until(clock.now().saturating_add(delay)) => {}
+                () = clock.sleep_until(clock.now().after(delay)) => {}
             }
             give_up = shared.context.operation_deadline();
         }
@@ -199,7 +199,7 @@ impl AcquireTask {
         &self,
         shared: &Arc<HandleInner>,
         reply: &mut oneshot::Sender<Result<HeldLease>>,
-        until: Option<Duration>,
+        until: Option<Reading>,
         give_up: Deadline,
     ) -> Result<Arc<LeaseInner>> {
         let clock = shared.context.clock();
@@ -209,7 +209,7 @@ impl AcquireTask {
         let mut waiter =
             until.map(|_| WaiterGuard::new(&shared.context, &shared.siblings().notifier, self.terms.acquire_id.number));
         // An acquire that does not wait has no end of its own.
-        let end = until.unwrap_or(Duration::MAX);
+        let end = until.unwrap_or(Reading::MAX);
         loop {
             // The last attempt does not wait: it is granted the key or leaves the queue.
             let is_waiter = until.is_some_and(|until| clock.now() < until);
@@ -266,12 +266,12 @@ impl AcquireTask {
             {
                 // The key was granted after the answer, so also after `place.sent`.
                 let settings = &shared.context.settings;
-                let deadline = place.sent.saturating_add(settings.validity(self.wait_ttl));
+                let deadline = place.sent.after(settings.validity(self.wait_ttl));
                 if clock.now() < deadline {
                     let last = self.terms.hold.max.map(|max| settings.less_drift(Duration::from_millis(max)));
-                    let last_deadline = last.map(|last| place.sent.saturating_add(last));
+                    let last_deadline = last.map(|last| place.sent.after(last));
                     let lease = self.new_lease((token, place.tick), clock, deadline, last_deadline);
-                    lease.record_round_trip(place.answered.saturating_sub(place.sent));
+                    lease.record_round_trip(place.answered.since(place.sent));
                     self.report.handed_over(token, at, &place);
                     return Ok(lease);
                 }
@@ -281,11 +281,11 @@ impl AcquireTask {
 
     /// When to poll next. With a listener: when the place in the queue must be renewed, and for the first in line also
     /// when the holder expires. Without a listener: at growing intervals.
-    fn next_poll(&self, place: &QueuePlace, is_notified: bool, backoff: &mut Backoff) -> Duration {
-        let free = place.answered.saturating_add(place.free).saturating_add(EXPIRY_MARGIN);
+    fn next_poll(&self, place: &QueuePlace, is_notified: bool, backoff: &mut Backoff) -> Reading {
+        let free = place.answered.after(place.free).after(EXPIRY_MARGIN);
         let keep = self.renewal_time(place.sent);
         match (is_notified, place.position) {
-            (false, _) => place.answered.saturating_add(backoff.next()).min(free),
+            (false, _) => place.answered.after(backoff.next()).min(free),
             (true, 0) => keep.min(free),
             (true, _) => keep,
         }
@@ -294,22 +294,22 @@ impl AcquireTask {
     /// When to renew the place in the queue: a third of the ttl after `sent`, or up to an eighth of that third sooner.
     /// The handle's waiters for one key and ttl then renew at the same time and can share a request. The hash spreads
     /// other keys, and the time at which a handle was made spreads handles.
-    fn renewal_time(&self, sent: Duration) -> Duration {
+    fn renewal_time(&self, sent: Reading) -> Reading {
         let third = self.wait_ttl.third();
-        let keep = sent.saturating_add(third);
+        let keep = sent.after(third);
         let apart = third.checked_div(8).unwrap_or_default().as_nanos();
         let of_key = u128::from(BuildHasherDefault::<DefaultHasher>::default().hash_one(&self.key));
-        let since = keep.saturating_sub(self.shared.context.since).as_nanos().saturating_add(of_key);
+        let since = keep.since(self.shared.context.since).as_nanos().saturating_add(of_key);
         let beyond = since.checked_rem(apart).unwrap_or_default();
-        keep.saturating_sub(Duration::from_nanos(u64::try_from(beyond).unwrap_or_default()))
+        keep.before(Duration::from_nanos(u64::try_from(beyond).unwrap_or_default()))
     }
 
     fn new_lease(
         &self,
         granted: (FencingToken, HybridTime),
         clock: Clock,
-        deadline: Duration,
-        last_deadline: Option<Duration>,
+        deadline: Reading,
+        last_deadline: Option<Reading>,
     ) -> Arc<LeaseInner> {
         let limits = Limits { last_deadline, stalled_after: self.stalled_after };
         Arc::new(LeaseInner::new(self.key.clone(), &self.terms, granted, clock, deadline, limits))
@@ -346,11 +346,11 @@ impl AcquireTask {
         };
         match outcome {
             Outcome::Granted { token, not_after } => {
-                let deadline = sent.saturating_add(context.settings.validity(self.wait_ttl));
+                let deadline = sent.after(context.settings.validity(self.wait_ttl));
                 // An earlier request may have been granted the lease, so the answer counts.
                 let grace = Duration::from_millis(self.terms.grace);
                 let last = not_after.zip(at).map(|(end, at)| end.since(at.now).saturating_sub(grace));
-                let last_deadline = last.map(|last| sent.saturating_add(context.settings.less_drift(last)));
+                let last_deadline = last.map(|last| sent.after(context.settings.less_drift(last)));
                 let deadline = last_deadline.map_or(deadline, |last| deadline.min(last));
                 if clock.now() >= deadline {
                     self.is_in_doubt.store(true, Ordering::Relaxed);
@@ -360,7 +360,7 @@ impl AcquireTask {
                     )));
                 }
                 let lease = self.new_lease((token, tick), clock, deadline, last_deadline);
-                lease.record_round_trip(clock.now().saturating_sub(sent));
+                lease.record_round_trip(clock.now().since(sent));
                 Ok(AcquireReply::Granted(lease))
             }
             Outcome::Queued { position, version, holder } if is_waiter => {
@@ -389,4 +389,31 @@ impl AcquireTask {
 /// The error of an acquire whose caller is gone. No caller receives it.
 fn abandoned_error() -> Error {
     Error::invalid("the caller no longer waits")
+}
+
+impl AcquireTask {
+    /// Replies with the error. If a request is in doubt, takes it back.
+    async fn fail(self, error: Error, reply: oneshot::Sender<Result<HeldLease>>) {
+        let is_unfinished = self.is_in_doubt.load(Ordering::Relaxed) || self.is_queued.load(Ordering::Relaxed);
+        drop(reply.send(Err(error)));
+        if is_unfinished {
+            let leave = record::Leave { lease: self.terms.lease, acquire_id: self.terms.acquire_id };
+            take_back(&self.shared.context, &self.key, leave).await;
+        }
+    }
+}
+
+/// Takes a request in doubt back, so that it leaves nothing held. If the store cannot be reached, the ttl does so
+/// later.
+async fn take_back(context: &Context, key: &Key, leave: record::Leave) {
+    let released = retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| {
+        context.store.apply(key, Request::Leave(leave), deadline)
+    });
+    match released.await {
+        Ok(applied) => debug!(%key, outcome = ?applied.outcome, "took back a request in doubt"),
+        Err(error) => {
+            let error: &(dyn std::error::Error + 'static) = &error;
+            debug!(%key, error, "could not take back a request in doubt: its ttl ends it");
+        }
+    }
 }

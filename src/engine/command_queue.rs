@@ -11,7 +11,6 @@ use std::{
     fmt::Debug,
     mem, result,
     sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use tokio::sync::{Notify, oneshot};
@@ -20,6 +19,7 @@ use crate::types::{
     deadline::Deadline,
     error::{Error, Result},
     metadata::Metadata,
+    reading::Reading,
     ttl::Ttl,
 };
 
@@ -37,10 +37,10 @@ pub(crate) struct RefreshCommand {
 /// it is a trait. Dropping it ends the attempt.
 pub(crate) trait SingleAttempt: Debug + Send + Sync {
     /// When it is given up if it is sent now, at this reading of the clock at the latest.
-    fn deadline(&self, until: Duration) -> Deadline;
+    fn deadline(&self, until: Reading) -> Deadline;
 
     /// Notes the answer: when the confirmed request was sent, or the error. `is_done`: the holder waits for no other refresh.
-    fn end(&self, now: Duration, answer: result::Result<Duration, &Error>, is_done: bool);
+    fn end(&self, now: Reading, answer: result::Result<Reading, &Error>, is_done: bool);
 }
 
 /// A command to a lease's task.

@@ -1,11 +1,8 @@
 //! What each request of a handle needs: the store, the settings, the clock, the tasks and the shutdown.
 
-use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
 };
 
 use tokio::task::JoinHandle;
@@ -20,6 +17,7 @@ use crate::{
         deadline::Deadline,
         error::{Error, Result},
         key::Key,
+        reading::Reading,
     },
 };
 
@@ -29,13 +27,13 @@ pub(crate) struct Context {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) settings: Settings,
     /// When, on the clock, the handle was made.
-    pub(crate) since: Duration,
+    pub(crate) since: Reading,
     /// Cancelled when the handle is shut down.
     pub(crate) closing: CancellationToken,
     /// One task for each acquire under way and each lease held.
     pub(crate) tasks: TaskTracker,
     /// When, on the clock, all tasks must have ended. Set by the shutdown.
-    end: OnceLock<Duration>,
+    end: OnceLock<Reading>,
     /// Whether this handle or a sibling has checked the store.
     is_prepared: Arc<AtomicBool>,
     /// The thread of the tasks. `None`: they run on the runtime of the caller that starts them.

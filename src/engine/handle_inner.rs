@@ -12,7 +12,10 @@ use crate::{
         settings::Settings,
         siblings::{Membership, Siblings},
     },
-    store::{Store, pool::RefreshPermits},
+    store::{
+        Store,
+        pool::{PoolShares, RefreshPermits},
+    },
     types::error::Result,
 };
 
@@ -38,7 +41,7 @@ impl HandleInner {
         settings: Settings,
         thread: Option<Arc<DedicatedThread>>,
     ) -> Result<Arc<Self>> {
-        let permits = Arc::new(RefreshPermits::new(settings.pool));
+        let permits = Arc::new(RefreshPermits::new(PoolShares::of(store.connections())));
         Self::of(Siblings::begin(store, permits, thread), settings)
     }
 

@@ -54,7 +54,7 @@ impl InUse {
 
     /// The same for a lease that this process may just have orphaned.
     pub(crate) async fn begin_anew(ids: &Arc<LeaseIds>, lease: LeaseId, clock: Clock) -> Result<Self> {
-        let until = clock.now().saturating_add(TASK_END);
+        let until = clock.now().after(TASK_END);
         loop {
             let freed = ids.freed.notified();
             let refused = match Self::begin(ids, lease) {

@@ -42,13 +42,14 @@ use crate::{
         key::Key,
         lease_id::LeaseId,
         owner::Owner,
+        reading::Reading,
         token::{FencingToken, HybridTime},
         ttl::Ttl,
     },
 };
 
 /// A lease whose deadline is a thousand years on the clock or later has no expiry.
-const NO_EXPIRY: Duration = Duration::from_secs(1_000 * 365 * 24 * 3600);
+const NO_EXPIRY: Reading = Reading::at(Duration::from_secs(1_000 * 365 * 24 * 3600));
 
 /// How long a refresh of a long ttl may be unanswered before the lease is at risk.
 const LONGEST_SILENCE: Duration = Duration::from_secs(5);
@@ -60,7 +61,7 @@ const LAST_WARNING: f64 = 0.94;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limits {
     /// The end of the maximum hold, on the clock.
-    pub(crate) last_deadline: Option<Duration>,
+    pub(crate) last_deadline: Option<Reading>,
     /// How long the holder may report no progress.
     pub(crate) stalled_after: Option<Duration>,
 }
@@ -94,13 +95,13 @@ pub(crate) struct LeaseInner {
 struct Held {
     state: LeaseState,
     /// Only increases.
-    deadline: Duration,
+    deadline: Reading,
     /// The end of the maximum hold: no refresh moves the deadline past it.
-    last_deadline: Option<Duration>,
+    last_deadline: Option<Reading>,
     /// How long the last confirmed request took.
     round_trip: Duration,
     /// When the holder has stalled unless it reports progress before.
-    stalls_at: Option<Duration>,
+    stalls_at: Option<Reading>,
     /// Sends the state to its followers. Few leases have any, and it is larger than all the rest.
     followers: Option<watch::Sender<LeaseState>>,
     /// Another token that is cancelled when the lease ends.
@@ -115,7 +116,7 @@ struct Held {
 struct ObservedLease {
     observers: Observers,
     /// When the lease began.
-    since: Duration,
+    since: Reading,
     is_campaign: bool,
 }
 
@@ -137,15 +138,15 @@ impl LeaseInner {
         terms: &LeaseSpec,
         (token, tick): (FencingToken, HybridTime),
         clock: Clock,
-        deadline: Duration,
+        deadline: Reading,
         Limits { last_deadline, stalled_after }: Limits,
     ) -> Self {
         let held = Held {
             state: LeaseState::Held,
-            deadline: last_deadline.into_iter().fold(deadline, Duration::min),
+            deadline: last_deadline.into_iter().fold(deadline, Reading::min),
             last_deadline,
             round_trip: Duration::ZERO,
-            stalls_at: stalled_after.map(|after| clock.now().saturating_add(after)),
+            stalls_at: stalled_after.map(|after| clock.now().after(after)),
             followers: None,
             linked: None,
             observed: None,
@@ -160,7 +161,7 @@ impl LeaseInner {
             tick,
             clock,
             stalled_after,
-            exclusive: AtomicBool::new(terms.limit <= 1),
+            exclusive: AtomicBool::new(terms.sharing.is_exclusive()),
             held: Mutex::new(held),
             end_action: OnceLock::new(),
             commands: CommandQueue::default(),
@@ -201,7 +202,7 @@ impl LeaseInner {
     }
 
     /// When the lease ends, on the clock.
-    pub(crate) fn deadline(&self) -> Duration {
+    pub(crate) fn deadline(&self) -> Reading {
         self.lock().deadline
     }
 
@@ -212,12 +213,12 @@ impl LeaseInner {
 
     /// The time to the deadline.
     pub(crate) fn remaining(&self) -> Duration {
-        self.lock().deadline.saturating_sub(self.clock.now())
+        self.lock().deadline.since(self.clock.now())
     }
 
     /// The time to the end of the maximum hold.
     pub(crate) fn remaining_hold(&self) -> Duration {
-        self.lock().last_deadline.map_or(Duration::MAX, |last| last.saturating_sub(self.clock.now()))
+        self.lock().last_deadline.map_or(Duration::MAX, |last| last.since(self.clock.now()))
     }
 
     /// Whether the lease has neither ended nor reached its deadline.
@@ -247,7 +248,7 @@ impl LeaseInner {
 
     /// Notes that the holder makes progress, or that it gets the lease now.
     pub(crate) fn record_progress(&self) {
-        let stalls_at = self.stalled_after.map(|after| self.clock.now().saturating_add(after));
+        let stalls_at = self.stalled_after.map(|after| self.clock.now().after(after));
         self.lock().stalls_at = stalls_at;
     }
 
@@ -258,7 +259,7 @@ impl LeaseInner {
     }
 
     /// When, on the clock, the holder has stalled unless it reports progress before.
-    pub(crate) fn stalls_at(&self) -> Option<Duration> {
+    pub(crate) fn stalls_at(&self) -> Option<Reading> {
         self.lock().stalls_at
     }
 
@@ -285,12 +286,12 @@ impl LeaseInner {
     /// Extends the deadline after a confirmed refresh, up to the end of the maximum hold, unless it has passed. Returns
     /// whether it had not passed. A thread that was blocked, or a machine that was suspended, can see the answer before it
     /// sees the time.
-    pub(crate) fn extend_deadline(&self, until: Duration) -> bool {
+    pub(crate) fn extend_deadline(&self, until: Reading) -> bool {
         self.update(|held| {
             if held.deadline <= self.clock.now() {
                 return false;
             }
-            held.deadline = held.last_deadline.into_iter().fold(until, Duration::min).max(held.deadline);
+            held.deadline = held.last_deadline.into_iter().fold(until, Reading::min).max(held.deadline);
             if held.state == LeaseState::AtRisk {
                 held.state = LeaseState::Held;
             }
@@ -384,7 +385,7 @@ impl LeaseInner {
         }
         let Some(observed) = observed else { return };
         let (key, token, is_campaign) = (&self.key, self.token, observed.is_campaign);
-        let held = self.clock.now().saturating_sub(observed.since);
+        let held = self.clock.now().since(observed.since);
         observed.observers.emit(|| match &state {
             LeaseState::Lost { cause } => HandleEvent::Lost { key, token, cause, held, is_campaign },
             _ => HandleEvent::Released { key, token, held, is_campaign },

@@ -5,16 +5,15 @@
 //! for such a permit, too. An attempt waits for its answer until the deadline, also if another was sent since. The first
 //! confirmation counts: the new deadline is the ttl after that attempt was sent.
 
-mod attempt;
-
 use std::{future::pending, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
+use tracing::Span;
 
-use self::attempt::{RefreshRound, Reply};
 use crate::{
     engine::{
-        command_queue::{Command, SingleAttempt},
+        command_queue::{Command, RefreshCommand, SingleAttempt},
+        confirm::confirm_loss,
         context::Context,
         end_action::End,
         handle_inner::HandleInner,
@@ -22,15 +21,17 @@ use crate::{
         in_flight,
         lease_ids::InUse,
         lease_inner::LeaseInner,
-        refresh::Refreshing,
+        refresh::{self, Confirmed, Refreshing},
         refresh_schedule::{ScheduleSpec, Slot},
         release,
     },
+    spans,
     store::BoxFuture,
     types::{
         acquire_id::AcquireId,
-        error::{LossCause, Result},
+        error::{Error, LossCause, Result},
         metadata::Metadata,
+        reading::Reading,
         token::HybridTime,
         ttl::Ttl,
     },
@@ -47,7 +48,7 @@ pub(crate) struct LeaseTask {
     ttl: Ttl,
     refreshing: Refreshing,
     /// When, on the clock, to listen for a revocation.
-    listen_at: Option<Duration>,
+    listen_at: Option<Reading>,
     /// The metadata that was confirmed last. Boxed, because few leases have any.
     metadata: Option<Box<Metadata>>,
     /// The place on the schedule, or when, on the clock, to take one.
@@ -72,9 +73,9 @@ enum Placed {
     /// The lease takes a place at `time`: a lease that is held for a moment needs none. The last confirmed request was
     /// sent at `sent`. The next refresh is due at `due_at`.
     From {
-        time: Duration,
-        sent: Duration,
-        due_at: Duration,
+        time: Reading,
+        sent: Reading,
+        due_at: Reading,
     },
 }
 
@@ -124,10 +125,10 @@ impl LeaseTask {
         let held = HeldLease::new(Arc::clone(&shared), Arc::clone(&lease), done);
         let now = shared.context.clock().now();
         // A lease that is held for a moment is not worth a listener.
-        let listen_at = now.saturating_add(LISTEN_AFTER);
+        let listen_at = now.after(LISTEN_AFTER);
         // A waiter's granted request was sent a while ago, and the deadline counts from then. The deadline of a lease that
         // is resumed with a shorter ttl is further away.
-        let sent = lease.deadline().saturating_sub(shared.context.settings.validity(ttl)).min(now);
+        let sent = lease.deadline().before(shared.context.settings.validity(ttl)).min(now);
         let due_at = refreshing.due_after(ttl, sent);
         let time = listen_at.min(due_at).min(lease.deadline());
         let registration = Registration::begin(&shared, &lease, acquire_id);
@@ -155,7 +156,7 @@ impl LeaseTask {
         &self.shared.context
     }
 
-    fn now(&self) -> Duration {
+    fn now(&self) -> Reading {
         self.context().clock().now()
     }
 
@@ -165,12 +166,12 @@ impl LeaseTask {
     }
 
     /// When the lease is due after a refresh that was sent at `sent`.
-    fn due_after(&self, sent: Duration) -> Duration {
+    fn due_after(&self, sent: Reading) -> Reading {
         self.refreshing.due_after(self.ttl, sent)
     }
 
     /// Takes a place on the schedule.
-    fn place(&mut self, sent: Duration, due_at: Duration) {
+    fn place(&mut self, sent: Reading, due_at: Reading) {
         let spec = ScheduleSpec {
             ttl: self.ttl,
             interval: self.refreshing.interval(self.ttl),
@@ -220,7 +221,7 @@ impl LeaseTask {
     }
 
     /// When, on the clock, this task has something to do. The schedule does the rest.
-    fn wake_at(&self) -> Option<Duration> {
+    fn wake_at(&self) -> Option<Reading> {
         let placed_at = match self.slot {
             Placed::At(_) => None,
             Placed::From { time, .. } => Some(time),
@@ -275,5 +276,160 @@ async fn slept(sleep: Option<Pin<Box<impl Future<Output = ()>>>>) {
     match sleep {
         Some(sleep) => sleep.await,
         None => pending().await,
+    }
+}
+
+/// A refresh that the holder requests: sent until one of its attempts is confirmed.
+struct RefreshRound {
+    number: u32,
+    command: RefreshCommand,
+    ttl: Ttl,
+    metadata: Option<Metadata>,
+    /// When, on the clock, it gives up, if the lease has not ended before.
+    until: Reading,
+    is_sent: bool,
+    last_error: Option<Error>,
+}
+
+/// The answer to one request.
+enum Reply {
+    Attempt(AttemptResult),
+    /// The result of a check for a loss.
+    LossCheck(Result<Option<LossCause>>),
+}
+
+/// The result of an attempt to refresh.
+struct AttemptResult {
+    attempt: Box<dyn SingleAttempt>,
+    /// The round for which it was sent. `None`: the schedule requested it.
+    round: Option<u32>,
+    ttl: Ttl,
+    /// The deadline of the lease when the attempt was sent.
+    deadline: Reading,
+    /// `None`: the lease is lost.
+    confirmed: Result<Option<Confirmed>>,
+    /// The span of the attempt, for the error.
+    span: Span,
+}
+
+impl LeaseTask {
+    /// Begins a refresh for the holder: the schedule permits its attempts.
+    fn begin(&mut self, command: RefreshCommand) {
+        if let Placed::From { sent, due_at, .. } = self.slot {
+            self.place(sent, due_at);
+        }
+        // Confirmed metadata is sent again: otherwise older metadata that arrives late would stay.
+        let metadata = command.metadata.clone().or_else(|| self.metadata.as_deref().cloned());
+        let until = self.context().operation_deadline().reading();
+        self.rounds = self.rounds.wrapping_add(1);
+        let (number, ttl) = (self.rounds, command.ttl.unwrap_or(self.ttl));
+        let round = RefreshRound { number, command, ttl, metadata, until, is_sent: false, last_error: None };
+        self.round = Some(Box::new(round));
+        if let Placed::At(slot) = &self.slot {
+            slot.request(self.now());
+        }
+    }
+
+    /// Ends a refresh that was not confirmed in time, and returns the last error to the holder.
+    fn end_unconfirmed(&mut self, now: Reading) {
+        if let Some(round) = self.round.take_if(|round| round.until <= now) {
+            self.permitted = None;
+            if let Placed::At(slot) = &self.slot {
+                slot.withdraw(now);
+            }
+            drop(round.command.reply.send(Err(round.last_error.unwrap_or_else(refresh::unanswered_error))));
+        }
+    }
+
+    /// Sends the attempt that the schedule has permitted. A change of the metadata waits for earlier attempts, which could
+    /// undo it.
+    fn send_permitted(&mut self) {
+        let changes_metadata = |round: &RefreshRound| !round.is_sent && round.command.metadata.is_some();
+        if self.attempts > 0 && self.round.as_deref().is_some_and(changes_metadata) {
+            return;
+        }
+        let Some(attempt) = self.permitted.take() else { return };
+        let (context, lease) = (Arc::clone(self.context()), Arc::clone(&self.lease));
+        let deadline = lease.deadline();
+        let (round, ttl, metadata, until) = match &mut self.round {
+            Some(round) => {
+                round.is_sent = true;
+                (Some(round.number), round.ttl, round.metadata.clone(), round.until.min(deadline))
+            }
+            None => (None, self.ttl, self.metadata.as_deref().cloned(), deadline),
+        };
+        let attempt_deadline = attempt.deadline(until);
+        self.attempts = self.attempts.saturating_add(1);
+        self.sent.push(Box::pin(async move {
+            let span = spans::refresh(&lease.key, lease.token);
+            let sent = refresh::attempt(span.clone(), &context, &lease, ttl, metadata.as_ref(), None, attempt_deadline);
+            let confirmed = sent.await;
+            Reply::Attempt(AttemptResult { attempt, round, ttl, deadline, confirmed, span })
+        }));
+    }
+
+    fn check_loss(&mut self) {
+        let (context, lease) = (Arc::clone(self.context()), Arc::clone(&self.lease));
+        let deadline = context.operation_deadline().or_at(lease.deadline());
+        self.sent.push(Box::pin(async move { Reply::LossCheck(confirm_loss(&context, &lease, deadline).await) }));
+    }
+
+    /// Handles the result of an attempt.
+    fn handle_attempt(&mut self, result: AttemptResult) {
+        let AttemptResult { attempt, round, ttl, deadline, confirmed, span } = result;
+        self.attempts = self.attempts.saturating_sub(1);
+        let (now, current) = (self.now(), self.round.as_ref().map(|round| round.number));
+        match confirmed {
+            // The lease is lost. The state says so.
+            Ok(None) => {}
+            Ok(Some(Confirmed { sent, tick })) => {
+                let until = sent.after(self.context().settings.validity(ttl));
+                if self.lease.extend_deadline(until) {
+                    let done = self.round.take_if(|current| Some(current.number) == round);
+                    attempt.end(now, Ok(sent), self.round.is_none());
+                    self.record_confirmed(done, sent, tick);
+                }
+            }
+            Err(error) => {
+                // If another attempt was confirmed meanwhile, this one only had too little time. An error of an earlier
+                // refresh for the holder changes nothing.
+                let is_risk = (round.is_none() || round == current) && self.lease.deadline() <= deadline;
+                refresh::record_error(&span, &error, || is_risk && self.lease.record_at_risk(&error));
+                if matches!(error, Error::Unavailable { .. }) {
+                    attempt.end(now, Err(&error), false);
+                    if let Some(round) = self.round.as_mut().filter(|current| Some(current.number) == round) {
+                        round.last_error = Some(error);
+                    }
+                    return;
+                }
+                // The cause may pass before the deadline.
+                let done = self.round.take_if(|current| Some(current.number) == round);
+                attempt.end(now, Err(&error), self.round.is_none());
+                if let Some(round) = done {
+                    drop(round.command.reply.send(Err(error)));
+                }
+            }
+        }
+    }
+
+    /// Notes a confirmed refresh. `done`: the refresh for the holder that it ends.
+    fn record_confirmed(&mut self, done: Option<Box<RefreshRound>>, sent: Reading, tick: HybridTime) {
+        let command = done.map(|done| {
+            let RefreshRound { ttl, metadata, command, .. } = *done;
+            (self.ttl, self.metadata) = (ttl, metadata.map(Box::new));
+            command
+        });
+        let is_placed =
+            matches!(&self.slot, Placed::At(slot) if slot.ttl == self.ttl && slot.is_single == self.is_single());
+        if !is_placed {
+            self.place(sent, self.due_after(sent));
+        }
+        // Listens again if the listener has failed since.
+        if self.listen_at.is_none() {
+            self.listen_since(tick);
+        }
+        if let Some(command) = command {
+            drop(command.reply.send(Ok(())));
+        }
     }
 }

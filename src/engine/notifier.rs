@@ -24,6 +24,7 @@ use crate::{
     types::{
         acquire_id::HandleId,
         error::{Error, Result},
+        reading::Reading,
         token::{FencingToken, HybridTime},
     },
 };
@@ -75,9 +76,9 @@ struct NotifierState {
     refused: Option<Backoff>,
     /// The number of the listener, and when, on the clock, it last showed that its runtime is driven.
     listener: u64,
-    beat_at: Duration,
+    beat_at: Reading,
     /// When, on the clock, the last waiter or holder left.
-    idle_since: Duration,
+    idle_since: Reading,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,7 +87,7 @@ enum ListenerState {
     #[default]
     Closed,
     /// No task listens, and none is started before this time on the clock.
-    ClosedUntil(Duration),
+    ClosedUntil(Reading),
     /// The listener is being opened. It will receive what happens after this tick, or after a later tick that it then
     /// reports.
     Opening(HybridTime),
@@ -138,8 +139,8 @@ impl Drop for WaiterGuard {
 
 impl NotifierState {
     /// Whether the listener has shown no sign of life for too long.
-    fn is_silent(&self, now: Duration) -> bool {
-        self.beat_at.saturating_add(BEAT_TIMEOUT) < now
+    fn is_silent(&self, now: Reading) -> bool {
+        self.beat_at.after(BEAT_TIMEOUT) < now
     }
 }
 
@@ -202,7 +203,7 @@ impl Notifier {
     }
 
     /// Whether no task listens, although one can be started.
-    pub(crate) fn is_listener_missing(&self, now: Duration) -> bool {
+    pub(crate) fn is_listener_missing(&self, now: Reading) -> bool {
         let state = self.state();
         match state.listening {
             ListenerState::Closed => true,
@@ -253,9 +254,9 @@ impl Notifier {
     }
 
     /// Whether there has been no waiter and no holder for a while.
-    fn is_idle(&self, now: Duration) -> bool {
+    fn is_idle(&self, now: Reading) -> bool {
         let state = self.state();
-        state.waiting.is_empty() && state.holding.is_empty() && state.idle_since.saturating_add(IDLE_TIMEOUT) <= now
+        state.waiting.is_empty() && state.holding.is_empty() && state.idle_since.after(IDLE_TIMEOUT) <= now
     }
 
     /// Whether this listener was not replaced. If so, calls `note`.
@@ -308,7 +309,7 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
     };
     let (tell, mut notifications) = mpsc::unbounded_channel();
     let mut watching = context.store.watch(notifier.handle, since, tell);
-    let mut beat_at = clock.now().saturating_add(BEAT_INTERVAL);
+    let mut beat_at = clock.now().after(BEAT_INTERVAL);
     let failed: Result<()> = loop {
         tokio::select! {
             biased;
@@ -316,7 +317,7 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
             // Before the notifications, which may never end.
             () = clock.sleep_until(beat_at) => {
                 let now = clock.now();
-                beat_at = now.saturating_add(BEAT_INTERVAL);
+                beat_at = now.after(BEAT_INTERVAL);
                 if !notifier.is_listener(listener, |state| state.beat_at = now) || notifier.is_idle(now) {
                     return;
                 }
@@ -353,7 +354,7 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
         }
         ended.error = Some(failed);
     }
-    ended.listening = ListenerState::ClosedUntil(clock.now().saturating_add(pause));
+    ended.listening = ListenerState::ClosedUntil(clock.now().after(pause));
 }
 
 /// Notes the end of the listener, however it ends.

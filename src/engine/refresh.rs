@@ -22,6 +22,7 @@ use crate::{
         error::{Error, LossCause, Result},
         key::Key,
         metadata::Metadata,
+        reading::Reading,
         token::HybridTime,
         ttl::Ttl,
     },
@@ -49,8 +50,8 @@ impl Refreshing {
     }
 
     /// When a lease is due after a refresh that was sent at this time.
-    pub(crate) fn due_after(self, ttl: Ttl, sent: Duration) -> Duration {
-        self.interval(ttl).map_or(Duration::MAX, |interval| sent.saturating_add(interval))
+    pub(crate) fn due_after(self, ttl: Ttl, sent: Reading) -> Reading {
+        self.interval(ttl).map_or(Reading::MAX, |interval| sent.after(interval))
     }
 
     /// Refuses an interval that does not fit the ttl.
@@ -104,9 +105,7 @@ async fn refresh(context: &Context, lease: &LeaseInner, ttl: Ttl, give_up: Deadl
         attempt(span, context, lease, ttl, None, None, deadline)
     });
     match confirmed.await? {
-        Some(Confirmed { sent, .. }) if lease.extend_deadline(sent.saturating_add(context.settings.validity(ttl))) => {
-            Ok(())
-        }
+        Some(Confirmed { sent, .. }) if lease.extend_deadline(sent.after(context.settings.validity(ttl))) => Ok(()),
         // The lease is lost, which ends the caller's wait.
         _ => std::future::pending().await,
     }
@@ -120,7 +119,7 @@ pub(crate) fn unanswered_error() -> Error {
 /// A refresh that the store confirmed.
 pub(crate) struct Confirmed {
     /// When, on the clock, the handle or its store was about to send it. The deadline counts from here.
-    pub(crate) sent: Duration,
+    pub(crate) sent: Reading,
     /// The store's tick at which it was applied.
     pub(crate) tick: HybridTime,
 }
@@ -159,7 +158,7 @@ pub(crate) async fn attempt(
         let sent = left_at.map_or(sent, |left_at| left_at.max(sent));
         match outcome {
             Outcome::Refreshed { token } if token == lease.token => {
-                lease.record_round_trip(clock.now().saturating_sub(sent));
+                lease.record_round_trip(clock.now().since(sent));
                 debug!(key = %lease.key, token = %lease.token, "refreshed");
                 Ok(Some(Confirmed { sent, tick: at.map_or(lease.tick, |at| at.tick) }))
             }
@@ -186,7 +185,7 @@ pub(crate) async fn attempt(
 /// The answer to a refresh of a part.
 pub(crate) struct PartAnswer {
     /// When, on the clock, it was about to be sent.
-    pub(crate) sent: Duration,
+    pub(crate) sent: Reading,
     /// Whether the store has refreshed all its leases.
     pub(crate) refreshed: Result<bool>,
     /// The span of the request, for the error.
@@ -216,7 +215,7 @@ pub(crate) fn report(
     context: &Context,
     (key, leases): (Option<&Key>, usize),
     outcome: RefreshOutcome<'_>,
-    sent: Duration,
+    sent: Reading,
 ) {
     let word = match outcome {
         RefreshOutcome::Confirmed => "confirmed",
@@ -224,7 +223,7 @@ pub(crate) fn report(
         RefreshOutcome::Failed(error) => error.kind(),
     };
     span.record("outcome", word);
-    let took = context.clock().now().saturating_sub(sent);
+    let took = context.clock().now().since(sent);
     context.settings.observers.emit(|| HandleEvent::RefreshFinished { key, leases, outcome, took });
 }
 

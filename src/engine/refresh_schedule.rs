@@ -53,7 +53,7 @@ use crate::{
     },
     record::lease_refs,
     store::{BoxFuture, pool::RefreshPermits, runtime},
-    types::{clock::Clock, deadline::Deadline, error::Error, ttl::Ttl},
+    types::{clock::Clock, deadline::Deadline, error::Error, reading::Reading, ttl::Ttl},
 };
 
 /// The most leases of a part. With the default pool, eight single refreshes at a time have tried all leases of a part after
@@ -95,7 +95,7 @@ impl Pace {
     }
 
     /// The deadline of an attempt that is sent now for leases with this deadline, and this limit at the store.
-    fn deadline(&self, clock: Clock, until: Duration, limit: Duration) -> Deadline {
+    fn deadline(&self, clock: Clock, until: Reading, limit: Duration) -> Deadline {
         Deadline::at(clock, until).or_after(self.probe().saturating_mul(16)).with_work_limit(limit)
     }
 
@@ -136,17 +136,17 @@ struct ScheduledLeases {
     slots: u64,
     by_slot: HashMap<u64, Scheduled>,
     /// When, on the clock, each lease is checked next.
-    checks: BTreeSet<(Duration, u64)>,
+    checks: BTreeSet<(Reading, u64)>,
     /// The leases that wait for a permit: first those in [`Stage::Due`], then those in [`Stage::Queued`].
     waits: BTreeSet<(Stage, u64)>,
     attempts: Attempts,
     /// How many parts have failed since one was answered, and when, on the clock, the next may be sent.
     part_failures: u32,
-    parts_from: Duration,
+    parts_from: Reading,
     /// Since when, on the clock, leases wait for a part.
-    due_since: Option<Duration>,
+    due_since: Option<Reading>,
     /// Since when, on the clock, leases wait to be refreshed alone, and none was.
-    queued_since: Option<Duration>,
+    queued_since: Option<Reading>,
 }
 
 /// A lease on a schedule.
@@ -155,7 +155,7 @@ struct Scheduled {
     lease: Arc<LeaseInner>,
     spec: ScheduleSpec,
     /// When it is checked next, as in [`ScheduledLeases::checks`].
-    check_at: Duration,
+    check_at: Reading,
     stage: Stage,
     /// Whether it is refreshed alone until a refresh is confirmed.
     is_alone: bool,
@@ -164,16 +164,16 @@ struct Scheduled {
     /// How many of its single refreshes have failed since one was confirmed.
     failures: u32,
     /// When it is at risk if no refresh is confirmed. `None`: it is not being refreshed.
-    risk_at: Option<Duration>,
+    risk_at: Option<Reading>,
 }
 
 /// The stage of a lease's refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     /// It waits for a part. The earliest deadline comes first.
-    Due(Duration),
+    Due(Reading),
     /// It waits to be refreshed alone. Whether it has failed, and its deadline.
-    Queued(bool, Duration),
+    Queued(bool, Reading),
     /// It was sent with the attempt of this number.
     Sent(u64),
     /// It is not due.
@@ -191,7 +191,7 @@ struct Attempts {
 
 #[derive(Debug)]
 struct Attempt {
-    late_at: Duration,
+    late_at: Reading,
     /// The slots of its leases. None: it is late.
     slots: Vec<u64>,
     _permits: Vec<OwnedSemaphorePermit>,
@@ -208,9 +208,9 @@ pub(crate) struct ScheduleSpec {
     /// Whether its handle has listened for a revocation of it.
     pub(crate) has_listened: bool,
     /// When, on the clock, the last confirmed request was sent.
-    pub(crate) sent: Duration,
+    pub(crate) sent: Reading,
     /// When the next refresh is due.
-    pub(crate) due_at: Duration,
+    pub(crate) due_at: Reading,
 }
 
 /// What a schedule has to do.
@@ -223,7 +223,7 @@ struct Todo {
     single: Option<bool>,
     is_probe_due: bool,
     /// When, on the clock, to check again. `None`: there are no leases.
-    next: Option<Duration>,
+    next: Option<Reading>,
 }
 
 /// The leases of a part, by their slots, and the answer to the part with this number.
@@ -232,18 +232,18 @@ type PartReply = (u64, Members, PartAnswer);
 
 impl Scheduled {
     fn new(lease: Arc<LeaseInner>, spec: ScheduleSpec) -> Self {
-        let (check_at, stage, is_alone, is_requested) = (Duration::MAX, Stage::Waiting, false, false);
+        let (check_at, stage, is_alone, is_requested) = (Reading::MAX, Stage::Waiting, false, false);
         Self { lease, spec, check_at, stage, is_alone, is_requested, failures: 0, risk_at: None }
     }
 
     /// Begins a refresh, if none has begun.
-    fn begin(&mut self, now: Duration) {
+    fn begin(&mut self, now: Reading) {
         let Self { lease, spec, risk_at, .. } = self;
-        risk_at.get_or_insert_with(|| now.saturating_add(lease.risk_after(spec.ttl)));
+        risk_at.get_or_insert_with(|| now.after(lease.risk_after(spec.ttl)));
     }
 
     /// Queues it to be refreshed alone.
-    fn queue(&mut self, now: Duration, has_failed: bool) {
+    fn queue(&mut self, now: Reading, has_failed: bool) {
         self.begin(now);
         self.is_alone = true;
         self.failures = self.failures.saturating_add(u32::from(has_failed));
@@ -251,7 +251,7 @@ impl Scheduled {
     }
 
     /// Notes a confirmed request that was sent at `sent`.
-    fn record_confirmed(&mut self, sent: Duration) {
+    fn record_confirmed(&mut self, sent: Reading) {
         if sent < self.spec.sent {
             return;
         }
@@ -260,25 +260,25 @@ impl Scheduled {
         self.risk_at = None;
         if !self.is_requested {
             self.is_alone = false;
-            self.wait_for_interval(Duration::ZERO, Duration::ZERO);
+            self.wait_for_interval(Reading::ORIGIN, Duration::ZERO);
         }
     }
 
     /// Waits for its interval, and from now on for `retry` at least. A lease without expiry has no other bound on `retry`
     /// than its interval.
-    fn wait_for_interval(&mut self, now: Duration, retry: Duration) {
-        let next = |interval| self.spec.sent.saturating_add(interval).max(now.saturating_add(retry.min(interval)));
-        self.spec.due_at = self.spec.interval.map_or(Duration::MAX, next);
+    fn wait_for_interval(&mut self, now: Reading, retry: Duration) {
+        let next = |interval| self.spec.sent.after(interval).max(now.after(retry.min(interval)));
+        self.spec.due_at = self.spec.interval.map_or(Reading::MAX, next);
         self.stage = Stage::Waiting;
     }
 
     /// Whether a part that is sent now may take the lease before it is due.
-    fn is_ready(&self, now: Duration) -> bool {
+    fn is_ready(&self, now: Reading) -> bool {
         let half = self.spec.interval.and_then(|interval| interval.checked_div(2));
         self.stage == Stage::Waiting
             && !self.spec.is_single
             && !self.is_alone
-            && half.is_some_and(|half| self.spec.sent.saturating_add(half) <= now)
+            && half.is_some_and(|half| self.spec.sent.after(half) <= now)
             && self.lease.is_valid()
     }
 }
@@ -294,7 +294,7 @@ impl Attempts {
     }
 
     /// Takes the leases of the attempts that are late now.
-    fn take_late(&mut self, now: Duration) -> Vec<(u64, Vec<u64>)> {
+    fn take_late(&mut self, now: Reading) -> Vec<(u64, Vec<u64>)> {
         let (answered, mut late) = (self.answered, Vec::new());
         self.in_flight.retain(|number, attempt| {
             if attempt.slots.is_empty() || attempt.late_at > now {
@@ -320,13 +320,13 @@ impl ScheduledLeases {
         self.checks.remove(&(scheduled.check_at, slot));
         let Scheduled { lease, spec, risk_at, .. } = &*scheduled;
         let due_at = Some(spec.due_at).filter(|_| scheduled.stage == Stage::Waiting);
-        scheduled.check_at = due_at.into_iter().chain(*risk_at).fold(lease.deadline(), Duration::min);
+        scheduled.check_at = due_at.into_iter().chain(*risk_at).fold(lease.deadline(), Reading::min);
         self.checks.insert((scheduled.check_at, slot));
         Some(changed)
     }
 
     /// Notes that these leases are sent. Returns the number of the attempt.
-    fn send(&mut self, now: Duration, late_at: Duration, slots: Vec<u64>, permits: Vec<OwnedSemaphorePermit>) -> u64 {
+    fn send(&mut self, now: Reading, late_at: Reading, slots: Vec<u64>, permits: Vec<OwnedSemaphorePermit>) -> u64 {
         let number = self.attempts.last.saturating_add(1);
         self.attempts.last = number;
         for slot in &slots {
@@ -361,7 +361,7 @@ impl ScheduledLeases {
 
     /// The first lease that waits to be refreshed alone.
     fn first_queued(&self) -> Option<(u64, &Scheduled)> {
-        let (_, slot) = self.waits.range((Stage::Queued(false, Duration::ZERO), 0)..).next()?;
+        let (_, slot) = self.waits.range((Stage::Queued(false, Reading::ORIGIN), 0)..).next()?;
         Some((*slot, self.by_slot.get(slot)?))
     }
 
@@ -373,7 +373,7 @@ impl ScheduledLeases {
     }
 
     /// Collects the leases that have expired or are at risk, moves those that are due or late, and finds what to send.
-    fn collect(&mut self, now: Duration, pace: Pace) -> Todo {
+    fn collect(&mut self, now: Reading, pace: Pace) -> Todo {
         let mut todo = Todo::default();
         for (number, slots) in self.attempts.take_late(now) {
             let is_single = slots.len() == 1;
@@ -389,7 +389,7 @@ impl ScheduledLeases {
             }
             self.update(slot, |scheduled| {
                 if let Some(risk_at) = scheduled.risk_at.as_mut().filter(|at| **at <= now) {
-                    *risk_at = Duration::MAX;
+                    *risk_at = Reading::MAX;
                     todo.silent.push(Arc::clone(&scheduled.lease));
                 }
                 if scheduled.stage == Stage::Waiting && scheduled.spec.due_at <= now {
@@ -405,25 +405,25 @@ impl ScheduledLeases {
         todo.single = self.first_queued().map(|(_, scheduled)| scheduled.failures > 0);
         self.queued_since = todo.single.map(|_| self.queued_since.unwrap_or(now));
         let is_silent = self.attempts.in_flight.values().all(|attempt| attempt.slots.is_empty());
-        let probe_at = self.queued_since.filter(|_| is_silent).map(|since| since.saturating_add(pace.probe()));
+        let probe_at = self.queued_since.filter(|_| is_silent).map(|since| since.after(pace.probe()));
         let due = self.due().take(PART).count();
         let gather = if due < PART && self.by_slot.len() > 1 { pace.limit.mul_f64(0.125) } else { Duration::ZERO };
         self.due_since = (due > 0).then(|| self.due_since.unwrap_or(now));
-        let part_at = self.due_since.map(|since| since.saturating_add(gather).max(self.parts_from));
+        let part_at = self.due_since.map(|since| since.after(gather).max(self.parts_from));
         todo.wants_part = part_at.is_some_and(|at| at <= now);
         todo.is_probe_due = probe_at.is_some_and(|at| at <= now);
         let late_at = self.attempts.in_flight.values().map(|attempt| attempt.late_at);
         let later = late_at.chain(part_at).filter(|at| *at > now).chain(probe_at);
-        todo.next = self.checks.first().map(|(check_at, _)| later.fold(*check_at, Duration::min));
+        todo.next = self.checks.first().map(|(check_at, _)| later.fold(*check_at, Reading::min));
         todo
     }
 
     /// Takes the leases of a part: those that are due, the earliest deadlines first, and those that are ready. One lease
     /// is no part, and is queued. So is one that must be refreshed alone to listen for revocations: the answer to a
     /// single refresh has a tick from which to listen, and the answer to a part has none.
-    fn take_part(&mut self, now: Duration, ttl: Ttl, is_listener_missing: bool) -> Members {
+    fn take_part(&mut self, now: Reading, ttl: Ttl, is_listener_missing: bool) -> Members {
         // An interval is at most half of the ttl, and a lease that is ready is past half of its interval.
-        let ready_until = now.saturating_add(ttl.duration().checked_div(4).unwrap_or_default());
+        let ready_until = now.after(ttl.duration().checked_div(4).unwrap_or_default());
         let ready = self.checks.iter().take_while(|(check_at, _)| *check_at <= ready_until).map(|(_, slot)| *slot);
         let ready = ready.filter(|slot| self.by_slot.get(slot).is_some_and(|scheduled| scheduled.is_ready(now)));
         let mut slots: Vec<u64> = self.due().chain(ready).take(PART).collect();
@@ -477,7 +477,7 @@ impl Schedule {
                     self.send_single(clock, permits);
                 }
                 () = self.changed.notified() => {}
-                () = clock.sleep_until(todo.next.unwrap_or(Duration::MAX)) => {}
+                () = clock.sleep_until(todo.next.unwrap_or(Reading::MAX)) => {}
             }
         }
     }
@@ -489,7 +489,7 @@ impl Schedule {
         let Some((slot, Scheduled { lease, failures, .. })) = leases.first_queued() else { return };
         let (limit, late) = self.pace.times(false, lease.round_trip(), *failures);
         let (lease, schedule) = (Arc::clone(lease), Arc::clone(self));
-        let number = leases.send(now, now.saturating_add(late), vec![slot], permits);
+        let number = leases.send(now, now.after(late), vec![slot], permits);
         drop(leases);
         lease.commands.refresh_single(Box::new(Permission { schedule, slot, number, clock, limit }));
     }
@@ -505,7 +505,7 @@ impl Schedule {
         let round_trip = members.iter().map(|(_, lease)| lease.round_trip()).max()?;
         let (limit, late) = self.pace.times(true, round_trip, leases.part_failures);
         let slots = members.iter().map(|(slot, _)| *slot).collect();
-        let number = leases.send(now, now.saturating_add(late), slots, vec![permit]);
+        let number = leases.send(now, now.after(late), slots, vec![permit]);
         drop(leases);
         // Keys that are neighbours are stored close to each other, too.
         members.sort_unstable_by(|(_, one), (_, other)| one.key.cmp(&other.key));
@@ -522,12 +522,12 @@ impl Schedule {
     fn handle_part(&self, context: &Context, (number, members, answer): PartReply) {
         let PartAnswer { sent, refreshed, span } = answer;
         let now = context.clock().now();
-        let until = sent.saturating_add(context.settings.validity(self.ttl));
+        let until = sent.after(context.settings.validity(self.ttl));
         // Before the lock is taken: a change of a deadline or a state wakes the followers of the lease.
         let mut confirmed = Vec::new();
         match &refreshed {
             Ok(true) => confirmed.extend(members.iter().filter_map(|(slot, lease)| {
-                lease.record_round_trip(now.saturating_sub(sent));
+                lease.record_round_trip(now.since(sent));
                 (lease.extend_deadline(until) && lease.is_valid()).then_some(*slot)
             })),
             Ok(false) => {}
@@ -550,7 +550,7 @@ impl Schedule {
             Ok(false) => leases.update_sent(number, slots, |scheduled| scheduled.queue(now, false)),
             Err(Error::Unavailable { .. }) => {
                 leases.part_failures = leases.part_failures.saturating_add(1);
-                leases.parts_from = now.saturating_add(retry::delay_after(leases.part_failures));
+                leases.parts_from = now.after(retry::delay_after(leases.part_failures));
                 leases.update_sent(number, slots, |scheduled| scheduled.stage = Stage::Due(scheduled.lease.deadline()));
             }
             Err(_refused) => {
@@ -621,7 +621,7 @@ impl Slot {
     }
 
     /// Queues a refresh for the holder, beside any that is under way.
-    pub(crate) fn request(&self, now: Duration) {
+    pub(crate) fn request(&self, now: Reading) {
         self.schedule.leases().update(self.number, |scheduled| {
             scheduled.is_requested = true;
             scheduled.queue(now, false);
@@ -630,7 +630,7 @@ impl Slot {
     }
 
     /// Ends the refresh for the holder, which was not confirmed.
-    pub(crate) fn withdraw(&self, now: Duration) {
+    pub(crate) fn withdraw(&self, now: Reading) {
         self.schedule.leases().update(self.number, |scheduled| {
             scheduled.is_requested = false;
             scheduled.risk_at = scheduled.risk_at.filter(|_| scheduled.spec.interval.is_some());
@@ -658,11 +658,11 @@ struct Permission {
 }
 
 impl SingleAttempt for Permission {
-    fn deadline(&self, until: Duration) -> Deadline {
+    fn deadline(&self, until: Reading) -> Deadline {
         self.schedule.pace.deadline(self.clock, until, self.limit)
     }
 
-    fn end(&self, now: Duration, answer: Result<Duration, &Error>, is_done: bool) {
+    fn end(&self, now: Reading, answer: Result<Reading, &Error>, is_done: bool) {
         let mut leases = self.schedule.leases();
         leases.attempts.end(self.number, !matches!(answer, Err(Error::Unavailable { .. })));
         leases.update(self.slot, |scheduled| match answer {
@@ -673,7 +673,7 @@ impl SingleAttempt for Permission {
             Err(_) if scheduled.stage != Stage::Sent(self.number) => {}
             Err(Error::Unavailable { .. }) => {
                 scheduled.failures = scheduled.failures.saturating_add(1);
-                scheduled.spec.due_at = now.saturating_add(retry::delay_after(scheduled.failures));
+                scheduled.spec.due_at = now.after(retry::delay_after(scheduled.failures));
                 scheduled.stage = Stage::Waiting;
             }
             Err(_refused) => {

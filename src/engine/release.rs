@@ -55,7 +55,7 @@ pub(crate) async fn run(shared: &HandleInner, lease: &LeaseInner, acquire_id: Ac
             key: &lease.key,
             token: lease.token,
             outcome: end.as_ref().map(End::outcome),
-            took: context.clock().now().saturating_sub(began),
+            took: context.clock().now().since(began),
         });
     }
     if let Err(error) = &end {

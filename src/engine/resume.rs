@@ -35,6 +35,7 @@ use crate::{
         error::{Error, LossCause, Result},
         key::Key,
         lease_id::LeaseId,
+        reading::Reading,
         token::{FencingToken, HybridTime},
         ttl::Ttl,
     },
@@ -57,7 +58,7 @@ struct Found {
     ttl: Ttl,
     refreshing: Refreshing,
     /// The lease lasts until this time on the clock, if it is not refreshed.
-    until: Duration,
+    until: Reading,
     limits: Limits,
     tick: HybridTime,
 }
@@ -114,15 +115,15 @@ async fn find(context: &Context, spec: &ResumeSpec, give_up: Deadline) -> Result
     let valid = Ttl::try_from(left).map(|left| settings.validity(left)).unwrap_or_default();
     let grace = Duration::from_millis(holder.terms.grace);
     let hold = holder.not_after.map(|end| settings.less_drift(end.since(at.now).saturating_sub(grace)));
-    let limits = Limits { last_deadline: hold.map(|hold| sent.saturating_add(hold)), stalled_after: None };
-    Ok(Found { terms: holder.terms, ttl, refreshing, until: sent.saturating_add(valid), limits, tick: at.tick })
+    let limits = Limits { last_deadline: hold.map(|hold| sent.after(hold)), stalled_after: None };
+    Ok(Found { terms: holder.terms, ttl, refreshing, until: sent.after(valid), limits, tick: at.tick })
 }
 
 /// Whether another lease was granted the key instead of this one. A larger version alone does not tell: another sharer
 /// may have been granted the key, or an operator may have raised it.
 fn is_taken_by_newer(record: &Record, spec: &ResumeSpec) -> bool {
     let mut newer = record.holders.iter().filter(|holder| holder.version > spec.token);
-    newer.any(|holder| holder.terms.limit <= 1 || holder.terms.lease == spec.id)
+    newer.any(|holder| holder.terms.sharing.is_exclusive() || holder.terms.lease == spec.id)
 }
 
 /// The ttl from now on.
@@ -147,13 +148,13 @@ async fn confirm(
     answer_by: Deadline,
 ) -> Result<Arc<LeaseInner>> {
     let validity = context.settings.validity(found.ttl);
-    let until = context.clock().now().saturating_add(validity).max(found.until);
+    let until = context.clock().now().after(validity).max(found.until);
     let granted = (spec.token, found.tick);
     let (key, clock) = (spec.key.clone(), context.clock());
     let lease = Arc::new(LeaseInner::new(key, &found.terms, granted, clock, until, found.limits));
     let span = spans::refresh(&lease.key, lease.token);
     match refresh::attempt(span, context, &lease, found.ttl, None, Some(acquire_id), answer_by).await? {
-        Some(Confirmed { sent, .. }) if lease.extend_deadline(sent.saturating_add(validity)) => Ok(lease),
+        Some(Confirmed { sent, .. }) if lease.extend_deadline(sent.after(validity)) => Ok(lease),
         // The store keeps the key for the grace after that.
         Some(_) if lease.remaining_hold().is_zero() => Err(lease.lost_error(LossCause::HeldTooLong)),
         Some(_) => Err(Error::unavailable(format!(

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::{
     engine::{observer::Observers, retry_policy::OnHeld},
-    store::pool::PoolShares,
     types::{
         duration::format_duration,
         error::{Error, Result},
@@ -31,8 +30,6 @@ pub(crate) struct Settings {
     pub(crate) attempt: Duration,
     /// What receives the events.
     pub(crate) observers: Observers,
-    /// The shares of the client's connections.
-    pub(crate) pool: PoolShares,
 }
 
 /// The longest time of one request of a call, before it is sent again.

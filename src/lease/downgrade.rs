@@ -15,11 +15,9 @@ use crate::{
     types::{
         deadline::Deadline,
         error::{Error, Result},
+        sharing::Sharing,
     },
 };
-
-/// The largest limit of a lease that shares its key.
-const MAX_SHARERS: u32 = i32::MAX.unsigned_abs();
 
 impl Lease {
     /// Lets other holders share the key, up to this many, this one included; `u32::MAX` is any number. Waiters that share
@@ -73,8 +71,8 @@ impl Lease {
         context.ensure_open()?;
         // The store may apply a request whose answer is lost.
         lease.share();
-        let limit = holders.min(MAX_SHARERS);
-        let request = Downgrade { lease: lease.id, token: lease.token, limit };
+        let sharing = Sharing::from_limit(holders);
+        let request = Downgrade { lease: lease.id, token: lease.token, sharing };
         let attempt = |deadline| downgrade(context, lease, request, deadline);
         let downgraded = retry::until_definite(context.operation_deadline(), context.settings.attempt, attempt);
         run_while_held(&lease.ended, || lease.check(), pin!(downgraded)).await?
@@ -87,7 +85,8 @@ async fn downgrade(context: &Context, lease: &LeaseInner, request: Downgrade, de
         Outcome::Downgraded => Ok(()),
         Outcome::Refused { holder } => Err(Error::invalid(format!(
             "the lease shares {:?} with up to {} holders already: release the key and acquire it with another limit",
-            lease.key, holder.terms.limit
+            lease.key,
+            holder.terms.sharing.limit()
         ))),
         Outcome::Absent => {
             lease.lose(confirm_loss(context, lease, deadline).await?.ok_or_else(stale_error)?);

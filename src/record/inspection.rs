@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Completion, Holder, LeaseSpec, Record, Revocation, StoreTime, Waiter};
-use crate::types::{group::Group, key::Key, metadata::Metadata, owner::Owner, token::FencingToken};
+use crate::types::{group::Group, key::Key, metadata::Metadata, owner::Owner, sharing::Sharing, token::FencingToken};
 
 /// A record as it was when it was read, without its secrets.
 ///
@@ -38,8 +38,8 @@ pub struct HolderInfo {
     pub owner: Owner,
     /// The fencing token of the lease.
     pub token: FencingToken,
-    /// How many holders may share the key at most, as this holder wants it. `None`: exclusive.
-    pub limit: Option<u32>,
+    /// How many holders may share the key, as this holder wants it.
+    pub sharing: Sharing,
     /// When the key was granted.
     pub since: StoreTime,
     /// When the lease was granted or last extended.
@@ -70,8 +70,8 @@ pub struct WaiterInfo {
     pub owner: Owner,
     /// How many waiters are before it.
     pub position: usize,
-    /// How many holders may share the key at most, as this waiter wants it. `None`: exclusive.
-    pub limit: Option<u32>,
+    /// How many holders may share the key, as this waiter wants it.
+    pub sharing: Sharing,
     /// When it was queued.
     pub since: StoreTime,
     /// When its last acquire came.
@@ -156,12 +156,12 @@ impl HolderInfo {
     #[must_use]
     pub fn of(holder: Holder, read_at: StoreTime) -> Self {
         let (remaining, held_until) = (holder.remaining(read_at), holder.held_until());
-        let LeaseSpec { owner, limit, grace, group, metadata, .. } = holder.terms;
+        let LeaseSpec { owner, sharing, grace, group, metadata, .. } = holder.terms;
         Self {
             owner,
             grace: Duration::from_millis(grace),
             token: holder.version,
-            limit: shared_by(limit),
+            sharing,
             since: holder.since,
             last_seen: holder.last_seen,
             remaining,
@@ -182,17 +182,17 @@ impl HolderInfo {
     /// Whether the key is held by this holder alone.
     #[must_use]
     pub fn is_exclusive(&self) -> bool {
-        self.limit.is_none()
+        self.sharing.is_exclusive()
     }
 }
 
 impl WaiterInfo {
     fn of(waiter: Waiter, position: usize, read_at: StoreTime) -> Self {
-        let LeaseSpec { owner, limit, group, metadata, .. } = waiter.terms;
+        let LeaseSpec { owner, sharing, group, metadata, .. } = waiter.terms;
         Self {
             owner,
             position,
-            limit: shared_by(limit),
+            sharing,
             since: waiter.since,
             last_seen: waiter.last_seen,
             remaining: waiter.expires_at.since(read_at),
@@ -215,9 +215,4 @@ impl ListedLease {
     pub fn of(key: Key, holder: Holder, waiting: usize, read_at: StoreTime) -> Self {
         Self { key, holder: HolderInfo::of(holder, read_at), waiting, read_at }
     }
-}
-
-/// A limit in public form: `None` is exclusive.
-pub(crate) fn shared_by(limit: u32) -> Option<u32> {
-    (limit > 0).then_some(limit)
 }

@@ -9,6 +9,7 @@ use crate::types::{
     acquire_id::AcquireId,
     lease_id::LeaseId,
     metadata::Metadata,
+    sharing::Sharing,
     token::{FencingToken, HybridTime},
 };
 
@@ -182,7 +183,7 @@ pub struct Downgrade {
     /// The token. A delayed downgrade does not change a later grant of the same lease id.
     pub token: FencingToken,
     /// How many holders may share the key from then on, this one included.
-    pub limit: u32,
+    pub sharing: Sharing,
 }
 
 impl Downgrade {
@@ -190,10 +191,10 @@ impl Downgrade {
         holder.terms.lease == self.lease && holder.version == self.token
     }
 
-    /// Whether this holder gets the limit: it excludes all others, or has the limit already. The limit of a sharing
+    /// Whether this holder gets the new limit: it excludes all others, or has that limit already. The limit of a sharing
     /// holder never changes, so a delayed downgrade does not undo a later one.
     pub(crate) fn changes(&self, holder: &Holder) -> bool {
-        self.names(holder) && (holder.terms.limit <= 1 || holder.terms.limit == self.limit)
+        self.names(holder) && (holder.terms.sharing.is_exclusive() || holder.terms.sharing == self.sharing)
     }
 }
 
@@ -314,7 +315,7 @@ impl Request {
             },
             (Self::Downgrade(downgrade), Some(after)) => {
                 match after.holders.iter().find(|holder| downgrade.names(holder)) {
-                    Some(holder) if holder.terms.limit == downgrade.limit => Outcome::Downgraded,
+                    Some(holder) if holder.terms.sharing == downgrade.sharing => Outcome::Downgraded,
                     Some(holder) => Outcome::Refused { holder: Box::new(holder.clone()) },
                     None => Outcome::Absent,
                 }

@@ -5,16 +5,14 @@
 //! Invariants: tokens of a key only grow, an expired entry is never extended, and a request that changes nothing
 //! returns an equal record.
 
-mod ends;
-
 use std::{mem, slice};
 
 use super::{
-    Acquire, BatchRequest, Completion, Downgrade, Holder, KeyRequest, LeaseSpec, Leave, Outcome, Raise, Record,
-    RecordSummary, Refresh, Request, ReturnDocument, Revocation, Revoke, StoreClock, StoreTime, Transfer, WaitSpec,
-    Waiter,
+    Acquire, BatchRequest, Complete, Completion, Downgrade, Holder, KeyRequest, LeaseSpec, Leave, Outcome, Raise,
+    Record, RecordSummary, Refresh, Request, Reset, ReturnDocument, Revocation, Revoke, StoreClock, StoreTime,
+    Transfer, WaitSpec, Waiter,
 };
-use crate::types::{acquire_id::AcquireId, token::FencingToken, ttl::Ttl};
+use crate::types::{acquire_id::AcquireId, lease_id::LeaseId, token::FencingToken, ttl::Ttl};
 
 /// Applies a request to the record of a key. Returns the record afterwards and the outcome.
 ///
@@ -215,15 +213,17 @@ impl State {
     /// waiters have in reserve: see [`FencingToken::following`]. After that, it can have a request that issues no token,
     /// for example because a holder excludes all others and stays.
     fn has_room(&self, request: &KeyRequest) -> bool {
-        let stays =
-            |ends: &dyn Fn(&Holder) -> bool| self.holders.iter().any(|holder| holder.terms.limit <= 1 && !ends(holder));
+        let stays = |ends: &dyn Fn(&Holder) -> bool| {
+            self.holders.iter().any(|holder| holder.terms.sharing.is_exclusive() && !ends(holder))
+        };
         if !self.is_spent {
             return true;
         }
         match request {
             KeyRequest::Single(Request::Acquire(Acquire { terms, .. })) => {
-                let is_queued = |waiter: &Waiter| waiter.terms.lease == terms.lease && waiter.terms.limit > 1;
-                stays(&|_| false) && (terms.limit <= 1 || self.queue.iter().any(is_queued))
+                let is_queued =
+                    |waiter: &Waiter| waiter.terms.lease == terms.lease && !waiter.terms.sharing.is_exclusive();
+                stays(&|_| false) && (terms.sharing.is_exclusive() || self.queue.iter().any(is_queued))
             }
             KeyRequest::Single(Request::Release(release)) => stays(&|holder| release.ends(holder)),
             KeyRequest::Single(Request::Leave(leave)) => stays(&|holder| leave.ends(&holder.terms)),
@@ -295,7 +295,7 @@ impl State {
             return;
         }
         if usize::try_from(queue_limit).is_ok_and(|limit| self.queue.len() < limit) {
-            self.is_spent |= terms.limit > 1;
+            self.is_spent |= !terms.sharing.is_exclusive();
             self.queue.push(Waiter {
                 terms: terms.clone(),
                 wait_ttl: ttl,
@@ -365,10 +365,50 @@ impl State {
         self.grant(&[]);
     }
 
+    /// Releases these holders. If the minimum hold of a holder is not over, its entry stays until then, under a lease id
+    /// that no process has: so no acquire takes the lease up again.
+    fn release(&mut self, ends: impl Fn(&Holder) -> bool) {
+        let now = self.at.now;
+        for holder in self.holders.iter_mut().filter(|holder| ends(holder)) {
+            let end = holder.held_until().unwrap_or(now);
+            holder.terms.lease = LeaseId::NONE;
+            holder.released_at = Some(now);
+            holder.not_after = Some(end);
+            holder.expires_at = end;
+            self.is_released_early |= end > now;
+        }
+        self.prune_holders();
+    }
+
+    /// Completes a tick, unless the lease was revoked or the key was granted to another lease since it expired. The
+    /// lease is released in either case.
+    fn complete(&mut self, complete: &Complete) {
+        let Complete { token, tick, by, keep, .. } = complete;
+        let is_held = self.holders.iter().any(|holder| complete.ends(holder));
+        let is_revoked = self.history.iter().any(|revocation| revocation.tokens.contains(token));
+        let is_newest = self.version == Some(*token) && !is_revoked;
+        let is_new = self.done.as_ref().is_none_or(|done| done.tick < *tick && done.token != *token);
+        if (is_held || is_newest) && is_new {
+            self.done = Some(Completion { tick: *tick, token: *token, by: by.clone(), at: self.at.now });
+        }
+        self.keep_until = self.keep_until.max(self.at.now.after(*keep));
+        self.release(|holder| complete.ends(holder));
+        self.grant(&[]);
+    }
+
+    fn reset(&mut self, reset: &Reset) {
+        let now = self.at.now;
+        let is_meant = |done: &&mut Completion| done.tick > reset.tick && done.token <= reset.upto;
+        if let Some(done) = self.done.as_mut().filter(is_meant) {
+            (done.tick, done.by, done.at) = (reset.tick, reset.by.clone(), now);
+        }
+        self.grant(&[]);
+    }
+
     /// The holder gets the limit, or if it has that already, is counted. The grant after it lets sharers in.
     fn downgrade(&mut self, downgrade: Downgrade) {
         if let Some(holder) = self.holders.iter_mut().find(|holder| downgrade.changes(holder)) {
-            holder.terms.limit = downgrade.limit;
+            holder.terms.sharing = downgrade.sharing;
             holder.refreshes = holder.refreshes.saturating_add(1);
             holder.last_seen = holder.last_seen.max(self.at.now);
         }
@@ -440,11 +480,11 @@ impl State {
     fn count_ready(&self) -> usize {
         let mut count = self.holders.len();
         // The holders allow as many sharers as the smallest limit among them.
-        let mut limit = self.holders.iter().map(|holder| holder.terms.limit).min();
+        let mut limit = self.holders.iter().map(|holder| holder.terms.sharing.holders()).min();
         self.queue
             .iter()
             .take_while(|waiter| {
-                let wanted = waiter.terms.limit;
+                let wanted = waiter.terms.sharing.holders();
                 let together = limit.map_or(wanted, |limit| limit.min(wanted));
                 let admitted = count == 0 || usize::try_from(together).is_ok_and(|together| count < together);
                 count = count.saturating_add(1);

@@ -7,7 +7,7 @@ fn record() -> Record {
             lease: LeaseId::from_bytes([number; 16]),
             acquire_id: format!("{number:016x}/0").parse().unwrap(),
             owner: "test".parse().unwrap(),
-            limit,
+            sharing: Sharing::from_limit(limit),
             ttl,
             grace: 0,
             group: None,
@@ -65,7 +65,7 @@ fn an_inspection_shows_exclusive_and_expired_holders() {
     let of_each = |what: fn(&HolderInfo) -> bool| seen.holders.iter().map(what).collect::<Vec<_>>();
     assert_eq!(of_each(HolderInfo::is_expired), [true, false, false]);
     assert_eq!(of_each(HolderInfo::is_exclusive), [true, false, false]);
-    assert_eq!(seen.holders[1].limit, Some(4));
+    assert_eq!(seen.holders[1].sharing, Sharing::UpTo(4));
 }
 
 #[test]

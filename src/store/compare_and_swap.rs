@@ -118,7 +118,7 @@ impl<B: Backend> CompareAndSwap<B> {
                 Ok(false) => {
                     let pause = Duration::from_millis(fastrand::u64(0..=longest));
                     longest = cmp::min(longest.saturating_mul(2), MAX_PAUSE);
-                    self.clock().sleep_until(self.clock().now().saturating_add(pause)).await;
+                    self.clock().sleep_until(self.clock().now().after(pause)).await;
                 }
                 Err(error) => return coalesce::fail(requests, error),
             }

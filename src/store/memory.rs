@@ -100,7 +100,7 @@ impl MemoryStore {
 
     fn with<T>(&self, act: impl FnOnce(&mut Records, StoreClock) -> T) -> T {
         let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = records.read_clocks(self.clock.now());
+        let at = records.read_clocks(self.clock.now().since_origin());
         records.collect(at, self.retention);
         act(&mut records, at)
     }

@@ -140,17 +140,18 @@ impl MongoStore {
     /// seconds.
     ///
     /// The client is the caller's and is never closed. The store bounds its requests as for a pool of 10 connections,
-    /// the driver's default. [`Builder::on`](crate::Builder::on) makes a store for a larger pool.
+    /// the driver's default. [`Builder::on`](crate::Builder::on) makes a store for a larger pool. Several stores on one
+    /// client, but for siblings, need 10 connections each.
     #[must_use]
     pub fn new(database: &Database, collection: impl Into<String>, retention: Duration) -> Self {
-        Self::with_pool(database, collection, retention, PoolShares::of(DRIVER_POOL))
+        Self::with_pool(database, collection, retention, DRIVER_POOL)
     }
 
     /// Creates a store that owns its client. The shutdown of the last of its handles closes the client.
     #[must_use]
     pub fn owning(database: &Database, collection: impl Into<String>, retention: Duration) -> Self {
-        let pool = PoolShares { streams: usize::MAX, ..PoolShares::of(DRIVER_POOL) };
-        Self::owning_pool(database, collection, retention, pool)
+        let client = ClientShare::owned(database.client().clone(), DRIVER_POOL, usize::MAX);
+        Self::build(database, collection.into(), retention, client)
     }
 
     /// Accepts a sharded cluster, which the store otherwise refuses. See
@@ -189,24 +190,25 @@ impl MongoStore {
         self
     }
 
-    /// Creates a store on a client of the caller, whose pool has these shares.
+    /// Creates a store on a client of the caller, for this many connections of its pool.
     pub(crate) fn with_pool(
         database: &Database,
         collection: impl Into<String>,
         retention: Duration,
-        pool: PoolShares,
+        connections: u32,
     ) -> Self {
-        Self::build(database, collection.into(), retention, ClientShare::of_caller(pool))
+        Self::build(database, collection.into(), retention, ClientShare::of_caller(connections))
     }
 
-    /// Creates a store that owns its client, whose pool has these shares.
+    /// Creates a store that owns its client, whose pool has this many connections.
     pub(crate) fn owning_pool(
         database: &Database,
         collection: impl Into<String>,
         retention: Duration,
-        pool: PoolShares,
+        connections: u32,
     ) -> Self {
-        let client = ClientShare::owned(database.client().clone(), pool);
+        let streams = PoolShares::of(connections).streams;
+        let client = ClientShare::owned(database.client().clone(), connections, streams);
         Self::build(database, collection.into(), retention, client)
     }
 
@@ -399,5 +401,9 @@ impl Store for MongoStore {
 
     fn retention(&self) -> Duration {
         self.context.retention
+    }
+
+    fn connections(&self) -> u32 {
+        self.context.client.connections()
     }
 }

@@ -48,12 +48,6 @@ impl PoolShares {
     }
 }
 
-impl Default for PoolShares {
-    fn default() -> Self {
-        Self::of(DEFAULT_POOL)
-    }
-}
-
 /// This many permits for each runtime.
 #[derive(Debug)]
 pub(crate) struct Permits {
@@ -102,7 +96,7 @@ mod tests {
             assert!([requests, streams, parts, singles].iter().all(|share| *share > 0), "{connections}");
             assert!(requests <= usize::try_from(connections / 2).unwrap());
         }
-        let PoolShares { requests, streams, parts, singles } = PoolShares::default();
+        let PoolShares { requests, streams, parts, singles } = PoolShares::of(DEFAULT_POOL);
         assert_eq!([requests, streams, parts, singles], [32, 16, 6, 8]);
         let PoolShares { requests, streams, parts, singles } = PoolShares::of(10);
         assert_eq!([requests, streams, parts, singles], [5, 2, 1, 2]);

@@ -4,6 +4,8 @@ use std::{future::pending, time::Duration};
 
 use tokio::runtime::Handle;
 
+use super::reading::Reading;
+
 /// The clock of a holder's deadlines. Never the wall clock.
 ///
 /// A store names the clock of its holders. Readings of different clocks cannot be compared.
@@ -36,11 +38,11 @@ impl Clock {
 
     /// The time since the origin of this clock.
     #[must_use]
-    pub fn now(self) -> Duration {
+    pub fn now(self) -> Reading {
         match self {
-            Self::Boot => boot::now(),
+            Self::Boot => Reading::at(boot::now()),
             #[allow(clippy::disallowed_methods, reason = "this is the replacement of the banned call")]
-            Self::Tokio { origin } => tokio::time::Instant::now().saturating_duration_since(origin),
+            Self::Tokio { origin } => Reading::at(tokio::time::Instant::now().saturating_duration_since(origin)),
         }
     }
 
@@ -53,7 +55,7 @@ impl Clock {
         clippy::manual_async_fn,
         reason = "an async fn keeps its arguments twice, and each held lease has one of these futures"
     )]
-    pub fn sleep_until(self, until: Duration) -> impl Future<Output = ()> + Send {
+    pub fn sleep_until(self, until: Reading) -> impl Future<Output = ()> + Send {
         async move {
             while self.now() < until {
                 if Handle::try_current().is_err() {
@@ -65,8 +67,8 @@ impl Clock {
     }
 
     /// How long to sleep before the clock is read again.
-    fn sleep_time(self, until: Duration) -> Duration {
-        let left = until.saturating_sub(self.now());
+    fn sleep_time(self, until: Reading) -> Duration {
+        let left = until.since(self.now());
         match self {
             Self::Boot => left.min(CHECK_INTERVAL),
             Self::Tokio { .. } => left,
@@ -116,21 +118,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_tokio_clock_moves_with_paused_time_only() {
         let clock = Clock::tokio();
-        assert_eq!(clock.now(), Duration::ZERO);
+        assert_eq!(clock.now(), Reading::ORIGIN);
         tokio::time::advance(HOUR).await;
-        assert_eq!(clock.now(), HOUR);
-        clock.sleep_until(HOUR * 2).await;
-        assert_eq!(clock.now(), HOUR * 2);
-        clock.sleep_until(HOUR).await;
-        assert_eq!(clock.now(), HOUR * 2, "the time has passed");
+        assert_eq!(clock.now(), Reading::at(HOUR));
+        clock.sleep_until(Reading::at(HOUR * 2)).await;
+        assert_eq!(clock.now(), Reading::at(HOUR * 2));
+        clock.sleep_until(Reading::at(HOUR)).await;
+        assert_eq!(clock.now(), Reading::at(HOUR * 2), "the time has passed");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_sleep_reads_the_boot_clock_every_other_second_and_tokio_s_clock_at_its_end() {
         let (boot, tokio) = (Clock::Boot, Clock::tokio());
-        assert_eq!((boot.sleep_time(boot.now() + HOUR), tokio.sleep_time(HOUR)), (CHECK_INTERVAL, HOUR));
+        assert_eq!((boot.sleep_time(boot.now() + HOUR), tokio.sleep_time(Reading::at(HOUR))), (CHECK_INTERVAL, HOUR));
         assert_eq!(
-            (boot.sleep_time(Duration::ZERO), tokio.sleep_time(Duration::ZERO)),
+            (boot.sleep_time(Reading::ORIGIN), tokio.sleep_time(Reading::ORIGIN)),
             (Duration::ZERO, Duration::ZERO)
         );
         let soon = boot.sleep_time(boot.now() + CHECK_INTERVAL / 2);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::clock::Clock;
+use super::{clock::Clock, reading::Reading};
 
 /// A time on a [`Clock`] at which a request is given up.
 ///
@@ -10,7 +10,7 @@ use super::clock::Clock;
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     clock: Clock,
-    at: Duration,
+    at: Reading,
     work_limit: Duration,
     whole: Duration,
 }
@@ -18,14 +18,14 @@ pub struct Deadline {
 impl Deadline {
     /// The deadline at this reading of the clock.
     #[must_use]
-    pub fn at(clock: Clock, reading: Duration) -> Self {
-        Self { clock, at: reading, work_limit: Duration::MAX, whole: reading.saturating_sub(clock.now()) }
+    pub fn at(clock: Clock, reading: Reading) -> Self {
+        Self { clock, at: reading, work_limit: Duration::MAX, whole: reading.since(clock.now()) }
     }
 
     /// The deadline this long from now.
     #[must_use]
     pub fn after(clock: Clock, time: Duration) -> Self {
-        Self::at(clock, clock.now().saturating_add(time))
+        Self::at(clock, clock.now().after(time))
     }
 
     /// The same deadline, for a request that the store gives up after this time. So a request that waits at the store
@@ -56,14 +56,14 @@ impl Deadline {
 
     /// The clock's reading at the deadline.
     #[must_use]
-    pub fn reading(self) -> Duration {
+    pub fn reading(self) -> Reading {
         self.at
     }
 
     /// The time until the deadline. Zero if it has passed.
     #[must_use]
     pub fn remaining(self) -> Duration {
-        self.at.saturating_sub(self.clock.now())
+        self.at.since(self.clock.now())
     }
 
     /// Whether the deadline has passed.
@@ -74,26 +74,26 @@ impl Deadline {
 
     /// The earlier of this deadline and that at this reading of the clock.
     #[must_use]
-    pub fn or_at(self, reading: Duration) -> Self {
+    pub fn or_at(self, reading: Reading) -> Self {
         Self { at: self.at.min(reading), ..self }
     }
 
     /// The earlier of this deadline and that this long from now.
     #[must_use]
     pub fn or_after(self, time: Duration) -> Self {
-        self.or_at(self.clock.now().saturating_add(time))
+        self.or_at(self.clock.now().after(time))
     }
 
     /// The deadline this much later.
     #[must_use]
     pub fn later_by(self, time: Duration) -> Self {
-        Self { at: self.at.saturating_add(time), ..self }
+        Self { at: self.at.after(time), ..self }
     }
 
     /// The deadline this much sooner.
     #[must_use]
     pub fn sooner_by(self, time: Duration) -> Self {
-        Self { at: self.at.saturating_sub(time), ..self }
+        Self { at: self.at.before(time), ..self }
     }
 
     /// Waits until the deadline.
@@ -124,12 +124,12 @@ mod tests {
         let (clock, second) = (Clock::tokio(), Duration::from_secs(1));
         let deadline = Deadline::after(clock, second * 3);
         tokio::time::advance(second).await;
-        assert_eq!((deadline.remaining(), deadline.reading()), (second * 2, second * 3));
+        assert_eq!((deadline.remaining(), deadline.reading()), (second * 2, Reading::at(second * 3)));
         assert_eq!(
             (deadline.or_after(second).remaining(), deadline.or_after(second * 5).remaining()),
             (second, second * 2)
         );
-        assert_eq!(deadline.or_at(second).remaining(), Duration::ZERO);
+        assert_eq!(deadline.or_at(Reading::at(second)).remaining(), Duration::ZERO);
         assert_eq!(deadline.later_by(second).remaining(), second * 3);
         assert_eq!(deadline.sooner_by(second).remaining(), second);
         let limited = deadline.with_work_limit(second).later_by(second);
@@ -141,6 +141,6 @@ mod tests {
         assert!(!deadline.has_passed());
         deadline.passed().await;
         assert!(deadline.has_passed());
-        assert_eq!(clock.now(), second * 3);
+        assert_eq!(clock.now(), Reading::at(second * 3));
     }
 }

@@ -3,7 +3,7 @@
 use std::{future::IntoFuture, time::Duration};
 
 use mongoseal::{
-    Deadline, Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, Mongoseal,
+    Deadline, Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, Mongoseal, Reading,
     record::Request,
     store::{Snapshot, Store},
 };
@@ -73,7 +73,7 @@ async fn cancelled_and_sleep_until_dropped_half_way_lose_nothing() {
     let seal = Mongoseal::in_memory();
     let lease = seal.acquire("k").await.unwrap();
     drop_half_way(lease.cancelled(), secs(1)).await;
-    drop_half_way(mongoseal::Clock::tokio().sleep_until(secs(60)), secs(1)).await;
+    drop_half_way(mongoseal::Clock::tokio().sleep_until(Reading::at(secs(60))), secs(1)).await;
     assert!(lease.is_valid());
     seal.shutdown().await;
     assert_eq!(lease.cancelled().await, LossCause::ShutDown);

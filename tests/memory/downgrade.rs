@@ -1,6 +1,6 @@
 //! Leases whose holder lets other holders in.
 
-use mongoseal::{Error, Lease, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result, record::Request};
+use mongoseal::{Error, Lease, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result, Sharing, record::Request};
 use tokio::task::JoinHandle;
 
 use crate::{
@@ -58,7 +58,7 @@ async fn sharers_are_let_in_up_to_the_limit_and_an_acquire_that_excludes_is_refu
     drop(sharer);
     assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
     let seen = seal.inspect("k").await.unwrap().unwrap();
-    assert_eq!((seen.holders[0].limit, seen.holders[0].token), (Some(2), lease.token()));
+    assert_eq!((seen.holders[0].sharing, seen.holders[0].token), (Sharing::UpTo(2), lease.token()));
 }
 
 #[tokio::test(start_paused = true)]

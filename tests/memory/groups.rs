@@ -379,7 +379,7 @@ async fn an_acquire_waits_for_the_release_of_the_group_of_a_lease_of_its_own_han
     lease.cancelled().await;
     let began = store.records.clock().now();
     let next = seal.acquire("a").await.unwrap();
-    assert_eq!(store.records.clock().now().saturating_sub(began), millis(500));
+    assert_eq!(store.records.clock().now().since(began), millis(500));
     assert!(next.token() > lease.token());
     assert_eq!(release.await.unwrap().unwrap().len(), 1);
 }

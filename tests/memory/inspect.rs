@@ -4,7 +4,7 @@ use std::{future::poll_fn, mem::forget, pin::Pin, time::Duration};
 
 use futures_core::Stream;
 use mongoseal::{
-    Deadline, Error, FencingToken, Lease, LeaseId, Leases, ListedLease, Mongoseal, Result,
+    Deadline, Error, FencingToken, Lease, LeaseId, Leases, ListedLease, Mongoseal, Result, Sharing,
     record::{self, Acquire, LeaseSpec, Request, Revoke, StoreTime, WaitSpec},
     store::{MemoryStore, Store},
 };
@@ -33,7 +33,7 @@ fn terms(number: u8, limit: u32, ttl: u64) -> LeaseSpec {
         lease: LeaseId::from_bytes([number; 16]),
         acquire_id: "0123456789abcdef/1".parse().unwrap(),
         owner: format!("owner-{number}").parse().unwrap(),
-        limit,
+        sharing: Sharing::from_limit(limit),
         ttl,
         grace: 0,
         group: None,
@@ -64,14 +64,14 @@ async fn an_inspection_tells_who_holds_and_who_waits_and_no_lease_id() {
     let seen = seal.inspect("k").await.unwrap().unwrap();
     assert_eq!((seen.key.as_str(), seen.version), ("k", lease.token()));
     let [holder] = seen.holders.as_slice() else { panic!("{seen:?}") };
-    assert_eq!((holder.owner.as_str(), holder.token, holder.limit), ("me", lease.token(), None));
+    assert_eq!((holder.owner.as_str(), holder.token, holder.sharing), ("me", lease.token(), Sharing::Exclusive));
     assert_eq!(holder.metadata.get("build"), Some("1.4"));
     assert_eq!(holder.remaining, Some(secs(24) + GRACE));
     assert_eq!(seen.read_at.since(holder.since), secs(6));
     assert_eq!(seen.read_at.since(seen.last_seen), secs(4));
     let queue: Vec<_> = seen.queue.iter().map(|waiting| (waiting.owner.as_str(), waiting.position)).collect();
     assert_eq!(queue, [("owner-1", 0), ("owner-2", 1)]);
-    assert!(seen.queue.iter().all(|waiting| (waiting.remaining, waiting.limit) == (secs(6), Some(3))));
+    assert!(seen.queue.iter().all(|waiting| (waiting.remaining, waiting.sharing) == (secs(6), Sharing::UpTo(3))));
 
     let revoke = Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX };
     store

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mongoseal::{
-    Deadline, Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result,
+    Deadline, Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result, Sharing,
     record::{Outcome, Request},
     store::Store,
 };
@@ -255,7 +255,7 @@ async fn a_resumed_lease_keeps_owner_group_metadata_grace_and_limit() {
     tokio::time::sleep(secs(60)).await;
     lease.refresh().await.unwrap();
     let after = second.inspect("k").await.unwrap().unwrap().holders.remove(0);
-    assert_eq!((&after.owner, after.limit, &after.group), (&before.owner, Some(3), &before.group));
+    assert_eq!((&after.owner, after.sharing, &after.group), (&before.owner, Sharing::UpTo(3), &before.group));
     assert_eq!((&after.metadata, after.token), (&before.metadata, token));
     // The ttl of 30 seconds and the grace of 7.
     assert_eq!(after.remaining, Some(secs(37)));

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Attempt, Error, Mongoseal, Retry, record::Request};
+use mongoseal::{Attempt, Error, Mongoseal, Reading, Retry, record::Request};
 
 use crate::{
     GRACE,
@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// When, on the store's clock, each of the other's attempts was made.
-fn attempts(store: &Faulty) -> Arc<Mutex<Vec<Duration>>> {
+fn attempts(store: &Faulty) -> Arc<Mutex<Vec<Reading>>> {
     use mongoseal::store::Store;
     let (made, clock) = (Arc::new(Mutex::new(Vec::new())), store.records.clock());
     let noted = Arc::clone(&made);
@@ -29,8 +29,8 @@ fn attempts(store: &Faulty) -> Arc<Mutex<Vec<Duration>>> {
     made
 }
 
-fn gaps(made: &[Duration]) -> Vec<Duration> {
-    made.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect()
+fn gaps(made: &[Reading]) -> Vec<Duration> {
+    made.windows(2).map(|pair| pair[1] - pair[0]).collect()
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 
 use std::{future::IntoFuture, time::Duration};
 
-use mongoseal::{Error, Lease, LeaseState, LossCause, Mongoseal, Retry, record::Request};
+use mongoseal::{Error, Lease, LeaseState, LossCause, Mongoseal, Retry, Sharing, record::Request};
 
 use crate::{
     GRACE,
@@ -36,7 +36,7 @@ async fn each_option_holds_for_each_lease() {
     let set = all().grace(secs(3)).without_refresh().group("g").metadata("why", "test").await.unwrap();
     for key in ["a", "b"] {
         let holder = holder(key).await;
-        assert_eq!((holder.remaining, holder.limit), (Some(secs(13)), None));
+        assert_eq!((holder.remaining, holder.sharing), (Some(secs(13)), Sharing::Exclusive));
         assert_eq!((holder.group.unwrap().as_str(), holder.metadata.get("why")), ("g", Some("test")));
     }
     tokio::time::sleep(secs(13)).await;
@@ -53,7 +53,7 @@ async fn each_option_holds_for_each_lease() {
 
     let (one, two) = (all().shared_up_to(2).await.unwrap(), all().shared().await.unwrap());
     assert!(matches!(all().shared().await, Err(Error::Held { .. })));
-    assert_eq!(holder("b").await.limit, Some(2));
+    assert_eq!(holder("b").await.sharing, Sharing::UpTo(2));
     drop((one, two));
     tokio::time::sleep(millis(1)).await;
 

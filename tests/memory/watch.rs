@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_core::Stream;
 use mongoseal::{
-    Deadline, Error, Event, EventKind, EventStream, FencingToken, LeaseId, Mongoseal, WatchItem,
+    Deadline, Error, Event, EventKind, EventStream, FencingToken, LeaseId, Mongoseal, Sharing, WatchItem,
     store::{Snapshot, Store},
 };
 use tokio::time::{Instant, timeout};
@@ -44,7 +44,10 @@ async fn it_begins_with_who_holds_the_key_and_goes_on_with_what_happens() {
     let event = next(&mut events).await;
     assert_eq!((event.token, &event.owner), (first.token(), seal.owner()));
     let EventKind::Holds { holding } = event.kind else { panic!("{event:?}") };
-    assert_eq!((holding.token, holding.limit, holding.metadata.get("job")), (first.token(), None, Some("7")));
+    assert_eq!(
+        (holding.token, holding.sharing, holding.metadata.get("job")),
+        (first.token(), Sharing::Exclusive, Some("7"))
+    );
     let waiting = tokio::spawn(seal.acquire("k").wait(secs(60)).into_future());
     let _beside = seal.acquire("k/beside").await.unwrap();
     nothing(&mut events, 30).await;

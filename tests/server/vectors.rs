@@ -8,7 +8,7 @@ mod replay;
 use std::time::Duration;
 
 use mongoseal::{
-    Deadline, Error, HybridTime, Key, LeaseId,
+    Deadline, Error, HybridTime, Key, LeaseId, Sharing,
     mongodb::{
         Collection, Database,
         bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype},
@@ -49,7 +49,7 @@ fn document(record: &Record) -> Document {
             "lease": Binary { subtype: BinarySubtype::Uuid, bytes: terms.lease.to_bytes().to_vec() },
             "caller": terms.acquire_id.to_string(),
             "owner": terms.owner.as_str(),
-            "limit": i32::try_from(terms.limit).unwrap(),
+            "limit": i32::try_from(terms.sharing.limit()).unwrap(),
             "ttl": long(terms.ttl),
             "grace": long(terms.grace),
             "group": terms.group.as_ref().map_or("", |group| group.as_str()),
@@ -189,7 +189,7 @@ fn requests() -> [(&'static str, Request); 2] {
         lease,
         acquire_id: "0000000000000009/1".parse().unwrap(),
         owner: "host/9".parse().unwrap(),
-        limit: 0,
+        sharing: Sharing::Exclusive,
         ttl: 60_000,
         grace: 0,
         group: None,

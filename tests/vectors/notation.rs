@@ -1,7 +1,7 @@
 //! The notation of `protocol/vectors.json`, which `protocol/README.md` describes: what its values stand for at a time.
 
 use mongoseal::{
-    AcquireId, FencingToken, HybridTime, LeaseId, Metadata,
+    AcquireId, FencingToken, HybridTime, LeaseId, Metadata, Sharing,
     record::{
         Acquire, BatchRequest, Complete, Completion, Downgrade, HoldLimits, Holder, LeaseSpec, Leave, Outcome, Raise,
         Record, Refresh, Release, Request, Reset, Revocation, Revoke, StoreTime, Transfer, WaitSpec, Waiter,
@@ -83,7 +83,7 @@ impl<'a> Notation<'a> {
             lease: lease(field("lease")),
             acquire_id: acquire_id(entry),
             owner: field("owner").as_str().unwrap().parse().unwrap(),
-            limit: u32::try_from(long(field("limit"))).unwrap(),
+            sharing: Sharing::from_limit(u32::try_from(long(field("limit"))).unwrap()),
             ttl: long(field("ttl")),
             grace: long(field("grace")),
             group: field("group").as_str().map(|name| name.parse().unwrap()),
@@ -201,7 +201,7 @@ impl<'a> Notation<'a> {
             "downgrade" => Request::Downgrade(Downgrade {
                 lease: lease(&of["lease"]),
                 token: self.token(&of["token"]),
-                limit: u32::try_from(long(&of["limit"])).unwrap(),
+                sharing: Sharing::from_limit(u32::try_from(long(&of["limit"])).unwrap()),
             }),
             "raise" => Request::Raise(Raise { to: self.token(&of["to"]) }),
             "complete" => Request::Complete(Complete {

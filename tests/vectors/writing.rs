@@ -71,7 +71,7 @@ impl Notation<'_> {
             entry.insert("caller".into(), terms.acquire_id.to_string().into());
         }
         entry.insert("owner".into(), terms.owner.as_str().into());
-        entry.insert("limit".into(), terms.limit.into());
+        entry.insert("limit".into(), terms.sharing.limit().into());
         entry.insert("ttl".into(), terms.ttl.into());
         entry.insert("grace".into(), terms.grace.into());
         entry.insert("group".into(), terms.group.as_ref().map(Group::as_str).into());

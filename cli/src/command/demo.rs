@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Clock, Error, FenceGate, FencingToken, Lease, Mongoseal};
+use mongoseal::{Clock, Error, FenceGate, FencingToken, Lease, Mongoseal, Reading};
 
 use crate::{
     exit_status::{Failure, Status},
@@ -75,7 +75,7 @@ impl Storage {
 #[derive(Clone, Copy)]
 struct Narrator {
     clock: Clock,
-    began: Duration,
+    began: Reading,
 }
 
 impl Narrator {
@@ -85,7 +85,7 @@ impl Narrator {
     }
 
     fn print(self, worker: &str, action: &str) -> Result<(), Failure> {
-        let since = self.clock.now().saturating_sub(self.began).as_secs_f64();
+        let since = self.clock.now().since(self.began).as_secs_f64();
         Ok(output::line(&format!("  {since:>4.1} s  {worker:<5}  {action}"))?)
     }
 }

@@ -181,7 +181,7 @@ impl Deployment {
         let collection = self.database.collection::<Document>(&self.collection);
         let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
         with_timeout(TIMEOUT, async move {
-            let until = Clock::Boot.now().saturating_add(SCAN_TIME);
+            let until = Clock::Boot.now().after(SCAN_TIME);
             let mut scan = Scan { count: 0, found: Vec::new(), has_more: false };
             let mut documents = collection.find(doc! {}).selection_criteria(primary).await?;
             while documents.advance().await? {
@@ -247,7 +247,7 @@ impl Deployment {
             let hello = send(&admin, doc! { "hello": 1 }, ReadPreference::Nearest { options: None }).await?;
             Ok(hello.get_datetime("localTime").ok().map(|time| time.timestamp_millis()))
         };
-        let measured = offset::<Refusal>(|| Clock::Boot.now(), local).await;
+        let measured = offset::<Refusal>(|| Clock::Boot.now().since_origin(), local).await;
         client.shutdown().immediate(true).await;
         measured?.ok_or_else(|| Refusal::Other("the member does not report its time".into()))
     }
@@ -294,7 +294,7 @@ pub(super) async fn offset<E>(
     for _ in 0..7 {
         let (sent, ours) = (Clock::Boot.now(), ours());
         let Some(theirs) = theirs().await? else { continue };
-        let half = Clock::Boot.now().saturating_sub(sent) / 2;
+        let half = Clock::Boot.now().since(sent) / 2;
         let middle = i64::try_from(ours.saturating_add(half).as_millis()).unwrap_or(i64::MAX);
         // Both times are truncated to a millisecond.
         let uncertain = half.saturating_add(Duration::from_millis(1));

@@ -1,8 +1,6 @@
 //! The findings of `doctor` and `conform`, one line for each check, and the report that prints them.
 
-use std::time::Duration;
-
-use mongoseal::Clock;
+use mongoseal::{Clock, Reading};
 use serde::Serialize;
 
 use crate::{
@@ -18,7 +16,7 @@ pub(super) struct Report {
     column: usize,
     pub(super) worst: Verdict,
     /// When, on the clock, the finding before was added.
-    since: Duration,
+    since: Reading,
 }
 
 /// A finding with its kind and its time, as JSON.
@@ -47,7 +45,7 @@ impl Report {
     /// Adds a finding whose JSON has a kind and a time.
     pub(super) fn add_timed(&mut self, kind: &'static str, finding: &Finding) -> Result<(), Failure> {
         let now = Clock::Boot.now();
-        let ms = now.saturating_sub(std::mem::replace(&mut self.since, now)).as_millis();
+        let ms = now.since(std::mem::replace(&mut self.since, now)).as_millis();
         self.print(finding, &TimedView { kind, finding, ms })
     }
 

@@ -239,7 +239,7 @@ async fn release(
     client: &mut Client,
 ) -> Result<Status, Failure> {
     // After that time the lease has expired anyway. A signal shortens the wait.
-    let until = Clock::Boot.now().saturating_add(lease.remaining().max(RELEASE_TIME));
+    let until = Clock::Boot.now().after(lease.remaining().max(RELEASE_TIME));
     let (key, token) = (lease.key().clone(), lease.token());
     let mut released = None;
     tokio::select! {

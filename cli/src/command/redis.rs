@@ -179,7 +179,7 @@ impl Server {
     /// Reads the keys with the prefix, and collects what `judge` returns for the rest of each name and its text. A value of
     /// another type has no text. Ends after so many keys, or after [`SCAN_TIME`].
     pub(super) async fn scan<T>(&self, limit: usize, judge: fn(&str, Option<&[u8]>) -> Option<T>) -> Answer<Scan<T>> {
-        let until = Clock::Boot.now().saturating_add(SCAN_TIME);
+        let until = Clock::Boot.now().after(SCAN_TIME);
         let mut scan = Scan { count: 0, found: Vec::new(), has_more: false };
         // The server can return a name twice.
         let mut seen = HashSet::new();

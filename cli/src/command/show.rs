@@ -115,8 +115,8 @@ impl<'a> WaiterView<'a> {
         Self {
             owner: waiting.owner.as_str(),
             position: waiting.position.saturating_add(1),
-            shared: waiting.limit.is_some(),
-            limit: json::finite(waiting.limit),
+            shared: !waiting.sharing.is_exclusive(),
+            limit: json::finite(waiting.sharing),
             since: time::of_store(waiting.since),
             waited_ms: time::millis(read_at.since(waiting.since)),
             last_seen: time::of_store(waiting.last_seen),
@@ -204,7 +204,7 @@ fn holders(record: &Inspection) -> Table<8> {
             time::brief(record.read_at.since(holding.since)),
             format!("{} ago", time::brief(record.read_at.since(holding.last_seen))),
             json::remaining(holding),
-            json::mode(holding.limit),
+            json::mode(holding.sharing),
             holding.group.as_ref().map(ToString::to_string).unwrap_or_default(),
             json::metadata_text(&holding.metadata),
         ]);
@@ -228,7 +228,7 @@ fn queue(record: &Inspection) -> Table<7> {
             waiting.position.saturating_add(1).to_string(),
             time::brief(record.read_at.since(waiting.since)),
             format!("{} ago", time::brief(record.read_at.since(waiting.last_seen))),
-            json::mode(waiting.limit),
+            json::mode(waiting.sharing),
             waiting.group.as_ref().map(ToString::to_string).unwrap_or_default(),
             json::metadata_text(&waiting.metadata),
         ]);

@@ -33,5 +33,5 @@ pub(crate) async fn perform(connection: &Connection, options: Verify) -> Result<
 }
 
 fn is_held_exclusively(record: &Inspection, token: FencingToken) -> bool {
-    record.holders.iter().any(|holding| holding.token == token && holding.limit.is_none() && !holding.is_expired())
+    record.holders.iter().any(|holding| holding.token == token && holding.is_exclusive() && !holding.is_expired())
 }

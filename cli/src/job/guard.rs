@@ -240,7 +240,7 @@ fn supervise(
 /// Returns the next event within this time. If it took much longer, this process was stopped: then the events since are
 /// returned, commands first, so that a refresh counts before the deadline that it extends.
 fn receive(events: &Receiver<Event>, pause: Duration) -> Vec<Event> {
-    let late = Clock::Boot.now().saturating_add(pause).saturating_add(CLOCK_INTERVAL);
+    let late = Clock::Boot.now().after(pause).after(CLOCK_INTERVAL);
     let mut all = match events.recv_timeout(pause) {
         Ok(event) => vec![event],
         Err(RecvTimeoutError::Timeout) => Vec::new(),
@@ -252,7 +252,7 @@ fn receive(events: &Receiver<Event>, pause: Duration) -> Vec<Event> {
     };
     let now = Clock::Boot.now();
     if now > late {
-        let until = now.saturating_add(GATHER_LIMIT);
+        let until = now.after(GATHER_LIMIT);
         while Clock::Boot.now() < until
             && let Ok(event) = events.recv_timeout(REST_INTERVAL)
         {

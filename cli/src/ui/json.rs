@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use mongoseal::{Clock, HolderInfo, Lease, ListedLease, Metadata, StoreTime};
+use mongoseal::{Clock, HolderInfo, Lease, ListedLease, Metadata, Sharing, StoreTime};
 use serde::Serialize;
 
 use crate::{
@@ -23,7 +23,7 @@ impl Until {
         // The clock is read first, so that the deadline is not too late.
         let now = Clock::Boot.now();
         let remaining = lease.remaining();
-        Self { remaining_ms: time::millis(remaining), deadline_ms: time::millis(now.saturating_add(remaining)) }
+        Self { remaining_ms: time::millis(remaining), deadline_ms: time::millis(now.after(remaining).since_origin()) }
     }
 }
 
@@ -64,7 +64,7 @@ impl<'a> HolderView<'a> {
             owner: holding.owner.as_str(),
             token: holding.token.get(),
             shared: !holding.is_exclusive(),
-            limit: finite(holding.limit),
+            limit: finite(holding.sharing),
             since: time::of_store(holding.since),
             held_ms: time::millis(read_at.since(holding.since)),
             last_seen: time::of_store(holding.last_seen),
@@ -106,9 +106,9 @@ pub(crate) fn metadata_text(metadata: &Metadata) -> String {
     pairs.join(" ")
 }
 
-/// Returns the limit if it is finite. A lease that is shared without a limit stores the largest number.
-pub(crate) fn finite(limit: Option<u32>) -> Option<u32> {
-    limit.filter(|limit| *limit < i32::MAX.unsigned_abs())
+/// The limit of holders, if there is one.
+pub(crate) fn finite(sharing: Sharing) -> Option<u32> {
+    if let Sharing::UpTo(limit) = sharing { Some(limit) } else { None }
 }
 
 /// Formats the time at which a lease expires for a cell of a table. Of an expired lease, it is not known.
@@ -133,11 +133,11 @@ pub(crate) fn remaining(holding: &HolderInfo) -> String {
 }
 
 /// Formats the mode of a lease for a cell of a table.
-pub(crate) fn mode(limit: Option<u32>) -> String {
-    match (limit, finite(limit)) {
-        (None, _) => "exclusive".into(),
-        (Some(_), Some(limit)) => format!("shared by {limit}"),
-        (Some(_), None) => "shared".into(),
+pub(crate) fn mode(sharing: Sharing) -> String {
+    match sharing {
+        Sharing::Exclusive => "exclusive".into(),
+        Sharing::UpTo(limit) => format!("shared by {limit}"),
+        Sharing::Shared => "shared".into(),
     }
 }
 
@@ -178,7 +178,7 @@ impl LeaseTable {
             holding.token.to_string(),
             time::brief(lease.read_at.since(holding.since)),
             remaining(holding),
-            mode(holding.limit),
+            mode(holding.sharing),
             lease.waiting.to_string(),
             holding.group.as_ref().map(ToString::to_string).unwrap_or_default(),
             format!("{} ago", time::brief(lease.read_at.since(holding.last_seen))),

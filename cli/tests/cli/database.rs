@@ -25,7 +25,7 @@ async fn a_command_is_ended_before_the_deadline_when_the_database_goes_away() {
         } else {
             set.kill(0).await;
         }
-        let away = Clock::Boot.now();
+        let away = Clock::Boot.now().since_origin();
         let last = gone(&family, TTL + secs(1)).await;
         println!("ended {:?} after the database went away, of {TTL:?}", last - away);
         assert!(last < away + TTL, "{:?}", last - away);

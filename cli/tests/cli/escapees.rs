@@ -48,7 +48,7 @@ async fn what_has_left_the_group_of_the_command_is_ended_before_a_lost_lease_end
         // It listens for a revocation once it has held for a second.
         tokio::time::sleep(secs(2)).await;
         sandbox.seal.revoke(KEY).by("test").reason("moved").await.unwrap();
-        let revoked = Clock::Boot.now();
+        let revoked = Clock::Boot.now().since_origin();
         let last = gone(&escaped, TTL + SLACK).await;
         println!("{name}: ended {:?} after the revocation", last - revoked);
         assert!(last < revoked + TTL, "{name}: {:?}", last - revoked);
@@ -109,16 +109,16 @@ async fn a_command_that_is_stopped_again_and_again_does_not_outlive_the_lease_of
     let run = sandbox.run(r#"echo $$ >"$F/ids"; while :; do sleep 0.01; done"#).spawn().unwrap();
     let command = sandbox.processes("ids", 1).await;
     signal(id(&run), SIGSTOP);
-    let stopped = Clock::Boot.now();
+    let stopped = Clock::Boot.now().since_origin();
     let mut count = 0;
-    while crate::sandbox::is_running(command[0]) && Clock::Boot.now() < stopped + TTL + SLACK {
+    while crate::sandbox::is_running(command[0]) && Clock::Boot.now().since_origin() < stopped + TTL + SLACK {
         for sent in [SIGSTOP, SIGCONT] {
             kill(command[0], sent).ok();
             tokio::time::sleep(millis(2)).await;
         }
         count += 1;
     }
-    let last = Clock::Boot.now();
+    let last = Clock::Boot.now().since_origin();
     println!("ended {:?} after the program was stopped, and after {count} stops", last - stopped);
     assert!(last < stopped + TTL && count > 200, "{:?}, {count}", last - stopped);
     signal(id(&run), SIGCONT);
@@ -141,7 +141,7 @@ async fn a_run_inside_a_run_ends_within_the_times_of_the_outer_lease() {
         } else {
             sandbox.seal.revoke(KEY).by("test").reason("moved").await.unwrap();
         }
-        let began = Clock::Boot.now();
+        let began = Clock::Boot.now().since_origin();
         let last = gone(&inner, secs(20)).await;
         println!("{survivor}: the inner command ended {:?} later", last - began);
         assert!(last < began + TTL, "{survivor}: {:?}", last - began);
@@ -160,7 +160,7 @@ fn a_guard_whose_lease_is_about_to_end_starts_no_command() {
     let guard = command.args(["__guard", "0", "echo", "began"]).stdin(OwnedFd::from(guard)).stdout(Stdio::piped());
     let guard = guard.spawn().unwrap();
     drop(command);
-    let until = Clock::Boot.now() + secs(3);
+    let until = Clock::Boot.now().since_origin() + secs(3);
     let begin = format!("begin {} {} {}\n", until.as_micros(), secs(5).as_micros(), secs(1).as_micros());
     let input = [std::io::stdin().as_raw_fd()];
     let (text, rights) = ([IoSlice::new(begin.as_bytes())], [ControlMessage::ScmRights(&input)]);

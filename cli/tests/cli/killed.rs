@@ -28,11 +28,11 @@ async fn kill_9_of_the_binary_ends_the_command_and_the_next_gets_the_key_within_
         let run = sandbox.run(script).spawn().unwrap();
         let family = sandbox.processes("ids", 2).await;
         signal(id(&run), SIGKILL);
-        let killed = Clock::Boot.now();
+        let killed = Clock::Boot.now().since_origin();
         let last = gone(&family, TTL + SLACK).await;
         assert!(last < killed + TTL, "{:?} after it was killed", last - killed);
         let lease = sandbox.seal.acquire(KEY).wait(secs(30)).await.unwrap();
-        let next = Clock::Boot.now();
+        let next = Clock::Boot.now().since_origin();
         println!("ended {:?} after, granted {:?} after", last - killed, next - killed);
         assert!(last < next && next - killed < TTL + SLACK, "{last:?} {next:?} {killed:?}");
         lease.release().await.unwrap();
@@ -46,12 +46,12 @@ async fn a_binary_stopped_past_the_ttl_finds_its_command_ended_before_the_deadli
         let run = sandbox.run(script).spawn().unwrap();
         let family = sandbox.processes("ids", 2).await;
         signal(id(&run), SIGSTOP);
-        let stopped = Clock::Boot.now();
+        let stopped = Clock::Boot.now().since_origin();
         let last = gone(&family, TTL + SLACK).await;
         println!("ended {:?} after the binary was stopped", last - stopped);
         assert!(last < stopped + TTL, "{:?}", last - stopped);
         let lease = sandbox.seal.acquire(KEY).wait(secs(30)).await.unwrap();
-        assert!(last < Clock::Boot.now());
+        assert!(last < Clock::Boot.now().since_origin());
         lease.release().await.unwrap();
         signal(id(&run), SIGCONT);
         ended(run).await.says(122, "could not be refreshed in time, so the command was ended");
@@ -79,7 +79,7 @@ async fn a_guard_that_was_stopped_does_not_keep_the_command_past_the_deadline() 
     let [guard] = *children(id(&run)) else { panic!("it has one child, the guard") };
     signal(guard, SIGSTOP);
     sandbox.seal.revoke(KEY).by("test").reason("moved").await.unwrap();
-    let revoked = Clock::Boot.now();
+    let revoked = Clock::Boot.now().since_origin();
     let last = gone(&family, TTL + SLACK).await;
     assert!(last < revoked + TTL, "{:?}", last - revoked);
     ended(run).await.says(122, "revoked by \"test\" (reason: \"moved\")");
@@ -98,7 +98,7 @@ async fn a_guard_that_was_stopped_does_not_keep_the_command_past_a_deadline_betw
     // It listens for a revocation once it has held for a second.
     tokio::time::sleep(secs(2)).await;
     sandbox.seal.revoke(KEY).by("test").reason("moved").await.unwrap();
-    let revoked = Clock::Boot.now();
+    let revoked = Clock::Boot.now().since_origin();
     let last = gone(&family, secs(20)).await;
     println!("ended {:?} after it was revoked", last - revoked);
     assert!(last < revoked + millis(4500 + 450), "{:?}", last - revoked);

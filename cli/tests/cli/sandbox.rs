@@ -231,9 +231,9 @@ pub(crate) fn is_running(process: Pid) -> bool {
 
 /// Waits until none of them runs. Gives when, on the clock of leases, the last was seen.
 pub(crate) async fn gone(processes: &[Pid], within: Duration) -> Duration {
-    let mut last = Clock::Boot.now();
+    let mut last = Clock::Boot.now().since_origin();
     eventually(within, &format!("{processes:?} have ended"), async || {
-        let now = Clock::Boot.now();
+        let now = Clock::Boot.now().since_origin();
         let any = processes.iter().any(|process| is_running(*process));
         if any {
             last = now;

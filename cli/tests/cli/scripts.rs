@@ -1,5 +1,6 @@
 //! `acquire`, `refresh` and `release`: a lease that no process keeps between the steps of a script.
 
+use mongoseal::Sharing;
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use mongoseal_test_support::ReplicaSet;
@@ -88,7 +89,7 @@ async fn the_lease_file_is_for_this_user_only_and_has_the_form_of_the_document()
     let acquired: Value = serde_json::from_str(&acquired.stdout).unwrap();
     let record = sandbox.seal.inspect(KEY).await.unwrap().unwrap();
     let holder = &record.holders[0];
-    assert_eq!((holder.owner.as_str(), holder.limit), ("ci", Some(2)));
+    assert_eq!((holder.owner.as_str(), holder.sharing), ("ci", Sharing::UpTo(2)));
     assert_eq!(holder.group.as_ref().map(mongoseal::Group::as_str), Some("g"));
     assert_eq!(holder.metadata.iter().collect::<Vec<_>>(), [("build", "7")]);
     assert_eq!(

@@ -32,6 +32,7 @@ use crate::{
         deadline::Deadline,
         error::{Error, Result},
         key::Key,
+        reading::Reading,
         token::HybridTime,
     },
 };
@@ -151,7 +152,7 @@ impl<T: Watched> Watcher<T> {
             };
             self.is_interrupted |= ended.is_err() && self.has_begun;
             let now = self.clock.now();
-            let mut next = now.saturating_add(self.backoff.next());
+            let mut next = now.after(self.backoff.next());
             if let Err(error) = ended {
                 let (is_refused, watched) = (matches!(error, Error::Invalid { .. }), self.filter.text());
                 if is_refused && is_prepared && !polls {
@@ -168,7 +169,7 @@ impl<T: Watched> Watcher<T> {
                 debug!(watched, error, "a watch is interrupted: retrying");
             }
             if polls && let Some(due) = self.next_expiry() {
-                next = next.min(due.max(now.saturating_add(RETRY_BOUNDS.0)));
+                next = next.min(due.max(now.after(RETRY_BOUNDS.0)));
             }
             self.clock.sleep_until(next).await;
         }
@@ -308,9 +309,9 @@ impl<T: Watched> Watcher<T> {
         let now = self.clock.now();
         check.behind_since = is_behind.then(|| check.behind_since.unwrap_or(began));
         if is_away || is_behind {
-            check.not_before = now.saturating_add(RECHECK_INTERVAL);
+            check.not_before = now.after(RECHECK_INTERVAL);
         }
-        if check.behind_since.is_some_and(|since| now.saturating_sub(since) > MAX_LAG) {
+        if check.behind_since.is_some_and(|since| now.since(since) > MAX_LAG) {
             return Err(Error::unavailable("the stream of changes is behind the records: it is opened again"));
         }
         Ok(())
@@ -347,22 +348,23 @@ impl<T: Watched> Watcher<T> {
     }
 
     fn ahead_at(&self, now: StoreTime) -> i64 {
-        now.millis().saturating_sub(whole_millis(self.clock.now()))
+        now.millis().saturating_sub(whole_millis(self.clock.now().since_origin()))
     }
 
     /// About what the store's clock reads.
     pub(super) fn store_now(&self) -> StoreTime {
-        let ahead =
-            self.ahead.map(|ahead| StoreTime::from_millis(ahead.saturating_add(whole_millis(self.clock.now()))));
+        let ahead = self
+            .ahead
+            .map(|ahead| StoreTime::from_millis(ahead.saturating_add(whole_millis(self.clock.now().since_origin()))));
         ahead.unwrap_or_default()
     }
 
     /// When, on the clock, the next holder expires. `None`: none does, as far as is known.
-    fn next_expiry(&self) -> Option<Duration> {
+    fn next_expiry(&self) -> Option<Reading> {
         let (end, _) = self.expiries.first().filter(|(end, _)| remaining(*end, self.store_now()).is_some())?;
         // A millisecond later, because the clock is rounded down.
         let due = end.millis().saturating_sub(self.ahead?).saturating_add(1);
-        Some(Duration::from_millis(u64::try_from(due).unwrap_or_default()))
+        Some(Reading::at(Duration::from_millis(u64::try_from(due).unwrap_or_default())))
     }
 }
 
@@ -381,7 +383,7 @@ struct ExpiryCheck {
     /// Whether the snapshot is complete.
     is_complete: bool,
     /// When, on the clock, the next check may be sent.
-    not_before: Duration,
+    not_before: Reading,
     /// Since when a record is ahead of the stream.
-    behind_since: Option<Duration>,
+    behind_since: Option<Reading>,
 }

@@ -21,7 +21,7 @@ use crate::{
     },
     record::StoreTime,
     spans,
-    types::{clock::Clock, error::Error, key::Key, token::FencingToken},
+    types::{clock::Clock, error::Error, key::Key, reading::Reading, token::FencingToken},
 };
 
 /// What the observers of an acquire need. If the acquire ends without a report, as with its runtime, dropping this reports
@@ -33,7 +33,7 @@ pub(crate) struct AcquireReport {
     mode: AcquireMode,
     is_campaign: bool,
     /// When, on the clock, it began.
-    began: Duration,
+    began: Reading,
     /// Its first place in the queue.
     position: OnceLock<usize>,
     is_finished: AtomicBool,
@@ -56,7 +56,7 @@ impl AcquireReport {
 
     /// How long the acquire has taken.
     fn waited(&self) -> Duration {
-        self.clock.now().saturating_sub(self.began)
+        self.clock.now().since(self.began)
     }
 
     /// Reports the first place in the queue.
@@ -72,8 +72,8 @@ impl AcquireReport {
     pub(super) fn handed_over(&self, token: FencingToken, at: Option<StoreTime>, place: &QueuePlace) {
         self.observers.emit(|| {
             // The store read its clock for the last answer after `sent`.
-            let granted = at.map(|at| place.sent.saturating_add(at.since(place.now)));
-            let took = granted.map(|granted| self.clock.now().saturating_sub(granted));
+            let granted = at.map(|at| place.sent.after(at.since(place.now)));
+            let took = granted.map(|granted| self.clock.now().since(granted));
             HandleEvent::HandedOver { key: &self.key, token, took }
         });
     }

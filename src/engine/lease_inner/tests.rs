@@ -6,22 +6,22 @@ use super::*;
 use crate::{
     engine::observer::{HandleEvent, Observers},
     record::HoldLimits,
-    types::metadata::Metadata,
+    types::{metadata::Metadata, sharing::Sharing},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A lease with this time left, on a clock that begins now.
 fn lasting(left: Duration) -> LeaseInner {
-    held(Clock::tokio(), left, 0)
+    held(Clock::tokio(), Reading::at(left), Sharing::Exclusive)
 }
 
-pub(crate) fn held(clock: Clock, deadline: Duration, limit: u32) -> LeaseInner {
+pub(crate) fn held(clock: Clock, deadline: Reading, sharing: Sharing) -> LeaseInner {
     let terms = LeaseSpec {
         lease: LeaseId::from_bytes([7; 16]),
         acquire_id: "0000000000000007/0".parse().unwrap(),
         owner: "alice".parse().unwrap(),
-        limit,
+        sharing,
         ttl: 1_000,
         grace: 0,
         group: None,
@@ -43,7 +43,7 @@ fn lost(cause: LossCause) -> LeaseState {
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_valid_until_the_moment_of_its_deadline_and_never_after() {
     let lease = lasting(SECOND);
-    assert_eq!((lease.deadline(), lease.remaining(), lease.is_valid()), (SECOND, SECOND, true));
+    assert_eq!((lease.deadline(), lease.remaining(), lease.is_valid()), (Reading::at(SECOND), SECOND, true));
     lease.check().unwrap();
     advance(Duration::from_millis(999)).await;
     let found = (lease.remaining(), lease.is_valid(), lease.state());
@@ -58,7 +58,7 @@ async fn a_lease_is_valid_until_the_moment_of_its_deadline_and_never_after() {
         if *key == lease.key && *token == lease.token),
         "{refused}"
     );
-    assert!(!lease.extend_deadline(SECOND * 9));
+    assert!(!lease.extend_deadline(Reading::at(SECOND * 9)));
     assert!(!lease.is_valid());
 }
 
@@ -75,17 +75,17 @@ async fn a_lease_at_risk_is_lost_at_its_deadline_too() {
 async fn a_refresh_moves_the_deadline_on_and_never_back_and_ends_the_risk() {
     let lease = lasting(SECOND * 2);
     lease.record_at_risk(&Error::unavailable("away"));
-    assert!(lease.extend_deadline(SECOND * 3));
+    assert!(lease.extend_deadline(Reading::at(SECOND * 3)));
     assert_eq!((lease.remaining(), lease.state()), (SECOND * 3, LeaseState::Held));
-    assert!(lease.extend_deadline(SECOND), "an answer to an earlier one");
-    assert_eq!(lease.deadline(), SECOND * 3);
+    assert!(lease.extend_deadline(Reading::at(SECOND)), "an answer to an earlier one");
+    assert_eq!(lease.deadline(), Reading::at(SECOND * 3));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refresh_confirmed_at_the_deadline_comes_too_late() {
     let lease = lasting(SECOND);
     advance(SECOND).await;
-    assert!(!lease.extend_deadline(SECOND * 2), "the deadline was not seen to pass");
+    assert!(!lease.extend_deadline(Reading::at(SECOND * 2)), "the deadline was not seen to pass");
     assert_eq!(lease.state(), lost(LossCause::Expired));
 }
 
@@ -94,7 +94,7 @@ fn a_deadline_that_a_thread_has_found_passed_stays_passed_while_another_confirms
     let (clock, step) = (Clock::Boot, Duration::from_micros(20));
     for _ in 0..200 {
         // Later than the other thread starts.
-        let lease = held(clock, clock.now() + 25 * step, 0);
+        let lease = held(clock, clock.now() + 25 * step, Sharing::Exclusive);
         let refresh_at_the_last_moment = || {
             while lease.remaining() > step / 50 {}
             lease.extend_deadline(clock.now() + step)
@@ -116,7 +116,7 @@ async fn a_lease_without_expiry_has_no_deadline_and_others_have() {
     advance(SECOND * 3600 * 24 * 365).await;
     assert!(forever.is_valid() && !other.is_valid());
     assert!(!other.has_no_expiry());
-    assert!(forever.extend_deadline(Duration::MAX) && forever.has_no_expiry());
+    assert!(forever.extend_deadline(Reading::MAX) && forever.has_no_expiry());
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,7 +128,7 @@ async fn the_first_end_stays_and_cancels_the_token() {
     lease.end(&LeaseState::Released);
     lease.lose(LossCause::Removed);
     lease.record_at_risk(&Error::unavailable("away"));
-    assert!(lease.extend_deadline(SECOND * 2), "there was time left, but the state decides");
+    assert!(lease.extend_deadline(Reading::at(SECOND * 2)), "there was time left, but the state decides");
     assert_eq!((lease.state(), lease.cause(), lease.loss()), (lost(revoked()), revoked(), Some(revoked())));
     assert!(!lease.is_valid(), "a lost lease is not valid in spite of the time left");
     assert!(matches!(lease.check(), Err(Error::Lost { cause, .. }) if cause == revoked()));
@@ -163,7 +163,7 @@ async fn a_follower_sees_each_change_once_and_reads_the_present_state() {
     assert_eq!(*follows.borrow_and_update(), LeaseState::AtRisk, "from before the first follower");
     lease.record_at_risk(&Error::unavailable("still away"));
     assert!(!follows.has_changed().unwrap(), "the state is the same");
-    assert!(lease.extend_deadline(SECOND * 2) && follows.has_changed().unwrap());
+    assert!(lease.extend_deadline(Reading::at(SECOND * 2)) && follows.has_changed().unwrap());
     assert_eq!(*follows.borrow_and_update(), LeaseState::Held);
     assert_eq!(*lease.watch().borrow(), LeaseState::Held);
     assert!(!follows.has_changed().unwrap(), "a new follower is no change");
@@ -189,7 +189,7 @@ async fn a_change_that_was_not_published_is_seen_when_another_follower_begins() 
 
 #[test]
 fn a_follower_that_borrows_the_state_can_read_the_lease_while_another_thread_ends_it() {
-    let lease = held(Clock::Boot, Duration::MAX, 0);
+    let lease = held(Clock::Boot, Reading::MAX, Sharing::Exclusive);
     let follows = lease.watch();
     thread::scope(|scope| {
         let borrowed = follows.borrow();
@@ -228,8 +228,9 @@ async fn it_is_at_work_until_the_last_work_is_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn it_is_exclusive_unless_others_may_hold_the_key_too() {
-    let exclusive = [0, 1, 2].map(|limit| held(Clock::tokio(), SECOND, limit).is_exclusive());
-    assert_eq!(exclusive, [true, true, false]);
+    let exclusive = [Sharing::Exclusive, Sharing::UpTo(2), Sharing::Shared];
+    let exclusive = exclusive.map(|sharing| held(Clock::tokio(), Reading::at(SECOND), sharing).is_exclusive());
+    assert_eq!(exclusive, [true, false, false]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,8 @@
 use super::*;
-use crate::{engine::lease_inner::tests::held, types::clock::Clock};
+use crate::{
+    engine::lease_inner::tests::held,
+    types::{clock::Clock, sharing::Sharing},
+};
 
 const INTERVAL: Duration = Duration::from_secs(20);
 
@@ -11,12 +14,16 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
+fn at(seconds: u64) -> Reading {
+    Reading::at(secs(seconds))
+}
+
 /// Leases with a ttl of 60 seconds that were refreshed at these seconds of the clock.
 fn refreshed_at(clock: Clock, seconds: &[u64]) -> ScheduledLeases {
     let mut leases = ScheduledLeases::default();
     for (slot, sent) in (0..).zip(seconds) {
-        let sent = secs(*sent);
-        let lease = Arc::new(held(clock, sent + 3 * INTERVAL, 0));
+        let sent = at(*sent);
+        let lease = Arc::new(held(clock, sent + 3 * INTERVAL, Sharing::Exclusive));
         let (interval, is_single, has_listened, due_at) = (Some(INTERVAL), false, false, sent + INTERVAL);
         let spec = ScheduleSpec { ttl: ttl(), interval, is_single, has_listened, sent, due_at };
         leases.by_slot.insert(slot, Scheduled::new(lease, spec));
@@ -25,32 +32,32 @@ fn refreshed_at(clock: Clock, seconds: &[u64]) -> ScheduledLeases {
     leases
 }
 
-fn collect(leases: &mut ScheduledLeases, now: Duration) -> Todo {
+fn collect(leases: &mut ScheduledLeases, now: Reading) -> Todo {
     leases.collect(now, Pace::of(ttl()))
 }
 
 /// Sends a part, which is late after a second. Returns its number and its leases.
 fn send(leases: &mut ScheduledLeases, now: u64) -> (u64, Vec<u64>) {
-    let members = leases.take_part(secs(now), ttl(), false);
+    let members = leases.take_part(at(now), ttl(), false);
     let slots: Vec<u64> = members.into_iter().map(|(slot, _)| slot).collect();
-    (leases.send(secs(now), secs(now + 1), slots.clone(), Vec::new()), slots)
+    (leases.send(at(now), at(now + 1), slots.clone(), Vec::new()), slots)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_part_takes_the_earliest_deadlines_first_and_then_those_past_half_of_their_interval() {
     let mut leases = refreshed_at(Clock::tokio(), &[3, 1, 2, 8, 11, 5, 14]);
-    let todo = collect(&mut leases, secs(23));
-    assert!(!todo.wants_part && todo.next.unwrap() > secs(23), "others may come along");
+    let todo = collect(&mut leases, at(23));
+    assert!(!todo.wants_part && todo.next.unwrap() > at(23), "others may come along");
     let next = todo.next.unwrap();
     assert!(collect(&mut leases, next).wants_part);
     let (number, slots) = send(&mut leases, 23);
     assert_eq!(slots, [1, 2, 0, 5, 3, 4], "the last is not past half of its interval");
-    assert!(!collect(&mut leases, secs(23)).wants_part, "all are sent");
+    assert!(!collect(&mut leases, at(23)).wants_part, "all are sent");
     leases.attempts.end(number, true);
     for slot in slots {
-        leases.update(slot, |scheduled| scheduled.record_confirmed(secs(23)));
+        leases.update(slot, |scheduled| scheduled.record_confirmed(at(23)));
     }
-    assert_eq!(leases.take_part(secs(32), ttl(), false).len(), 0, "one is no part");
+    assert_eq!(leases.take_part(at(32), ttl(), false).len(), 0, "one is no part");
     assert_eq!(leases.waits.len(), 1);
 }
 
@@ -58,8 +65,8 @@ async fn a_part_takes_the_earliest_deadlines_first_and_then_those_past_half_of_t
 async fn an_expired_lease_is_collected_once_and_an_extended_deadline_is_checked_again() {
     let clock = Clock::tokio();
     let mut leases = refreshed_at(clock, &[0, 0, 0]);
-    assert!(collect(&mut leases, INTERVAL).lapsed.is_empty());
-    leases.by_slot[&1].lease.extend_deadline(secs(80));
+    assert!(collect(&mut leases, Reading::at(INTERVAL)).lapsed.is_empty());
+    leases.by_slot[&1].lease.extend_deadline(at(80));
     tokio::time::advance(3 * INTERVAL).await;
     let todo = collect(&mut leases, clock.now());
     assert_eq!(todo.lapsed.len(), 2);
@@ -70,14 +77,14 @@ async fn an_expired_lease_is_collected_once_and_an_extended_deadline_is_checked_
 #[tokio::test(start_paused = true)]
 async fn a_late_part_is_refreshed_alone_and_loses_its_permit_with_the_answer_to_a_later_attempt() {
     let mut leases = refreshed_at(Clock::tokio(), &[0, 0, 15]);
-    collect(&mut leases, secs(20));
+    collect(&mut leases, at(20));
     let (number, slots) = send(&mut leases, 20);
     assert_eq!(slots, [0, 1]);
-    let todo = collect(&mut leases, secs(21));
+    let todo = collect(&mut leases, at(21));
     assert_eq!((todo.single, todo.is_probe_due), (Some(false), false));
     assert!(leases.attempts.in_flight.contains_key(&number), "its connection is in use");
     // Nothing is answered for so long that a refresh goes out without a permit.
-    let probe_at = secs(21) + Pace::of(ttl()).probe();
+    let probe_at = at(21) + Pace::of(ttl()).probe();
     assert!(collect(&mut leases, probe_at).is_probe_due);
     let probe = leases.send(probe_at, probe_at + secs(1), vec![0], Vec::new());
     assert!(!collect(&mut leases, probe_at).is_probe_due, "one is in flight");
@@ -92,7 +99,7 @@ async fn a_late_part_is_refreshed_alone_and_loses_its_permit_with_the_answer_to_
 async fn a_lease_that_was_not_tried_comes_first_and_then_the_earliest_deadline() {
     let mut leases = refreshed_at(Clock::tokio(), &[4, 1, 3, 2]);
     for (slot, has_failed) in [(0, false), (1, true), (2, false), (3, true)] {
-        leases.update(slot, |scheduled| scheduled.queue(secs(21), has_failed));
+        leases.update(slot, |scheduled| scheduled.queue(at(21), has_failed));
     }
     let queued: Vec<_> = leases.waits.iter().map(|(_, slot)| *slot).collect();
     assert_eq!(queued, [2, 0, 1, 3]);

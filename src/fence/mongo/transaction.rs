@@ -170,7 +170,7 @@ impl TransactionLeases {
             return Err(ended);
         }
         let clock = self.store.clock();
-        let until = Deadline::at(clock, clock.now().saturating_add(self.attempt).max(deadline.reading()));
+        let until = Deadline::at(clock, clock.now().after(self.attempt).max(deadline.reading()));
         let (store, leases) = (self.store.clone(), Arc::clone(&self.leases));
         let (session, index, touched) = MongoStore::run(Deadline::after(clock, self.attempt), async move {
             let mut session = session;

@@ -7,7 +7,7 @@ use crate::{
     record::{
         self, Acquire, HoldLimits, LeaseSpec, Leave, Raise, Refresh, Request, Revoke, StoreClock, Transfer, WaitSpec,
     },
-    types::{acquire_id::AcquireId, lease_id::LeaseId, metadata::Metadata, token::HybridTime},
+    types::{acquire_id::AcquireId, lease_id::LeaseId, metadata::Metadata, sharing::Sharing, token::HybridTime},
 };
 
 fn key() -> Key {
@@ -66,7 +66,7 @@ fn acquire(number: u8, limit: u32, ttl: u64, wait_ttl: Option<u64>) -> Request {
         lease: lease(number),
         acquire_id: acquire_id(number),
         owner: format!("owner {number}").parse().unwrap(),
-        limit,
+        sharing: Sharing::from_limit(limit),
         ttl,
         grace: 0,
         group: None,
@@ -106,7 +106,7 @@ fn a_hand_over_is_a_release_and_then_a_grant() {
     let first = bench.version();
     assert_eq!((granted[0].token, granted[0].at, granted[0].owner.as_str()), (first, bench.now(), "owner 1"));
     let EventKind::Granted { holding } = &granted[0].kind else { panic!() };
-    assert_eq!((holding.token, holding.limit), (first, None));
+    assert_eq!((holding.token, holding.sharing), (first, Sharing::Exclusive));
     assert_eq!(bench.send(&acquire(2, 0, 1000, Some(1000))), [], "queueing is no event");
     bench.millis += 5;
     assert_eq!(

@@ -1,5 +1,8 @@
 use super::*;
-use crate::{record::HolderInfo, types::metadata::Metadata};
+use crate::{
+    record::HolderInfo,
+    types::{metadata::Metadata, sharing::Sharing},
+};
 
 const SINCE: StoreTime = StoreTime::from_millis(1_000);
 const LEFT: Duration = Duration::from_millis(50);
@@ -9,7 +12,7 @@ fn lease() -> ListedLease {
         grace: Duration::ZERO,
         owner: "alice".parse().unwrap(),
         token: FencingToken::new(7).unwrap(),
-        limit: None,
+        sharing: Sharing::Exclusive,
         since: SINCE,
         last_seen: SINCE,
         remaining: Some(LEFT),

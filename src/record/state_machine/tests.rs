@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     record::{Acquire, Complete, HoldLimits, LeaseSpec, Leave, Release, Revoke},
-    types::{lease_id::LeaseId, metadata::Metadata, token::HybridTime},
+    types::{lease_id::LeaseId, metadata::Metadata, sharing::Sharing, token::HybridTime},
 };
 
 mod acquire_ids;
@@ -79,7 +79,7 @@ fn acquire(number: u8, limit: u32, wait: Option<WaitSpec>) -> Request {
         lease: lease(number),
         acquire_id: acquire_id(number),
         owner: "test".parse().unwrap(),
-        limit,
+        sharing: Sharing::from_limit(limit),
         ttl: 1000,
         grace: 0,
         group: None,

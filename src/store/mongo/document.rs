@@ -9,7 +9,7 @@ use mongodb::bson::{Binary, Bson, DateTime, Document, Timestamp, doc, spec::Bina
 use crate::{
     record::{
         self, Completion, HoldLimits, Holder, HolderInfo, LeaseSpec, ListedLease, Record, RecordSummary, Revocation,
-        StoreClock, StoreTime, Waiter, inspection,
+        StoreClock, StoreTime, Waiter,
     },
     types::{
         acquire_id::AcquireId,
@@ -19,6 +19,7 @@ use crate::{
         lease_id::LeaseId,
         metadata::Metadata,
         owner::Owner,
+        sharing::Sharing,
         token::{FencingToken, HybridTime},
     },
 };
@@ -184,9 +185,14 @@ pub(super) fn long(number: u64) -> Bson {
     Bson::Int64(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-/// Encodes a limit. A limit too large for the server's `int` has the same effect as the largest.
+/// Encodes a number as the server's `int`. A larger number has the same effect as the largest.
 pub(super) fn int(number: u32) -> Bson {
     Bson::Int32(i32::try_from(number).unwrap_or(i32::MAX))
+}
+
+/// Encodes how many may share a key, as the server's `int`.
+pub(super) fn encode_sharing(sharing: Sharing) -> Bson {
+    int(sharing.limit())
 }
 
 /// The fields of a document, and the path of the document in the record.
@@ -229,8 +235,9 @@ impl<'a> Fields<'a> {
         self.read("owner", "an owner", |value| value.as_str()?.parse().ok())
     }
 
-    fn limit(&self) -> Result<u32, String> {
-        self.read("limit", "a positive 32-bit integer", |value| u32::try_from(value.as_i32()?).ok())
+    fn sharing(&self) -> Result<Sharing, String> {
+        let limit = self.read("limit", "a positive 32-bit integer", |value| u32::try_from(value.as_i32()?).ok());
+        limit.map(Sharing::from_limit)
     }
 
     fn group(&self) -> Result<Option<Group>, String> {
@@ -249,7 +256,7 @@ impl<'a> Fields<'a> {
             lease: self.lease()?,
             acquire_id: self.read("caller", "an acquire id", |value| value.as_str()?.parse().ok())?,
             owner: self.owner()?,
-            limit: self.limit()?,
+            sharing: self.sharing()?,
             ttl: self.long("ttl")?,
             grace: self.long("grace")?,
             group: self.group()?,
@@ -297,7 +304,7 @@ impl<'a> Fields<'a> {
         Ok(HolderInfo {
             owner: self.owner()?,
             token: self.version("version")?,
-            limit: inspection::shared_by(self.limit()?),
+            sharing: self.sharing()?,
             since,
             last_seen: self.time("last_seen")?,
             remaining: record::remaining(self.time("expires_at")?, now),

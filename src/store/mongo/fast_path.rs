@@ -71,7 +71,7 @@ impl MongoContext {
         // The whole pipeline queues a waiter, and may grant the key to a sharer beside others.
         let needs_whole = match seen {
             Some(PathHint::Full) => true,
-            Some(PathHint::Busy) => acquire.wait.is_some() || acquire.terms.limit > 1,
+            Some(PathHint::Busy) => acquire.wait.is_some() || !acquire.terms.sharing.is_exclusive(),
             Some(PathHint::Free) | None => false,
         };
         // The fast path computes no end of a maximum hold.

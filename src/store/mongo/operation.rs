@@ -224,7 +224,7 @@ pub(super) fn entry(Acquire { terms, wait }: &Acquire) -> Document {
         "caller": terms.acquire_id.to_string(),
         "owner": terms.owner.as_str(),
         "version": 0_i64,
-        "limit": document::int(terms.limit),
+        "limit": document::encode_sharing(terms.sharing),
         "ttl": document::long(terms.ttl),
         "grace": document::long(terms.grace),
         "wait_ttl": document::long(wait.map_or(0, |wait| wait.ttl)),
@@ -240,10 +240,10 @@ pub(super) fn entry(Acquire { terms, wait }: &Acquire) -> Document {
 }
 
 /// The holder that a downgrade changes, as its lease, its token and each limit from which it may change.
-fn constants_of_downgrade(Downgrade { lease, token, limit }: Downgrade) -> Document {
-    let limit = document::int(limit);
+fn constants_of_downgrade(Downgrade { lease, token, sharing }: Downgrade) -> Document {
+    let limit = document::encode_sharing(sharing);
     let from = |limit: Bson| Bson::Array(vec![document::encode_lease(lease), token.into(), limit]);
-    let holder = vec![from(document::int(0)), from(document::int(1)), from(limit.clone())];
+    let holder = vec![from(Bson::Int32(0)), from(Bson::Int32(1)), from(limit.clone())];
     // Its expiry stays: a live holder lasts for longer than no time at all.
     doc! { "lease": holder, "fields": { "limit": limit }, "validity": 0_i64 }
 }

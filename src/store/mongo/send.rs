@@ -161,7 +161,7 @@ fn has_its_answer(request: &Request, outcome: &Outcome) -> bool {
 /// The operation of a command that the request can share. An acquire that shares the key has none: see
 /// [`FencingToken::following`](crate::FencingToken::following).
 fn operation(request: &Request) -> Option<Operation> {
-    let is_shared = as_acquire(request).is_some_and(|acquire| acquire.terms.limit > 1);
+    let is_shared = as_acquire(request).is_some_and(|acquire| !acquire.terms.sharing.is_exclusive());
     Operation::of_several(request).filter(|_| !is_shared)
 }
 

@@ -96,7 +96,7 @@ impl Connections {
         let connection = before(deadline, self.pipelined()).await.ok_or_else(error::unconnected)??;
         let sent = Clock::Boot.now();
         let answer = before(deadline, request((*connection).clone())).await;
-        let took = Clock::Boot.now().saturating_sub(sent);
+        let took = Clock::Boot.now().since(sent);
         let is_suspect = match &answer {
             Some(answer) => answer.as_ref().is_err_and(error::is_of_connection),
             None => took >= SUSPECT_AFTER,

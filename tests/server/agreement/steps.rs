@@ -3,7 +3,7 @@
 use std::{collections::HashSet, ops::RangeInclusive, time::Duration};
 
 use mongoseal::{
-    AcquireId, FencingToken, HybridTime, LeaseId, Metadata,
+    AcquireId, FencingToken, HybridTime, LeaseId, Metadata, Sharing,
     record::{
         Acquire, BatchRequest, Complete, Downgrade, HoldLimits, LeaseSpec, Leave, Raise, Refresh, Release, Request,
         Reset, Revoke, Transfer, WaitSpec,
@@ -64,7 +64,17 @@ fn step() -> impl Strategy<Value = Step> {
                 let group = described.then(|| owner.parse().unwrap());
                 let acquire_id = acquire_id_of(lease, asks);
                 let owner = owner.parse().unwrap();
-                let terms = LeaseSpec { lease, acquire_id, owner, limit, ttl, grace, group, metadata, hold };
+                let terms = LeaseSpec {
+                    lease,
+                    acquire_id,
+                    owner,
+                    sharing: Sharing::from_limit(limit),
+                    ttl,
+                    grace,
+                    group,
+                    metadata,
+                    hold,
+                };
                 Acquire { terms, wait: patience }
             });
     let joint = prop_oneof![
@@ -95,8 +105,9 @@ fn step() -> impl Strategy<Value = Step> {
     // Of a holder, if there is one: see `sent`.
     let transfer = (lease_of(), lease_of())
         .prop_map(|(lease, to)| Request::Transfer(Transfer { lease, token: FencingToken::MAX, to }));
-    let downgrade = (lease_of(), 0_u32..5)
-        .prop_map(|(lease, limit)| Request::Downgrade(Downgrade { lease, token: FencingToken::MAX, limit }));
+    let downgrade = (lease_of(), 0_u32..5).prop_map(|(lease, limit)| {
+        Request::Downgrade(Downgrade { lease, token: FencingToken::MAX, sharing: Sharing::from_limit(limit) })
+    });
     // From one less than the version to two hours above it: see `sent`.
     let to = prop_oneof![1_u64..7, Just(7_200 << HybridTime::ORDINAL_BITS)];
     let raise = to.prop_map(|to| Request::Raise(Raise { to: FencingToken::new(to).unwrap() }));
@@ -111,7 +122,7 @@ fn step() -> impl Strategy<Value = Step> {
         // With the same bound on how many wait.
         let room = acquires[0].wait.map_or(4, |wait| wait.queue_limit);
         for Acquire { terms, wait: patience } in &mut acquires {
-            terms.limit = terms.limit.min(1);
+            terms.sharing = Sharing::Exclusive;
             let lasts = patience.map_or(terms.ttl, |wait| wait.ttl);
             *patience = (verb == 0).then_some(WaitSpec { ttl: lasts, queue_limit: room });
         }
@@ -142,7 +153,7 @@ fn calm_step() -> impl Strategy<Value = Step> {
             lease,
             acquire_id,
             owner,
-            limit: 0,
+            sharing: Sharing::Exclusive,
             ttl: 60_000,
             grace: 5,
             group: None,

@@ -7,7 +7,7 @@ use mongodb::{
     bson::{Document, doc},
 };
 use mongoseal::{
-    AcquireId, Deadline, Error, HandleId, Key, LeaseId, Metadata, Mongoseal,
+    AcquireId, Deadline, Error, HandleId, Key, LeaseId, Metadata, Mongoseal, Sharing,
     record::{Acquire, HoldLimits, LeaseSpec, Outcome, Request},
     store::{MongoStore, Snapshot, Store},
 };
@@ -21,7 +21,7 @@ fn acquire(lease: LeaseId, ttl: Duration) -> Request {
         lease,
         acquire_id: AcquireId { handle: HandleId::random(), number: 1 },
         owner: "me".parse().unwrap(),
-        limit: 0,
+        sharing: Sharing::Exclusive,
         ttl: u64::try_from(ttl.as_millis()).unwrap(),
         grace: 0,
         group: None,

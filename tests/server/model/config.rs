@@ -1,6 +1,8 @@
 //! The configuration of an exploration: the number of requests, the time, the possible faults, and the rule that is
 //! left out.
 
+use mongoseal::Sharing;
+
 use crate::state::{Lease, Time, client_of};
 
 /// A rule of the protocol that a test takes out, to see that the model notices.
@@ -46,7 +48,7 @@ pub(crate) enum Rule {
 }
 
 /// The limit of those who share the key: all clients.
-pub(crate) const SHARED: u32 = 3;
+pub(crate) const SHARED: Sharing = Sharing::UpTo(3);
 
 /// One exploration.
 #[allow(clippy::struct_excessive_bools, reason = "each says whether one thing happens, with or without the others")]
@@ -140,9 +142,9 @@ impl Config {
         if self.without == Some(Rule::GraceCoversOffset) { 0 } else { self.grace }
     }
 
-    /// How many may hold the key together, for the client whose lease it is: 0 is exclusive.
-    pub(crate) fn limit(&self, lease: Lease) -> u32 {
-        if self.shares[client_of(lease)] { SHARED } else { 0 }
+    /// How many may hold the key together, for the client whose lease it is.
+    pub(crate) fn sharing(&self, lease: Lease) -> Sharing {
+        if self.shares[client_of(lease)] { SHARED } else { Sharing::Exclusive }
     }
 
     pub(crate) fn without(self, rule: Rule) -> Self {

@@ -2,7 +2,7 @@
 //! and back.
 
 use mongoseal::{
-    FencingToken, HybridTime, LeaseId, Metadata,
+    FencingToken, HybridTime, LeaseId, Metadata, Sharing,
     record::{
         self, Acquire, BatchRequest, Downgrade, HoldLimits, Holder, LeaseSpec, Leave, Outcome, Record, Refresh,
         Release, Request, StoreClock, StoreTime, WaitSpec, Waiter,
@@ -51,7 +51,7 @@ pub(crate) fn terms(config: &Config) -> Vec<LeaseSpec> {
         lease: lease_id(lease),
         acquire_id: format!("{:016x}/{lease}", 7).parse().unwrap(),
         owner: "model".parse().unwrap(),
-        limit: config.limit(lease),
+        sharing: config.sharing(lease),
         ttl: millis(config.ttl(lease)),
         grace: millis(config.grace()),
         group: None,
@@ -81,7 +81,7 @@ impl Server {
         let zero = StoreTime::default();
         let terms = |lease: Lease| self.terms[usize::from(lease)].clone();
         let holder = |holds: Holds| Holder {
-            terms: LeaseSpec { limit: if holds.shares { SHARED } else { 0 }, ..terms(holds.lease) },
+            terms: LeaseSpec { sharing: if holds.shares { SHARED } else { Sharing::Exclusive }, ..terms(holds.lease) },
             version: store_token(holds.token),
             refreshes: 0,
             since: zero,
@@ -113,7 +113,7 @@ impl Server {
 
     /// The record as the model knows it. New holders get numbers from `grants` on.
     fn narrowed(record: &Record, before: Option<&Stored>, mut grants: Grant) -> Stored {
-        let is_alone = |holder: &Holder| holder.terms.limit == 0;
+        let is_alone = |holder: &Holder| holder.terms.sharing.is_exclusive();
         assert!(record.holders.len() <= 1 || !record.holders.iter().any(is_alone), "one holds alone: {record:?}");
         let holder = |holder: &Holder| {
             let (lease, token) = (holder.terms.lease.to_bytes()[0], model_token(holder.version));
@@ -159,7 +159,7 @@ impl Server {
                 self.apply_one(before, at, &Request::Release(release))
             }
             Verb::Downgrade { token } => {
-                let downgrade = Downgrade { lease: lease_id(lease), token: store_token(token), limit: SHARED };
+                let downgrade = Downgrade { lease: lease_id(lease), token: store_token(token), sharing: SHARED };
                 self.apply_one(before, at, &Request::Downgrade(downgrade))
             }
             Verb::Release { token: None } => self.apply_one(before, at, &Request::Leave(self.leave(lease))),

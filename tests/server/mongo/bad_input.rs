@@ -9,7 +9,7 @@ use mongodb::{
 };
 use mongoseal::record::{self, HoldLimits, LeaseSpec, Request};
 use mongoseal::store::{MongoStore, Store};
-use mongoseal::{Deadline, Error, Key, LeaseId, Metadata, Mongoseal};
+use mongoseal::{Deadline, Error, Key, LeaseId, Metadata, Mongoseal, Sharing};
 use mongoseal_test_support::{ReplicaSet, Standalone};
 
 use crate::{TestDatabase, secs};
@@ -17,7 +17,7 @@ use crate::{TestDatabase, secs};
 pub(crate) fn terms(lease: LeaseId, ttl: u64) -> LeaseSpec {
     let (owner, acquire_id) = ("me".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
     let (metadata, hold) = (Metadata::default(), HoldLimits::default());
-    LeaseSpec { lease, acquire_id, owner, limit: 0, ttl, grace: 0, group: None, metadata, hold }
+    LeaseSpec { lease, acquire_id, owner, sharing: Sharing::Exclusive, ttl, grace: 0, group: None, metadata, hold }
 }
 
 fn source(error: &Error) -> String {
@@ -256,7 +256,7 @@ async fn an_acquire_of_a_key_under_which_another_program_keeps_a_bare_document_i
             Request::Release(record::Release { lease, token }),
             Request::Revoke(record::Revoke { by: "a".into(), reason: String::new(), upto: token }),
             Request::Transfer(record::Transfer { lease, token, to: LeaseId::random() }),
-            Request::Downgrade(record::Downgrade { lease, token, limit: 2 }),
+            Request::Downgrade(record::Downgrade { lease, token, sharing: Sharing::UpTo(2) }),
             Request::Prune,
         ] {
             drop(store.apply(&key.parse().unwrap(), request.clone(), Deadline::after(store.clock(), within)).await);

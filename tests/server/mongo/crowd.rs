@@ -288,7 +288,7 @@ mod of_a_store {
             lease: LeaseId::from_bytes([lease; 16]),
             acquire_id: AcquireId { handle: HandleId::random(), number: lease.into() },
             owner: "me".parse().unwrap(),
-            limit: 0,
+            sharing: mongoseal::Sharing::Exclusive,
             ttl,
             grace: 0,
             group: None,

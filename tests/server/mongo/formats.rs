@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
-    Deadline, Error, EventKind, Lease, LeaseId, Metadata, Mongoseal, ReleaseOutcome,
+    Deadline, Error, EventKind, Lease, LeaseId, Metadata, Mongoseal, ReleaseOutcome, Sharing,
     record::{Acquire, BatchRequest, HoldLimits, KeyFilter, LeaseSpec, Outcome, Release, Request, Revoke, WaitSpec},
     store::Store,
 };
@@ -167,13 +167,13 @@ async fn fields_of_a_later_build_stay_in_the_record_in_holders_and_in_waiters_wh
     };
     let acquire = |lease, patience| {
         let (owner, acquire_id) = ("other".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
-        let (limit, ttl, grace, group, metadata) = (0, 600_000, 0, None, Metadata::default());
+        let (sharing, ttl, grace, group, metadata) = (Sharing::Exclusive, 600_000, 0, None, Metadata::default());
         Request::Acquire(Acquire {
             terms: LeaseSpec {
                 lease,
                 acquire_id,
                 owner,
-                limit,
+                sharing,
                 ttl,
                 grace,
                 group,

@@ -4,7 +4,7 @@ use std::{mem::forget, time::Duration};
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
-    Deadline, Error, Key, LeaseId, Leases, ListedLease, Metadata, Mongoseal,
+    Deadline, Error, Key, LeaseId, Leases, ListedLease, Metadata, Mongoseal, Sharing,
     record::{Acquire, Filter, HoldLimits, LeaseSpec, Position, Record, Request, SharingFilter, StoreTime},
     store::{MemoryStore, MongoStore, Snapshot, Store},
 };
@@ -33,7 +33,7 @@ fn acquire(owner: &str, limit: u32, ttl: Duration) -> Request {
         lease: LeaseId::random(),
         acquire_id: "0123456789abcdef/1".parse().unwrap(),
         owner: owner.parse().unwrap(),
-        limit,
+        sharing: Sharing::from_limit(limit),
         ttl: ttl.as_millis().try_into().unwrap(),
         grace: 0,
         group: (limit == 0).then(|| owner.parse().unwrap()),
@@ -69,7 +69,7 @@ async fn an_inspection_is_one_linearizable_read_and_a_list_is_one_aggregation() 
     let seen = seal.inspect("k").await.unwrap().unwrap();
     assert_eq!(names(), ["find"]);
     let [holder] = seen.holders.as_slice() else { panic!("{seen:?}") };
-    assert_eq!((holder.token, seen.version, holder.limit), (lease.token(), lease.token(), None));
+    assert_eq!((holder.token, seen.version, holder.sharing), (lease.token(), lease.token(), Sharing::Exclusive));
     assert_eq!((holder.owner.as_str(), holder.metadata.get("build")), ("me", Some("1.4")));
     let remaining = holder.remaining.unwrap();
     assert!(remaining > secs(20) && remaining <= secs(30) + GRACE, "{remaining:?}");
@@ -191,7 +191,7 @@ async fn pages(
             let expired = holding.is_expired();
             let (since, last_seen) = (shifted(holding.since, ahead), shifted(holding.last_seen, ahead));
             let forever = holding.remaining.is_none();
-            (lease.key, holding.owner, holding.token, holding.limit, since, last_seen, expired, forever)
+            (lease.key, holding.owner, holding.token, holding.sharing, since, last_seen, expired, forever)
         }));
         let Some(next) = page.next else { return (listed, pages) };
         after = Some(next);

@@ -146,7 +146,7 @@ mod of_a_store {
             lease,
             acquire_id: acquire_id_of(lease),
             owner: "me".parse().unwrap(),
-            limit: 0,
+            sharing: mongoseal::Sharing::Exclusive,
             ttl: 60_000,
             grace: 0,
             group: None,

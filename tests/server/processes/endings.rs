@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mongoseal::{Clock, Lease};
+use mongoseal::{Clock, Lease, Reading};
 
 use crate::{
     crew::Worker,
@@ -36,7 +36,7 @@ pub(crate) async fn a_shut_down_handle_s_waiters_and_lease_make_way_at_once() {
         let error = fleet.heard.until(AT_ONCE, "its waiter is told", ended).await;
         assert!(error.contains("shut down"), "{error}");
     }
-    let released = Clock::Boot.now();
+    let released = Clock::Boot.now().since_origin();
     first.release().await.unwrap();
     let (_, at) = fleet.heard.granted(2, AT_ONCE).await;
     assert!(at - released < AT_ONCE, "{:?}", at - released);
@@ -105,7 +105,7 @@ async fn instant(fleet: &Fleet, worker: &mut Worker, first: Lease, ask: Ask, aft
     };
     let asked = fleet.heard.until(secs(2), "it asks", asks).await;
     eventually(secs(2), "it is queued", async || fleet.waiting().await == 1).await;
-    Clock::Boot.sleep_until(asked + after).await;
+    Clock::Boot.sleep_until(Reading::at(asked + after)).await;
     let end = |word: &Word| match word {
         Word::Released { waiter: who, answer } if *who == waiter => Some((true, answer.clone())),
         Word::Held { waiter: who } | Word::Dropped { waiter: who } if *who == waiter => Some((false, String::new())),

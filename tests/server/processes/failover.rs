@@ -32,9 +32,9 @@ pub(crate) async fn all_are_served_while_the_primary_steps_down_in_the_middle_of
         eventually(secs(30), "the key goes round", async || served() >= before + 20).await;
         tokio::time::sleep(millis(random.u64(0..300))).await;
         set.step_down().await;
-        let (down, at) = (served(), Clock::Boot.now());
+        let (down, at) = (served(), Clock::Boot.now().since_origin());
         eventually(secs(30), "it goes round again", async || served() > down + 3).await;
-        gaps.push(Clock::Boot.now().saturating_sub(at));
+        gaps.push(Clock::Boot.now().since_origin().saturating_sub(at));
     }
     for worker in &mut workers {
         worker.finish().await;

@@ -116,12 +116,12 @@ impl Fleet {
     /// Waits, for at most `within`, until the key can be had; that is with a larger token than all
     /// before, and nobody waits.
     pub(crate) async fn is_free(&self, within: Duration) {
-        let began = Clock::Boot.now();
+        let began = Clock::Boot.now().since_origin();
         let lease = loop {
             match self.seal.acquire(KEY).await {
                 Ok(lease) => break lease,
                 Err(Error::Held { owner, token, remaining, .. }) => {
-                    let waited = Clock::Boot.now().saturating_sub(began);
+                    let waited = Clock::Boot.now().since_origin().saturating_sub(began);
                     assert!(waited < within, "{owner} has the key with {token} for {remaining:?} after {waited:?}");
                     tokio::time::sleep(millis(5)).await;
                 }

@@ -30,7 +30,7 @@ pub(crate) async fn a_waiter_killed_at_the_head_of_the_queue_costs_the_next_its_
     three_in_the_queue!(fleet, workers, first);
     let [dead, _b, _c] = workers;
     dead.kill().await;
-    let released = Clock::Boot.now();
+    let released = Clock::Boot.now().since_origin();
     first.release().await.unwrap();
     assert_eq!(fleet.owners("holders").await, ["worker-0"], "the dead one was handed the key");
     let (_, next) = fleet.heard.granted(1, TTL + SLACK).await;
@@ -48,7 +48,7 @@ pub(crate) async fn a_waiter_killed_in_the_middle_of_the_queue_costs_nobody_more
     three_in_the_queue!(fleet, workers, first);
     let [_a, dead, _c] = workers;
     dead.kill().await;
-    let released = Clock::Boot.now();
+    let released = Clock::Boot.now().since_origin();
     first.release().await.unwrap();
     let (_, before) = fleet.heard.granted(0, AT_ONCE).await;
     let (_, next) = fleet.heard.granted(2, TTL + SLACK).await;
@@ -64,7 +64,7 @@ pub(crate) async fn a_waiter_killed_in_the_middle_of_the_queue_costs_nobody_more
     dead.kill().await;
     let left = async || fleet.owners("queue").await == ["worker-0", "worker-2"];
     eventually(TTL + SLACK + TTL / 3, "the dead one is out of the queue", left).await;
-    let released = Clock::Boot.now();
+    let released = Clock::Boot.now().since_origin();
     first.release().await.unwrap();
     let (_, next) = fleet.heard.granted(2, AT_ONCE).await;
     assert!(next - released < AT_ONCE, "{:?}", next - released);
@@ -86,7 +86,7 @@ pub(crate) async fn a_waiter_killed_when_it_was_just_granted_costs_the_next_a_tt
     first.release().await.unwrap();
     let (token, granted) = fleet.heard.granted(0, AT_ONCE).await;
     dead.kill().await;
-    let killed = Clock::Boot.now();
+    let killed = Clock::Boot.now().since_origin();
     let (next_token, next) = fleet.heard.granted(1, TTL + GRACE + SLACK).await;
     println!("granted {:?} after the one before was killed, of {TTL:?} and a grace of {GRACE:?}", next - killed);
     assert!(next_token > token);
@@ -112,7 +112,7 @@ pub(crate) async fn a_killed_holder_s_key_goes_down_the_queue_when_its_time_is_o
         c.ask(Ask::new(2, TTL)).await;
         fleet.queued(2).await;
         dead.kill().await;
-        let killed = Clock::Boot.now();
+        let killed = Clock::Boot.now().since_origin();
         let remaining = fleet.remaining().await;
         let (next_token, next) = fleet.heard.granted(1, TTL + SLACK).await;
         assert!(next_token > token);

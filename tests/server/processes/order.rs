@@ -21,10 +21,10 @@ pub(crate) async fn waiters_of_three_processes_are_granted_the_key_in_the_order_
         workers[random.usize(..3)].ask(Ask::new(waiter, TTL)).await;
         fleet.queued(waiter as usize + 1).await;
     }
-    let began = Clock::Boot.now();
+    let began = Clock::Boot.now().since_origin();
     first.release().await.unwrap();
     fleet.heard.granted(WAITERS - 1, secs(30)).await;
-    let took = Clock::Boot.now().saturating_sub(began);
+    let took = Clock::Boot.now().since_origin().saturating_sub(began);
     fleet.is_free(secs(2)).await;
     let grants = fleet.heard.grants();
     assert!(grants.iter().map(|grant| grant.1).eq(0..WAITERS), "{grants:?}");
@@ -37,21 +37,21 @@ pub(crate) async fn a_thousand_waiters_of_four_processes_are_all_served_in_their
     let fleet = Fleet::new("thousand").await;
     let mut workers = fleet.workers::<4>().await;
     let first = fleet.hold().await;
-    let began = Clock::Boot.now();
+    let began = Clock::Boot.now().since_origin();
     for number in 0..EACH {
         for (worker, base) in workers.iter_mut().zip([0, 1000, 2000, 3000]) {
             worker.ask(Ask { hold: Some(millis(1)), ..Ask::new(base + number, TTL) }).await;
         }
     }
     fleet.queued(1_000).await;
-    let queueing = Clock::Boot.now().saturating_sub(began);
+    let queueing = Clock::Boot.now().since_origin().saturating_sub(began);
     let bytes = fleet.size().await;
     let record = fleet.record().await;
     // Whose turn is next comes last.
     let queue = record.get_array("queue").unwrap().iter().rev();
     let queue: Vec<_> = queue.map(|entry| words::lease(entry.as_document().unwrap())).collect();
 
-    let began = Clock::Boot.now();
+    let began = Clock::Boot.now().since_origin();
     first.release().await.unwrap();
     let mut served = 0;
     let count = |word: &Word| {
@@ -59,7 +59,7 @@ pub(crate) async fn a_thousand_waiters_of_four_processes_are_all_served_in_their
         (served == queue.len()).then_some(())
     };
     fleet.heard.until(secs(60), "all are served", count).await;
-    let took = Clock::Boot.now().saturating_sub(began);
+    let took = Clock::Boot.now().since_origin().saturating_sub(began);
     let grants: Vec<_> = fleet.heard.grants().into_iter().map(|(_, _, lease, _)| lease).collect();
     let wrong = grants.iter().zip(&queue).position(|(granted, queued)| granted != queued);
     assert_eq!((grants.len(), wrong), (queue.len(), None), "all, and each in its turn");

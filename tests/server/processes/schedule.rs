@@ -41,7 +41,7 @@ struct Orders {
 
 impl Orders {
     fn new(ticks: u64, ttl: Duration, wait: Option<Duration>) -> Self {
-        Self { ticks: ticks / SCHEDULES, ttl, wait, begin: Clock::Boot.now() + millis(200) }
+        Self { ticks: ticks / SCHEDULES, ttl, wait, begin: Clock::Boot.now().since_origin() + millis(200) }
     }
 
     fn keys() -> impl Iterator<Item = String> {
@@ -72,7 +72,7 @@ impl Orders {
     }
 
     fn is_over(&self, fleet: &Fleet) -> bool {
-        let took = Clock::Boot.now().saturating_sub(self.begin);
+        let took = Clock::Boot.now().since_origin().saturating_sub(self.begin);
         assert!(took < secs(300), "{} of {SCHEDULES} schedules are through after {took:?}", Self::through(fleet));
         Self::through(fleet) == usize::try_from(SCHEDULES).unwrap()
     }
@@ -190,7 +190,7 @@ async fn run(
     while !orders.is_over(fleet) {
         inject(&mut workers).await;
     }
-    let took = Clock::Boot.now().saturating_sub(orders.begin);
+    let took = Clock::Boot.now().since_origin().saturating_sub(orders.begin);
     // So that no worker reports any more.
     for worker in workers.into_iter().flatten() {
         worker.kill().await;
@@ -290,7 +290,7 @@ pub(crate) async fn a_tick_whose_runner_is_killed_between_its_work_and_its_compl
     fleet.heard.until(secs(10), "the work ends", worked).await;
     next.schedule(schedule(false)).await;
     dead.kill().await;
-    let killed = Clock::Boot.now();
+    let killed = Clock::Boot.now().since_origin();
     let ran = |word: &Word| match word {
         Word::Ran { token, at, .. } => Some((*token, *at)),
         _ => None,

@@ -63,7 +63,7 @@ pub(crate) async fn a_key_handed_to_a_stopped_waiter_is_believed_no_longer_than_
     tokio::time::sleep(millis(50)).await;
     paused.stop();
     first.release().await.unwrap();
-    let handed = Clock::Boot.now();
+    let handed = Clock::Boot.now().since_origin();
     assert_eq!(fleet.owners("holders").await, ["worker-0"], "the stopped one was handed the key");
     // Before it would ask again by itself, so that it is the old event it goes by.
     tokio::time::sleep(millis(700)).await;

@@ -1,6 +1,6 @@
 //! The part of a worker process that runs schedules.
 
-use mongoseal::{Clock, Error, Mongoseal, OnceOutcome, Result, Tick};
+use mongoseal::{Clock, Error, Mongoseal, OnceOutcome, Reading, Result, Tick};
 use tokio::time::sleep;
 
 use crate::{
@@ -15,7 +15,7 @@ pub(crate) async fn run(seal: &Mongoseal, schedule: &Schedule) {
     let mut due = schedule.begin;
     for tick in 0..=schedule.last {
         if tick >= schedule.first {
-            Clock::Boot.sleep_until(due).await;
+            Clock::Boot.sleep_until(Reading::at(due)).await;
             while !attempt(seal, schedule, tick).await {}
         }
         due += schedule.every;
@@ -30,7 +30,7 @@ async fn attempt(seal: &Mongoseal, schedule: &Schedule, tick: u64) -> bool {
     let named = || schedule.key.clone();
     let mut ran = None;
     let work = async |lease: &mongoseal::TickLease| -> Result<()> {
-        let (at, token) = (Clock::Boot.now(), lease.token());
+        let (at, token) = (Clock::Boot.now().since_origin(), lease.token());
         ran = Some(token);
         // The clock is read first: a lease that is valid now was valid at that time, too.
         say(&Word::Runs { schedule: named(), tick, token, at: lease.lease().is_valid().then_some(at) });
@@ -44,7 +44,7 @@ async fn attempt(seal: &Mongoseal, schedule: &Schedule, tick: u64) -> bool {
     match once.run(work).await {
         Ok(OnceOutcome::Ran(())) => {
             let token = ran.expect("the work has run");
-            say(&Word::Ran { schedule: named(), tick, token, at: Clock::Boot.now() });
+            say(&Word::Ran { schedule: named(), tick, token, at: Clock::Boot.now().since_origin() });
             true
         }
         Ok(OnceOutcome::AlreadyDone { .. } | OnceOutcome::Superseded { .. }) => true,

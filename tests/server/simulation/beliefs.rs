@@ -46,7 +46,7 @@ pub(crate) struct Belief {
     is_at_work: Arc<AtomicBool>,
     /// When it was first seen to be over, in milliseconds.
     over: Arc<AtomicU64>,
-    state: Arc<dyn Fn() -> LeaseState>,
+    state: Arc<dyn Fn() -> LeaseState + Send + Sync>,
     is_on_server: bool,
 }
 
@@ -128,7 +128,7 @@ impl Beliefs {
         process: u64,
         step: &Step,
         (key, token): (Key, FencingToken),
-        state: Arc<dyn Fn() -> LeaseState>,
+        state: Arc<dyn Fn() -> LeaseState + Send + Sync>,
         limit: u32,
     ) -> Belief {
         let belief = Belief {

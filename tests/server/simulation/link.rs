@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use mongoseal::{
-    Clock, Deadline, FencingToken, HandleId, HybridTime, Key, Result, StoreTime,
+    Clock, Deadline, FencingToken, HandleId, HybridTime, Key, Result, Sharing, StoreTime,
     record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Outcome, Position, Request},
     store::{Applied, BoxFuture, ExpiredPage, FollowedState, MemoryStore, Notification, Page, Snapshot, Store},
 };
@@ -98,7 +98,7 @@ impl Defect {
             (Self::EndlessPlace, Request::Acquire(acquire)) => {
                 acquire.wait.iter_mut().for_each(|wait| wait.ttl = wait.ttl.saturating_mul(10_000));
             }
-            (Self::UnknownSharing, Request::Acquire(acquire)) => acquire.terms.limit = 2,
+            (Self::UnknownSharing, Request::Acquire(acquire)) => acquire.terms.sharing = Sharing::UpTo(2),
             (Self::ForgottenTick, Request::Complete(complete)) => complete.keep = 0,
             (Self::UntoldRevocation, Request::Refresh(refresh)) => refresh.acquire_id = None,
             _ => {}

@@ -16,6 +16,7 @@
 
 mod beliefs;
 mod choices;
+mod held;
 mod link;
 mod process;
 mod program;
@@ -23,6 +24,7 @@ mod reduce;
 mod route;
 mod run;
 mod server;
+mod step;
 mod table;
 mod wire;
 mod world;
@@ -46,10 +48,7 @@ use mongoseal::{
 };
 use mongoseal_redis::{RedisBackend, RedisStore};
 use mongoseal_test_support::{Forwarder, How, Peer, Redis, ReplicaSet, Way, millis, secs};
-use tokio::{
-    sync::OnceCell,
-    task::{JoinSet, LocalSet},
-};
+use tokio::task::{JoinSet, LocalSet};
 
 use choices::Choice::{self, OnPoolOf10, OnPoolOf64, OwnThread};
 use link::Defect;
@@ -106,23 +105,19 @@ fn documents_of(seed: u64) -> String {
     format!("program-{seed}-documents")
 }
 
-/// Opens the handles with clients of their own: of the caller with a pool of 10 or of 64, which all processes of the program
-/// share, or of the handle.
+/// Opens the handles with clients of their own: on one of the caller with a pool of 10 or of 64, or by `connect`.
 fn connect_to_set(
     name: String,
     uris: [String; 2],
 ) -> impl Fn(Choice, Builder) -> BoxFuture<mongoseal::Result<Mongoseal>> + Send + Sync {
-    let clients: [Arc<OnceCell<Client>>; 2] = Default::default();
     move |which, builder| {
         let builder = builder.database(DATABASE).collection(&name).retention(RETENTION);
-        let at = usize::from(which != OnPoolOf10);
-        let (uri, client) = (uris[at].clone(), Arc::clone(&clients[at]));
+        let uri = uris[usize::from(which != OnPoolOf10)].clone();
         Box::pin(async move {
             if which == OwnThread {
                 return builder.dedicated_thread().connect(uri).await;
             }
-            let client =
-                client.get_or_init(|| async { Client::with_uri_str(uri).await.expect("a valid string") }).await;
+            let client = Client::with_uri_str(uri).await.expect("a valid string");
             let builder = if which == OnPoolOf64 { builder.connections(64) } else { builder };
             builder.on(&client.database(DATABASE))
         })

@@ -145,4 +145,8 @@ impl Store for Observed {
     fn retention(&self) -> Duration {
         self.store.retention()
     }
+
+    fn connections(&self) -> u32 {
+        self.store.connections()
+    }
 }

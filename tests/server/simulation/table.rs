@@ -67,7 +67,7 @@ impl Table {
     fn open(&self, world: &World) -> (MutexGuard<'_, Rows>, Duration) {
         // A check that fails in another task poisons them.
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        rows.last = (START + self.clock.now()).max(rows.last + Duration::from_micros(1));
+        rows.last = (START + self.clock.now().since_origin()).max(rows.last + Duration::from_micros(1));
         let now = rows.last;
         rows.by_key.retain(|key, row| {
             if now < row.kept_until {

@@ -179,7 +179,7 @@ impl World {
     }
 
     pub(crate) fn now(&self) -> Duration {
-        self.clock.now()
+        self.clock.now().since_origin()
     }
 
     pub(crate) fn is_faulty(&self) -> bool {
@@ -325,7 +325,7 @@ impl World {
         }
         // A lease that was released before its minimum hold was over stays as an entry of no lease.
         for held in after.holders.iter().filter(|held| held.released_at.is_none()) {
-            grants.limits.insert(held.version, held.terms.limit.max(1));
+            grants.limits.insert(held.version, held.terms.sharing.limit().max(1));
             let known = before.into_iter().flat_map(|before| &before.holders);
             if known.into_iter().any(|known| (known.terms.lease, known.version) == (held.terms.lease, held.version)) {
                 continue;

@@ -79,7 +79,7 @@ pub(super) async fn round_trip<T, E: fmt::Display>(of: &str, ping: impl AsyncFn(
         if let Err(refusal) = ping().await {
             return Finding::fail(CHECK, format!("the {of} stopped answering ({refusal})"), "retry");
         }
-        times.push(Clock::Boot.now().saturating_sub(began));
+        times.push(Clock::Boot.now().since(began));
     }
     Finding::pass(CHECK, format!("{} to the {of} and back (median of {SAMPLES})", whole_millis(median(times))))
 }
@@ -106,7 +106,7 @@ async fn commits(seal: &Mongoseal) -> Result<Vec<Duration>, Failure> {
     for _ in 0..SAMPLES {
         let began = Clock::Boot.now();
         let lease = seal.acquire("mongoseal/doctor").shared().await?;
-        times.push(Clock::Boot.now().saturating_sub(began));
+        times.push(Clock::Boot.now().since(began));
         lease.release().await?;
     }
     Ok(times)

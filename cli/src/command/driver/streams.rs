@@ -52,7 +52,7 @@ impl Deployment {
                 StreamStart::After(token) => watch.start_after(token).await?,
             };
             let (mut stream, mut read) = (opened.with_type::<Document>(), Events { events: Vec::new(), token: None });
-            let until = Clock::Boot.now().saturating_add(patience);
+            let until = Clock::Boot.now().after(patience);
             while read.events.len() < count && stream.is_alive() && Clock::Boot.now() < until {
                 if let Some(event) = stream.next_if_any().await? {
                     read.events.push(event);

@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, io, time::Duration};
 
-use mongoseal::{Clock, EventKind, Mongoseal, WatchItem};
+use mongoseal::{Clock, EventKind, Mongoseal, Reading, WatchItem};
 use rustix::process::Signal;
 use signal_hook::low_level::emulate_default_handler;
 use tokio::{
@@ -68,8 +68,8 @@ struct Screen {
     /// The message that the server does not answer.
     failure: Option<String>,
     /// When the last frame was drawn and when the next one is, on the boot-time clock.
-    drawn: Duration,
-    next: Duration,
+    drawn: Reading,
+    next: Reading,
 }
 
 impl Screen {
@@ -88,8 +88,8 @@ impl Screen {
             holders: Holders::default(),
             events: VecDeque::new(),
             failure: None,
-            drawn: Duration::ZERO,
-            next: Duration::ZERO,
+            drawn: Reading::ORIGIN,
+            next: Reading::ORIGIN,
         }
     }
 
@@ -102,7 +102,7 @@ impl Screen {
                 number = signals.next() => match Signal::from_named_raw(number) {
                     Some(Signal::TSTP) => self.suspend().await?,
                     Some(Signal::CONT) => self.enter(),
-                    Some(Signal::WINCH) => self.next = Duration::ZERO,
+                    Some(Signal::WINCH) => self.next = Reading::ORIGIN,
                     _ => return Ok(()),
                 },
                 () = self.keyboard.pressed(b'q') => return Ok(()),
@@ -133,7 +133,7 @@ impl Screen {
                 self.events.pop_front();
             }
         }
-        self.next = self.next.min(self.drawn.saturating_add(MIN_INTERVAL));
+        self.next = self.next.min(self.drawn.after(MIN_INTERVAL));
     }
 
     /// Prepares the terminal, and draws everything anew. In the background, stops this program until it is continued.
@@ -146,7 +146,7 @@ impl Screen {
         if self.writer.is_none() {
             self.writer = Some(output::start_writer(1, output::raw));
         }
-        (self.enters, self.next) = (true, Duration::ZERO);
+        (self.enters, self.next) = (true, Reading::ORIGIN);
     }
 
     /// Stops this program as Ctrl-Z does, with the terminal as it was before.
@@ -183,12 +183,12 @@ impl Screen {
     fn draw(&mut self) -> bool {
         let now = Clock::Boot.now();
         let frame = self.frame();
-        self.next = now.saturating_add(REDRAW_INTERVAL);
+        self.next = now.after(REDRAW_INTERVAL);
         // This program was continued, and the signal of that comes now.
         let Some((frames, _)) = &self.writer else { return true };
         match frames.try_send(frame) {
             Ok(()) => (self.is_entered, self.enters, self.drawn) = (true, false, now),
-            Err(TrySendError::Full(_)) => self.next = now.saturating_add(MIN_INTERVAL),
+            Err(TrySendError::Full(_)) => self.next = now.after(MIN_INTERVAL),
             Err(TrySendError::Closed(_)) => return false,
         }
         true

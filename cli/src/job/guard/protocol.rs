@@ -1,5 +1,6 @@
 //! The messages between the holder of a lease and the guard of a command, one line each.
 
+use mongoseal::Reading;
 use std::{
     fmt,
     io::{self, IoSlice, IoSliceMut, Read},
@@ -43,9 +44,9 @@ impl Times {
 pub(crate) enum GuardCommand {
     /// The first message, which carries the command's standard input as a descriptor. `is_nested` if the holder itself
     /// was started under another lease.
-    Begin { until: Duration, times: Times, is_nested: bool },
+    Begin { until: Reading, times: Times, is_nested: bool },
     /// The lease is valid until then.
-    Until(Duration),
+    Until(Reading),
     /// Sends this signal to the command.
     Signal(i32),
     /// The lease is lost: end the command.
@@ -88,9 +89,15 @@ impl fmt::Display for GuardCommand {
         match self {
             Self::Begin { until, times: Times { term_before, kill_before }, is_nested } => {
                 let word = if *is_nested { "nested" } else { "begin" };
-                write!(f, "{word} {} {} {}", until.as_micros(), term_before.as_micros(), kill_before.as_micros())
+                write!(
+                    f,
+                    "{word} {} {} {}",
+                    until.since_origin().as_micros(),
+                    term_before.as_micros(),
+                    kill_before.as_micros()
+                )
             }
-            Self::Until(until) => write!(f, "until {}", until.as_micros()),
+            Self::Until(until) => write!(f, "until {}", until.since_origin().as_micros()),
             Self::Signal(number) => write!(f, "signal {number}"),
             Self::End => f.write_str("end"),
         }
@@ -104,11 +111,11 @@ impl FromStr for GuardCommand {
         let micros = |number: &str| Ok::<_, ParseError>(Duration::from_micros(number.parse()?));
         match *line.split_whitespace().collect::<Vec<_>>() {
             [word @ ("begin" | "nested"), until, term_before, kill_before] => Ok(Self::Begin {
-                until: micros(until)?,
+                until: Reading::at(micros(until)?),
                 times: Times { term_before: micros(term_before)?, kill_before: micros(kill_before)? },
                 is_nested: word == "nested",
             }),
-            ["until", until] => Ok(Self::Until(micros(until)?)),
+            ["until", until] => Ok(Self::Until(Reading::at(micros(until)?))),
             ["signal", number] => Ok(Self::Signal(number.parse()?)),
             ["end"] => Ok(Self::End),
             _ => Err(ParseError),
@@ -204,9 +211,9 @@ mod tests {
         let micros = Duration::from_micros;
         let times = Times { term_before: micros(5_000_001), kill_before: micros(1) };
         for command in [
-            GuardCommand::Begin { until: micros(123_456_789_012), times, is_nested: false },
-            GuardCommand::Begin { until: micros(1), times, is_nested: true },
-            GuardCommand::Until(micros(7)),
+            GuardCommand::Begin { until: Reading::at(micros(123_456_789_012)), times, is_nested: false },
+            GuardCommand::Begin { until: Reading::at(micros(1)), times, is_nested: true },
+            GuardCommand::Until(Reading::at(micros(7))),
             GuardCommand::Signal(15),
             GuardCommand::End,
         ] {
@@ -231,10 +238,10 @@ mod tests {
     fn the_first_message_carries_a_descriptor() {
         let (one, other) = UnixStream::pair().unwrap();
         let (mut reads, mut writes) = io::pipe().unwrap();
-        send_begin(&one, GuardCommand::Until(Duration::from_secs(1)), writes.as_fd()).unwrap();
+        send_begin(&one, GuardCommand::Until(Reading::at(Duration::from_secs(1))), writes.as_fd()).unwrap();
         io::Write::write_all(&mut &one, b"end\n").unwrap();
         let (command, descriptor) = receive_begin(&other).unwrap();
-        assert_eq!(command, GuardCommand::Until(Duration::from_secs(1)));
+        assert_eq!(command, GuardCommand::Until(Reading::at(Duration::from_secs(1))));
         let mut next = [0; 4];
         io::Read::read_exact(&mut &other, &mut next).unwrap();
         assert_eq!(&next, b"end\n", "the next message is still unread");

@@ -40,7 +40,10 @@ fn a_late_acquire_of_another_call_does_not_replace_the_terms_of_a_waiter() {
     }
     bench.send(release(1));
     let holder = &bench.record().holders[0];
-    assert_eq!((holder.terms.limit, holder.terms.ttl, holder.terms.acquire_id), (0, 1_000, acquire_id(2)));
+    assert_eq!(
+        (holder.terms.sharing, holder.terms.ttl, holder.terms.acquire_id),
+        (Sharing::Exclusive, 1_000, acquire_id(2))
+    );
 }
 
 #[test]

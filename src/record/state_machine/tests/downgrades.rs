@@ -1,7 +1,7 @@
 use super::*;
 
 fn downgrade(number: u8, token: FencingToken, limit: u32) -> Request {
-    Request::Downgrade(Downgrade { lease: lease(number), token, limit })
+    Request::Downgrade(Downgrade { lease: lease(number), token, sharing: Sharing::from_limit(limit) })
 }
 
 #[test]
@@ -16,7 +16,8 @@ fn a_downgrade_keeps_lease_token_and_expiry_and_grants_to_sharers_up_to_the_firs
     assert_eq!(bench.send(downgrade(1, token, 4)), Outcome::Downgraded);
     assert_eq!((bench.holders(), bench.queue()), (vec![1, 2, 3], vec![4, 5]));
     let mut expected = before.clone();
-    (expected.terms.limit, expected.refreshes, expected.last_seen) = (4, before.refreshes + 1, bench.now());
+    (expected.terms.sharing, expected.refreshes, expected.last_seen) =
+        (Sharing::UpTo(4), before.refreshes + 1, bench.now());
     assert_eq!(bench.record().holders[0], expected);
     let told: Vec<_> = bench.record().handover.iter().map(|(acquire_id, _)| *acquire_id).collect();
     assert_eq!(told, [2, 3].map(acquire_id));
@@ -85,7 +86,7 @@ fn no_later_request_of_the_lease_takes_a_downgrade_back() {
     bench.send(downgrade(1, token, 2));
     bench.send(refresh(1));
     assert_eq!(granted(&bench.send(once(1, 0))), token, "a late copy of its acquire");
-    assert_eq!(bench.record().holders[0].terms.limit, 2);
+    assert_eq!(bench.record().holders[0].terms.sharing, Sharing::UpTo(2));
     granted(&bench.send(once(2, 2)));
     assert!(matches!(bench.send(once(3, 9)), Outcome::Refused { .. }));
 }

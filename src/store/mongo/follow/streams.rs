@@ -31,7 +31,7 @@ use super::super::{
     stream_error::StreamEnd,
     task,
 };
-use crate::types::{backoff::Backoff, clock::Clock};
+use crate::types::{backoff::Backoff, clock::Clock, reading::Reading};
 
 /// How long the server holds a request for changes if there is none. A replaced stream ends after this time, too.
 const CHANGES_AWAIT: Duration = Duration::from_millis(250);
@@ -56,7 +56,7 @@ pub(super) struct Streams {
     /// What is read from the last stream, unless it has failed.
     reads: Option<Receiver<Read>>,
     /// When, on the clock, the next stream is opened, or the present one counts as failed.
-    due: Duration,
+    due: Reading,
     /// How long the position may stay the same now.
     max_silence: Duration,
     backoff: Backoff,
@@ -94,7 +94,7 @@ impl Streams {
             ids: Document::new(),
             position: None,
             reads: None,
-            due: Duration::ZERO,
+            due: Reading::ORIGIN,
             max_silence: MAX_SILENCE,
             backoff: Backoff::new(),
         })
@@ -123,7 +123,7 @@ impl Streams {
             Clock::Boot.sleep_until(self.due).await;
             let position = self.position.clone().ok_or(StreamEnd::Closed)?;
             self.reads = Some(self.start(self.ids.clone(), position));
-            self.due = Clock::Boot.now().saturating_add(self.max_silence);
+            self.due = Clock::Boot.now().after(self.max_silence);
             return Ok(None);
         };
         let read = tokio::select! {
@@ -151,7 +151,7 @@ impl Streams {
                 let error = end.into_error(self.store.database.name(), &self.store.collection);
                 debug!(%error, "a change stream failed: it is opened again where it was");
                 self.reads = None;
-                self.due = Clock::Boot.now().saturating_add(self.backoff.next());
+                self.due = Clock::Boot.now().after(self.backoff.next());
                 Ok(None)
             }
         }
@@ -159,7 +159,7 @@ impl Streams {
 
     fn record_progress(&mut self) {
         self.max_silence = MAX_SILENCE;
-        self.due = Clock::Boot.now().saturating_add(self.max_silence);
+        self.due = Clock::Boot.now().after(self.max_silence);
         self.backoff = Backoff::new();
     }
 

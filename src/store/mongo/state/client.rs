@@ -16,6 +16,8 @@ use crate::store::pool::PoolShares;
 
 /// What bounds the requests and streams of a client.
 struct Limits {
+    /// How many connections the stores have.
+    connections: u32,
     /// Bounds the requests that are under way.
     admission: Admission,
     /// Permits for further change streams, and how many streams there may be in all.
@@ -32,18 +34,24 @@ pub(in crate::store::mongo) struct ClientShare {
 
 impl ClientShare {
     /// The share of a first store, on a client of the caller, who knows how many change streams it needs.
-    pub(in crate::store::mongo) fn of_caller(pool: PoolShares) -> Self {
-        Self::begin(None, pool.requests, Semaphore::MAX_PERMITS)
+    pub(in crate::store::mongo) fn of_caller(connections: u32) -> Self {
+        Self::begin(None, connections, Semaphore::MAX_PERMITS)
     }
 
-    /// The share of a first store, on a client that belongs to its stores.
-    pub(in crate::store::mongo) fn owned(client: Client, pool: PoolShares) -> Self {
-        Self::begin(Some(Arc::new(client)), pool.requests, pool.streams.min(Semaphore::MAX_PERMITS))
+    /// The share of a first store, on a client that belongs to its stores, for at most so many change streams.
+    pub(in crate::store::mongo) fn owned(client: Client, connections: u32, max_streams: usize) -> Self {
+        Self::begin(Some(Arc::new(client)), connections, max_streams.min(Semaphore::MAX_PERMITS))
     }
 
-    fn begin(owned: Option<Arc<Client>>, requests: usize, max_streams: usize) -> Self {
-        let (admission, streams) = (Admission::new(requests), Arc::new(Semaphore::new(max_streams)));
-        Self { limits: Arc::new(Limits { admission, streams, max_streams }), owned: Mutex::new(owned) }
+    fn begin(owned: Option<Arc<Client>>, connections: u32, max_streams: usize) -> Self {
+        let admission = Admission::new(PoolShares::of(connections).requests);
+        let limits = Limits { connections, admission, streams: Arc::new(Semaphore::new(max_streams)), max_streams };
+        Self { limits: Arc::new(limits), owned: Mutex::new(owned) }
+    }
+
+    /// How many connections the stores have.
+    pub(in crate::store::mongo) fn connections(&self) -> u32 {
+        self.limits.connections
     }
 
     /// The share of another store.

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use crate::types::reading::Reading;
 use mongodb::bson::Document;
 
 /// The longest time after the last check until the index is created again. If the retention is shorter, that is the
@@ -31,7 +32,7 @@ pub(in crate::store::mongo) struct IndexState {
 #[derive(Clone, Copy, Default)]
 struct LastCheck {
     /// When, on the clock.
-    at: Duration,
+    at: Reading,
     /// Whether this user may not create it.
     is_forbidden: bool,
 }
@@ -49,15 +50,15 @@ impl IndexState {
         self.has_inserted.store(true, Ordering::Relaxed);
     }
 
-    pub(in crate::store::mongo) fn begin(&self, now: Duration) {
+    pub(in crate::store::mongo) fn begin(&self, now: Reading) {
         self.has_inserted.store(false, Ordering::Relaxed);
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = LastCheck { at: now, is_forbidden: false };
     }
 
     /// Begins a check, if it is due. Returns whether it did.
-    pub(in crate::store::mongo) fn begin_if_due(&self, now: Duration, retention: Duration) -> bool {
+    pub(in crate::store::mongo) fn begin_if_due(&self, now: Reading, retention: Duration) -> bool {
         let interval = retention.clamp(MIN_INTERVAL, MAX_INTERVAL);
-        let is_due = |last: LastCheck| !last.is_forbidden && now >= last.at.saturating_add(interval);
+        let is_due = |last: LastCheck| !last.is_forbidden && now >= last.at.after(interval);
         if !self.has_inserted.load(Ordering::Relaxed) {
             return false;
         }
@@ -84,7 +85,8 @@ mod tests {
     #[test]
     fn the_index_is_made_again_after_an_insert_and_no_sooner_than_the_interval_allows() {
         let (state, retention) = (IndexState::default(), Duration::from_secs(3_600));
-        let at = Duration::from_secs;
+        let at = |seconds| Reading::at(Duration::from_secs(seconds));
+        let short = Duration::from_secs(5);
         let inserted = doc! { "lastErrorObject": { "n": 1, "updatedExisting": false, "upserted": "k" } };
         state.begin(at(1_000));
         state.record(&doc! { "lastErrorObject": { "n": 1, "updatedExisting": true } });
@@ -94,8 +96,8 @@ mod tests {
         assert!(state.begin_if_due(at(1_600), retention));
         assert!(!state.begin_if_due(at(9_000), retention), "once for each insert");
         state.record(&inserted);
-        assert!(!state.begin_if_due(at(1_603), at(5)), "a short retention is a short interval");
-        assert!(state.begin_if_due(at(1_605), at(5)));
+        assert!(!state.begin_if_due(at(1_603), short), "a short retention is a short interval");
+        assert!(state.begin_if_due(at(1_605), short));
         state.record(&inserted);
         state.forbid();
         assert!(!state.begin_if_due(at(9_000), retention), "this user may not");

@@ -26,6 +26,7 @@ use crate::{
     types::{
         acquire_id::{AcquireId, HandleId},
         clock::Clock,
+        reading::Reading,
         token::FencingToken,
     },
 };
@@ -59,7 +60,7 @@ struct NotificationStream {
     kept: VecDeque<HandOver>,
     kept_from: Timestamp,
     /// When the server last answered, on the clock.
-    answered_at: Duration,
+    answered_at: Reading,
 }
 
 /// A grant of a key to a handle, or a revocation, which has no token.
@@ -98,7 +99,7 @@ impl NotificationStreams {
         let (now, mut state) = (Clock::Boot.now(), self.state());
         let listener = Listener { handle, pass_on: pass_on.clone() };
         if let Some(stream) = state.by_digits.get_mut(digits)
-            && stream.answered_at.saturating_add(MAX_SILENCE) > now
+            && stream.answered_at.after(MAX_SILENCE) > now
         {
             let has_all = stream.kept_from <= since;
             if has_all {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) type Micros = u64;
 
 pub(crate) fn now() -> Micros {
-    micros(Clock::Boot.now())
+    micros(Clock::Boot.now().since_origin())
 }
 
 pub(crate) fn micros(duration: std::time::Duration) -> Micros {

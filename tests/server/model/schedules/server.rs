@@ -1,7 +1,7 @@
 //! The server of the model: converts its small records to real ones and back, and executes requests.
 
 use mongoseal::{
-    FencingToken, HybridTime, LeaseId, Metadata,
+    FencingToken, HybridTime, LeaseId, Metadata, Sharing,
     record::{
         Acquire, BatchRequest, Complete, Completion, HoldLimits, Holder, LeaseSpec, Leave, Outcome, Record, Refresh,
         Release, Request, Reset, Revocation, Revoke, StoreClock, StoreTime, WaitSpec, Waiter,
@@ -46,7 +46,7 @@ impl Server {
             lease: LeaseId::from_bytes([attempt + 1; 16]),
             acquire_id: format!("{:016x}/{attempt}", 7).parse().unwrap(),
             owner: format!("{attempt}").parse().unwrap(),
-            limit: 0,
+            sharing: Sharing::Exclusive,
             ttl: millis(config.ttl),
             grace: millis(config.grace),
             group: None,

@@ -104,7 +104,7 @@ fn a_listener_of_a_stream_whose_reader_has_ended_or_is_replaced_is_dropped() {
     let own = HandleId::random();
     let (reader, mut passed) = opened(own);
     let streams = Arc::clone(&reader.streams);
-    reader.with(|stream| stream.answered_at = Duration::ZERO).unwrap();
+    reader.with(|stream| stream.answered_at = Reading::ORIGIN).unwrap();
     let (pass_on, mut passed_again) = mpsc::unbounded_channel();
     let Joined::First { number } = streams.join("0", own, at(1), &pass_on) else {
         panic!("the stream was silent for long")

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use mongodb::{Client, Collection, bson::Document};
+use mongodb::{Client, Collection, bson::Document, options::ClientOptions};
 use mongoseal::{
     Builder, Error, Mongoseal, Result,
     store::{BoxFuture, CompareAndSwap, MongoStore, Store},
@@ -18,6 +18,10 @@ use crate::sabotage::Sabotage;
 
 /// How many of the handles of a process take no notes.
 const PLAIN: usize = 12;
+
+/// How many stores share the client of the handles that take it as the caller's, and for how many connections each is made.
+const STORES: u32 = 3;
+const POOL: u32 = 10;
 
 /// Connects to the servers with the settings of a builder.
 type Connect<'a> = dyn Fn(Builder) -> BoxFuture<Result<Mongoseal>> + Sync + 'a;
@@ -38,7 +42,10 @@ impl Handles {
     pub(super) async fn open(spec: &Spec, notes: &Arc<Notes>) -> Self {
         match spec.backing {
             Backing::MongoDb => {
-                let client = Client::with_uri_str(&spec.uri).await.expect("the runner's connection string is valid");
+                let mut options =
+                    ClientOptions::parse(&spec.uri).await.expect("the runner's connection string is valid");
+                options.max_pool_size = Some(STORES * POOL);
+                let client = Client::with_options(options).expect("the options are valid");
                 let database = client.database(&spec.database);
                 let store = || -> Arc<dyn Store> { Arc::new(MongoStore::new(&database, "mongoseal", RETENTION)) };
                 let independent = || builder(spec).retention(RETENTION).on(&database).expect("the settings are valid");

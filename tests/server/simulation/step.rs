@@ -1,0 +1,618 @@
+//! A step of a track: calls the verb, and checks what each call returns.
+
+#![allow(clippy::large_futures, reason = "the future of a step has those of all verbs, and runs in a test")]
+
+use std::{pin::pin, sync::Arc, task::Poll, time::Duration};
+
+use mongodb::bson::{Document, doc};
+use mongoseal::{
+    CancellationToken, Error, Fence, FencingToken, Key, Lease, LeaseId, LeaseState, LossCause, Metadata, Mongoseal,
+    OnceOutcome, Result, Retry, Tick, blocking, fence::Change,
+};
+
+use crate::{
+    beliefs::Belief,
+    choices::Choice::{self, *},
+    held::{Any, Held, all_of, call},
+    link::Defect,
+    millis,
+    process::{Handle, LONGEST, OPERATION, Process, SLACK, on_thread},
+    program::{KEYS, Step},
+    run::Weather,
+    secs,
+    world::World,
+};
+
+const GROUP_TTL: Duration = secs(6);
+
+/// Sets the options of a builder that the step names.
+macro_rules! set {
+    ($builder:expr, $step:expr, $($choice:ident => $setter:ident($($value:expr),*)),+ $(,)?) => {{
+        let mut builder = $builder;
+        $(if $step.has($choice) { builder = builder.$setter($($value),*); })+
+        builder
+    }};
+}
+
+/// The options that each verb of one key has.
+macro_rules! set_common {
+    ($builder:expr, $step:expr) => {
+        set!($builder, $step,
+            WaitsBriefly => wait(secs(1)),
+            WaitsLong => wait(secs(20)),
+            Ttl1s => ttl(secs(1)),
+            Ttl6s => ttl(secs(6)),
+            RefreshedOften => refresh_every(millis(300)),
+        )
+    };
+}
+
+macro_rules! set_hold {
+    ($builder:expr, $step:expr) => {
+        set!($builder, $step,
+            Retries => retry(Retry::fixed(millis(300)).max_elapsed(secs(5))),
+            NoGrace => grace(Duration::ZERO),
+            LongGrace => grace(secs(2)),
+            AtLeast2s => min_hold(secs(2)),
+            AtMost4s => max_hold(secs(4)),
+            Progresses => stalled_after(millis(1_500)),
+            Stalls => stalled_after(millis(1_500)),
+            Labelled => metadata("step", "labelled"),
+        )
+    };
+}
+
+macro_rules! set_acquire {
+    ($builder:expr, $step:expr, $group:expr) => {
+        set!(set_hold!(set_common!($builder, $step), $step), $step,
+            Shared => shared(),
+            SharedByTwo => shared_up_to(2),
+            NeverExpires => without_expiry(),
+            RefreshedByHand => without_refresh(),
+            InAGroup => group($group),
+        )
+    };
+}
+
+/// A step that runs.
+pub(crate) struct Running<'a> {
+    pub(crate) process: &'a Process,
+    pub(crate) handle: Handle,
+    /// The same, or its asynchronous form.
+    pub(crate) seal: Mongoseal,
+    pub(crate) which: Choice,
+    /// How often the handle was shut down when the step began.
+    pub(crate) shutdowns: u64,
+    pub(crate) step: &'a Step,
+    pub(crate) group: String,
+}
+
+impl Running<'_> {
+    fn world(&self) -> &World {
+        &self.process.common.world
+    }
+
+    fn is_faulty(&self) -> bool {
+        self.process.common.world.weather == Weather::Faulty || self.world().is_slow()
+    }
+
+    fn has(&self, choice: Choice) -> bool {
+        self.step.has(choice) && choice.is_of(self.world().place())
+    }
+
+    fn note(&self, what: &str) {
+        self.process.note(what);
+    }
+
+    fn describe(&self) -> String {
+        let named: Vec<_> = self.step.choices.named().collect();
+        format!("process {}, key {:?}, {named:?}", self.process.number, self.step.key)
+    }
+
+    /// Whether the handle was shut down meanwhile.
+    fn is_shut_down(&self) -> bool {
+        self.process.shutdowns_of(self.which) != self.shutdowns
+    }
+
+    /// A call returns in time.
+    async fn within<T>(&self, what: &str, most: Duration, call: impl IntoFuture<Output = T>) -> T {
+        let began = self.world().now();
+        self.note(what);
+        let value = call.await;
+        let took = self.world().now().saturating_sub(began);
+        let is_late = self.process.common.is_late(took, most + SLACK).await;
+        assert!(!is_late, "time: {what} took {took:?} and not {most:?}: {}", self.describe());
+        value
+    }
+
+    pub(crate) async fn run(&self) {
+        let (key, seal) = (self.step.key, &self.seal);
+        match self.step.choices.verb() {
+            Acquires => {
+                if let Handle::Blocking(seal) = &self.handle {
+                    return Box::pin(self.block(seal)).await;
+                }
+                let acquire = set_acquire!(seal.acquire(key), self.step, self.group.as_str());
+                if self.has(With) {
+                    let worked = acquire.with(async |lease| self.work(&[lease]).await);
+                    return self.with(worked).await;
+                } else if self.has(TriesWith) {
+                    let worked = acquire.try_with(async |lease| self.try_work(&[lease]).await);
+                    return self.with(worked).await;
+                }
+                self.keep(acquire, Held::Lease).await;
+            }
+            AcquiresTwo => {
+                let acquire = set_acquire!(seal.acquire_all(KEYS), self.step, self.group.as_str());
+                if self.has(With) {
+                    let worked = acquire.with(async |set| self.work(&set.iter().collect::<Vec<_>>()).await);
+                    return self.with(worked).await;
+                } else if self.has(TriesWith) {
+                    let worked = acquire.try_with(async |set| self.try_work(&set.iter().collect::<Vec<_>>()).await);
+                    return self.with(worked).await;
+                }
+                self.keep(acquire, Held::Set).await;
+            }
+            RunsATick => self.run_tick().await,
+            Campaigns => self.campaign().await,
+            Resumes => {
+                let given = self.process.common.given.lock().unwrap().pop();
+                let Some((key, id, token)) = given else { return };
+                let resume = set!(seal.resume(key, id, token), self.step,
+                    Ttl1s => ttl(secs(1)),
+                    Ttl6s => ttl(secs(6)),
+                    RefreshedOften => refresh_every(millis(300)),
+                    RefreshedByHand => without_refresh(),
+                );
+                match self.within("resumes", OPERATION, resume).await {
+                    Ok(lease) => self.hold(Held::Lease(lease)).await,
+                    Err(Error::Lost { .. }) => self.world().count("resumed too late"),
+                    Err(error) => self.accept(&error),
+                }
+            }
+            Inspects => drop(self.ask("inspects", seal.inspect(key)).await),
+            Lists => drop(self.ask("lists", async { seal.leases().await?.collect().await }).await),
+            Raises => {
+                let version = self.ask("inspects", seal.inspect(key)).await.flatten().map(|seen| seen.version.get());
+                let to = FencingToken::new(version.unwrap_or(1) + 1).unwrap();
+                self.ask("raises", seal.raise_token_floor(key, to)).await;
+            }
+            Purges => {
+                // The operation timeout bounds each of its requests: a list, and one for each key.
+                match self.within("purges", 3 * OPERATION, seal.purge()).await {
+                    Ok(_) => self.world().count("purged"),
+                    Err(error) => self.accept(&error),
+                }
+            }
+            Revokes => drop(self.ask("revokes", seal.revoke(key).by("operator").reason("as the program says")).await),
+            other => unreachable!("{other:?} is no verb"),
+        }
+    }
+
+    async fn ask<T>(&self, what: &str, call: impl IntoFuture<Output = Result<T>>) -> Option<T> {
+        self.within(what, OPERATION, call).await.map_err(|error| self.accept(&error)).ok()
+    }
+
+    /// How long an acquire may take.
+    fn patience(&self) -> Duration {
+        let waits = if self.has(WaitsBriefly) {
+            secs(1)
+        } else if self.has(WaitsLong) {
+            secs(20)
+        } else if self.has(Retries) {
+            secs(5) + OPERATION
+        } else if self.has(RunsATick) {
+            // As long as a holder that dies may keep the key, and a second.
+            LONGEST + secs(1)
+        } else if self.has(Campaigns) {
+            secs(1)
+        } else {
+            Duration::ZERO
+        };
+        waits + OPERATION
+    }
+
+    /// Acquires, and holds what is granted.
+    async fn keep<T>(&self, acquire: impl IntoFuture<Output = Result<T>>, held: impl FnOnce(T) -> Held) {
+        let half_way = if self.has(DropsHalfway) { millis(self.world().below(600)) } else { secs(3_600) };
+        let acquiring = async { tokio::time::timeout(half_way, acquire).await };
+        match self.within("acquires", self.patience(), acquiring).await {
+            Ok(Ok(granted)) => self.hold(held(granted)).await,
+            Ok(Err(error)) => self.accept(&error),
+            Err(_elapsed) => self.world().count("an acquire is dropped"),
+        }
+    }
+
+    /// Checks an error that a call returned.
+    fn accept(&self, error: &Error) {
+        self.note(&format!("is told: {error}"));
+        let is_expected = match error {
+            Error::Held { .. } | Error::RetriesExhausted { .. } => true,
+            // A later holder has written, or a later sharer.
+            Error::Fenced { .. } => {
+                let shares = [Shared, SharedByTwo, Resumes].iter().any(|choice| self.has(*choice));
+                shares || self.is_faulty() || self.ends_anyway() || self.is_shut_down()
+            }
+            Error::Lost { cause, .. } => self.may_lose(cause),
+            // It may be revoked before its expiry is removed.
+            Error::Unavailable { message, .. } => {
+                self.is_faulty()
+                    || self.process.common.world.weather != Weather::Calm
+                    || self.is_shut_down()
+                    || (self.has(NeverExpires) && message.starts_with("the lease ended before"))
+            }
+            // Only the store knows whether a resumed lease has an expiry that a ttl can be for.
+            Error::Invalid { message, .. } => {
+                self.step.choices.is_refused()
+                    || self.is_shut_down()
+                    || (self.has(Resumes) && message.contains("no expiry"))
+                    || ((self.has(RunsATick) || self.has(Verifies)) && !self.seal.capabilities().linearizable_reads)
+            }
+            _ => false,
+        };
+        assert!(is_expected, "error: {error:?}: {}", self.describe());
+        let text = error.to_string();
+        // What an error advises, whatever the caller used.
+        let advised = ["wait", "queue_limit", "operation_timeout", "maxPoolSize", "maxclients", "rediss", "redis"];
+        let named = text.split('`').skip(1).step_by(2);
+        for name in named.filter(|name| !advised.contains(name)) {
+            let is_used = self.step.choices.functions().any(|function| function == name);
+            assert!(is_used, "text: {text:?} names {name}: {}", self.describe());
+        }
+    }
+
+    /// Whether a lease of this step can end although it is not released: the key is then free for others.
+    fn ends_anyway(&self) -> bool {
+        [RefreshedByHand, Stalls, AtMost4s, Resumes].iter().any(|choice| self.has(*choice))
+    }
+
+    /// Whether a lease of this step may be lost by this cause.
+    fn may_lose(&self, cause: &LossCause) -> bool {
+        match cause {
+            LossCause::HeldTooLong => self.has(AtMost4s) || self.has(Resumes),
+            // A call that is not answered is no progress.
+            LossCause::Stalled => self.has(Stalls) || (self.has(Progresses) && self.is_faulty()),
+            LossCause::Revoked { .. } => true,
+            LossCause::ShutDown => self.is_shut_down(),
+            LossCause::Transferred => self.has(Transfers),
+            LossCause::Expired | LossCause::TakenOver { .. } => {
+                self.is_faulty() || self.ends_anyway() || self.is_shut_down()
+            }
+            _ => self.is_faulty(),
+        }
+    }
+
+    fn believe(&self, leases: &[Any<'_>]) -> Vec<Belief> {
+        let Self { process, step, .. } = self;
+        let place = self.world().place();
+        process.common.granted.lock().unwrap().push(step.choices.all().filter(|choice| choice.is_of(place)).collect());
+        let limit = match () {
+            () if self.has(SharedByTwo) => 2,
+            () if self.has(Shared) => u32::MAX,
+            () => 1,
+        };
+        let believe = |lease: &Any<'_>| {
+            let (key, token) = (lease.key(), lease.token());
+            self.note(&format!("holds {key:?} with {token}"));
+            // The terms of a resumed lease are known to the store.
+            let limit = if self.has(Resumes) {
+                self.world().limit(key, token)
+            } else {
+                self.world().note_believed(key, lease.id(), token, limit);
+                limit
+            };
+            process.common.beliefs.add(self.world(), process.number, step, (key.clone(), token), lease.state(), limit)
+        };
+        leases.iter().map(believe).collect()
+    }
+
+    /// Works under a lease that a verb hands to its work.
+    async fn work(&self, leases: &[&Lease]) {
+        let leases = all_of(leases);
+        let beliefs = self.believe(&leases);
+        let _at_work: Vec<_> = beliefs.iter().map(Belief::work).collect();
+        self.act(&leases, &beliefs).await;
+    }
+
+    async fn try_work(&self, leases: &[&Lease]) -> Result<()> {
+        self.work(leases).await;
+        Ok(())
+    }
+
+    /// Awaits a verb that acquires, works and releases, and shuts down meanwhile if the step says so.
+    async fn with(&self, verb: impl Future<Output = Result<()>>) {
+        let most = self.patience() + self.time() + 4 * OPERATION;
+        let began = self.world().now();
+        let ended = self.beside_a_shutdown(verb).await;
+        let took = self.world().now() - began;
+        let is_late = self.process.common.is_late(took, most).await;
+        assert!(!is_late, "time: a verb with work took {took:?}: {}", self.describe());
+        if let Err(error) = ended {
+            self.accept(&error);
+        }
+    }
+
+    /// Awaits what runs work, and shuts down meanwhile if the step says so.
+    async fn beside_a_shutdown<T>(&self, work: impl Future<Output = T>) -> T {
+        let shutting = async {
+            if self.has(ShutsDown) && !self.has(Holds) {
+                tokio::time::sleep(self.time() / 2).await;
+                self.process.shut_down(self.which).await;
+            }
+        };
+        tokio::join!(work, shutting).0
+    }
+
+    fn time(&self) -> Duration {
+        if self.has(HoldsLong) { secs(3) } else { millis(150) }
+    }
+
+    /// Works for half of the time, does what the step says, and works for the other half.
+    async fn act(&self, leases: &[Any<'_>], beliefs: &[Belief]) {
+        self.pass(self.time() / 2, leases).await;
+        for (lease, belief) in leases.iter().zip(beliefs) {
+            let done = if self.has(Refreshes) {
+                self.within("refreshes", OPERATION, async { call!(lease, refresh()) }).await
+            } else if self.has(Verifies) {
+                self.within("verifies", OPERATION, async { call!(lease, verify()) }).await
+            } else if self.has(Relabels) {
+                let mut metadata = Metadata::default();
+                metadata.insert("step", "relabelled").unwrap();
+                self.within("relabels", OPERATION, async { call!(lease, update_metadata(metadata)) }).await
+            } else if self.has(Downgrades) {
+                belief.share(2);
+                self.within("downgrades", OPERATION, async { call!(lease, downgrade(2)) }).await
+            } else if self.has(Extends) {
+                match self.within("extends", OPERATION, async { call!(lease, extend(secs(5))) }).await {
+                    // A lease without expiry has none to extend.
+                    Err(Error::Invalid { .. }) if self.has(NeverExpires) || self.has(Resumes) => Ok(()),
+                    extended => extended,
+                }
+            } else if self.has(WritesFenced) || self.has(WritesInBulk) {
+                self.within("writes", OPERATION, Box::pin(self.write(lease))).await
+            } else if self.has(Transacts) {
+                // Its work has some time, and its commit.
+                self.within("transacts", 3 * OPERATION, Box::pin(self.transact(lease))).await
+            } else {
+                Ok(())
+            };
+            if let Err(error) = done {
+                self.accept(&error);
+            }
+        }
+        if self.has(RefreshesGroup) {
+            self.ask("refreshes a group", self.seal.refresh_group(self.group.as_str(), GROUP_TTL)).await;
+        }
+        self.pass(self.time() / 2, leases).await;
+        for belief in beliefs {
+            let is_at_risk = belief.state() == LeaseState::AtRisk && !self.ends_anyway() && !self.is_faulty();
+            assert!(!is_at_risk, "risk: {} is at risk: {}", belief.token, self.describe());
+            if let LeaseState::Lost { cause } = belief.state() {
+                self.note(&format!("has lost {}: {cause}", belief.token));
+                assert!(self.may_lose(&cause), "lost: by {cause:?}: {}", self.describe());
+                self.world().count("lost");
+            }
+        }
+        if self.has(IsRevoked) {
+            for lease in leases {
+                let revoke = self.seal.revoke(lease.key().as_str()).token(lease.token());
+                self.ask("revokes its lease", revoke).await;
+            }
+            self.pass(millis(200), leases).await;
+        }
+    }
+
+    /// Adds the token to the document of the key, at the fence.
+    async fn write(&self, lease: &Any<'_>) -> Result<()> {
+        let (documents, key, token) = (self.world().documents(), lease.key(), lease.token());
+        let fenced = match lease {
+            Any::Async(lease) => documents.fenced(*lease),
+            Any::Blocking(lease) => documents.fenced(&**lease),
+        };
+        let (fenced, filter) = (fenced.operation_timeout(OPERATION), doc! { "_id": key.as_str() });
+        let update = doc! { "$push": { "tokens": i64::from(token) } };
+        if self.has(WritesInBulk) {
+            fenced.bulk_write([Change::update_one(filter, update).upsert(true)]).await?;
+        } else {
+            fenced.update_one(filter, update).upsert(true).await?;
+        }
+        self.world().note_written(key, token);
+        Ok(())
+    }
+
+    /// The same in a transaction.
+    async fn transact(&self, lease: &Any<'_>) -> Result<()> {
+        let Any::Async(lease) = lease else { unreachable!("a blocking lease has no transaction") };
+        let (namespace, filter) = (self.world().documents().namespace(), doc! { "_id": lease.key().as_str() });
+        let token = i64::from(lease.token());
+        let update = doc! { "$push": { "tokens": token }, "$set": { "fence": token } };
+        let work = lease.transaction(async |session| -> Result<()> {
+            // A session is for collections of its own client.
+            let documents = session.client().database(&namespace.db).collection::<Document>(&namespace.coll);
+            let written = documents.update_one(filter.clone(), update.clone()).upsert(true).session(session);
+            tokio::time::timeout(OPERATION / 2, written.into_future())
+                .await
+                .map_err(|_| Error::unavailable("the work took too long"))??;
+            Ok(())
+        });
+        work.await?;
+        self.world().note_written(lease.key(), lease.token());
+        Ok(())
+    }
+
+    async fn pass(&self, time: Duration, leases: &[Any<'_>]) {
+        let until = self.world().now() + time;
+        while self.world().now() < until {
+            tokio::time::sleep(millis(300).min(until - self.world().now())).await;
+            if self.has(Progresses) {
+                for lease in leases {
+                    lease.progress();
+                }
+            }
+        }
+    }
+
+    /// Holds what was granted, as the step says, and ends it.
+    async fn hold(&self, held: Held) {
+        self.work_under(&held).await;
+        self.end(held).await;
+    }
+
+    async fn work_under(&self, held: &Held) {
+        let leases = all_of(&held.leases());
+        let beliefs = self.believe(&leases);
+        let working = async {
+            let _at_work: Vec<_> = beliefs.iter().map(Belief::work).collect();
+            self.act(&leases, &beliefs).await;
+            Ok::<_, Error>(())
+        };
+        let untold = self.process.common.defect == Some(Defect::UntoldWork);
+        let worked = match held {
+            Held::Lease(_) if untold && self.has(Runs) => self.beside_a_shutdown(working).await,
+            _ if self.has(StopsPolling) => {
+                let mut running = pin!(held.leases()[0].run(working));
+                // Work begins, unless the lease is lost already.
+                std::future::poll_fn(|task| Poll::Ready(running.as_mut().poll(task).is_ready())).await;
+                if self.has(ShutsDown) {
+                    self.process.shut_down(self.which).await;
+                }
+                tokio::time::sleep(millis(100)).await;
+                Ok(())
+            }
+            Held::Lease(lease) if self.has(Runs) => {
+                self.beside_a_shutdown(lease.run(working)).await.and_then(|ended| ended)
+            }
+            Held::Lease(lease) if self.has(Tries) => self.beside_a_shutdown(lease.try_run(working)).await,
+            Held::Set(set) if self.has(Runs) => self.beside_a_shutdown(set.run(working)).await.and_then(|ended| ended),
+            Held::Set(set) if self.has(Tries) => self.beside_a_shutdown(set.try_run(working)).await,
+            _ => {
+                self.act(&leases, &beliefs).await;
+                Ok(())
+            }
+        };
+        if let Err(error) = worked {
+            self.accept(&error);
+        }
+        if let (Held::Leader(leader), true) = (held, self.has(Proclaims)) {
+            self.ask("proclaims", leader.proclaim("elsewhere")).await;
+        }
+    }
+
+    /// Acquires, works and ends by the blocking API.
+    async fn block(&self, seal: &blocking::Mongoseal) {
+        let acquire = set_acquire!(seal.acquire(self.step.key), self.step, self.group.as_str());
+        let lease = match self.within("acquires", self.patience(), on_thread(move || acquire.run())).await {
+            Ok(lease) => Arc::new(lease),
+            Err(error) => return self.accept(&error),
+        };
+        let leases = [Any::Blocking(Arc::clone(&lease))];
+        let beliefs = self.believe(&leases);
+        self.act(&leases, &beliefs).await;
+        drop(leases);
+        let lease = Arc::into_inner(lease).expect("nobody else has it");
+        let given = (lease.key().clone(), lease.id(), lease.token());
+        if self.has(ShutsDown) {
+            self.process.shut_down(self.which).await;
+        } else if self.has(Orphans) {
+            lease.orphan();
+            self.process.common.given.lock().unwrap().push(given);
+        } else if self.has(Transfers) {
+            let to = LeaseId::random();
+            if let Some(token) = self.ask("transfers", on_thread(move || lease.transfer(to))).await {
+                self.process.common.given.lock().unwrap().push((given.0, to, token));
+            }
+        } else if !self.has(Drops) {
+            self.ask("releases", on_thread(move || lease.release())).await;
+        }
+    }
+
+    async fn end(&self, held: Held) {
+        match held {
+            _ if self.has(Drops) => {}
+            held if self.has(Leaks) => std::mem::forget(held),
+            _ if self.has(ShutsDown) && self.has(Holds) => self.process.shut_down(self.which).await,
+            Held::Lease(lease) if self.has(Orphans) => {
+                let given = (lease.key().clone(), lease.id(), lease.token());
+                lease.orphan();
+                self.process.common.given.lock().unwrap().push(given);
+            }
+            Held::Lease(lease) if self.has(Transfers) => {
+                let to = LeaseId::random();
+                if let Some(token) = self.ask("transfers", lease.transfer(to)).await {
+                    self.process.common.given.lock().unwrap().push((lease.key().clone(), to, token));
+                }
+            }
+            _ if self.has(EndsGroup) => {
+                self.ask("releases a group", self.seal.release_group(self.group.as_str())).await;
+            }
+            Held::Lease(lease) => drop(self.ask("releases", lease.release()).await),
+            Held::Set(set) => drop(self.ask("releases all", set.release()).await),
+            Held::Tick(tick) => {
+                let at = (tick.lease().key().clone(), tick.number());
+                if self.ask("completes", tick.complete()).await.is_some() {
+                    self.complete(&at);
+                }
+            }
+            Held::Leader(leader) => drop(self.ask("resigns", leader.resign()).await),
+        }
+    }
+
+    /// A tick is completed once.
+    fn complete(&self, at: &(Key, u64)) {
+        self.world().count("a tick is completed");
+        let mut completed = self.process.common.completed.lock().unwrap();
+        let times = completed.entry(at.clone()).or_default();
+        *times += 1;
+        let times = *times;
+        drop(completed);
+        let is_forgotten = self.process.common.forgotten.lock().unwrap().contains(&at.0);
+        assert!(times == 1 || is_forgotten, "tick: {at:?} was completed {times} times: {}", self.describe());
+    }
+
+    async fn run_tick(&self) {
+        let number = 1 + self.world().below(2);
+        let once = set_hold!(set_common!(self.seal.once(self.step.key, Tick::number(number)), self.step), self.step);
+        let ended = if self.has(Holds) {
+            match self.within("begins a tick", self.patience(), once.begin()).await {
+                Ok(OnceOutcome::Started(tick)) => return self.hold(Held::Tick(tick)).await,
+                Ok(_) => return self.world().count("a tick is not begun"),
+                Err(error) => Err(error),
+            }
+        } else {
+            let running = once.run(async |tick| self.try_work(&[tick.lease()]).await);
+            self.beside_a_shutdown(running).await
+        };
+        match ended {
+            Ok(OnceOutcome::Ran(())) => self.complete(&(self.step.key.parse().unwrap(), number)),
+            Ok(_) => self.world().count("a tick is not begun"),
+            Err(error) => self.accept(&error),
+        }
+    }
+
+    async fn campaign(&self) {
+        let campaign = set_common!(self.seal.campaign(self.step.key).value("here"), self.step);
+        if self.has(Holds) {
+            // By default it waits for ever.
+            let campaign =
+                if self.has(WaitsBriefly) || self.has(WaitsLong) { campaign } else { campaign.wait(secs(1)) };
+            return self.keep(campaign, Held::Leader).await;
+        }
+        let end = CancellationToken::new();
+        let elector = campaign.elector().until(end.clone());
+        let leading = elector.run(async |leader| self.try_work(&[leader.lease()]).await);
+        let giving_up = async {
+            tokio::time::sleep(secs(20)).await;
+            end.cancel();
+            std::future::pending::<()>().await;
+        };
+        let led = self.beside_a_shutdown(async {
+            tokio::select! {
+                led = leading => led,
+                () = giving_up => unreachable!("it does not end"),
+            }
+        });
+        if let Err(error) = led.await {
+            self.accept(&error);
+        }
+    }
+}
