@@ -305,7 +305,8 @@ impl Builder {
     }
 
     /// Makes a handle on a custom store. Handles on clones of one `Arc` share what the store shares. On MongoDB that is
-    /// a change stream, and a client that belongs to the store: the last handle that is shut down closes it.
+    /// a change stream, and a client that belongs to the store: the last handle that is shut down closes it. Each of them sends
+    /// refreshes over a quarter of the store's connections: for many handles, [make siblings](Self::sibling_of).
     ///
     /// # Errors
     ///

@@ -164,6 +164,11 @@
 )]
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails, and that is right"))]
 
+/// Compiles the code of README with that of the documentation.
+#[cfg(all(doctest, feature = "mongodb"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod action;
 #[cfg(feature = "blocking")]
 pub mod blocking;

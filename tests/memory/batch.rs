@@ -69,13 +69,13 @@ async fn leases_that_were_acquired_one_by_one_soon_share_full_parts() {
     assert!(leases.iter().all(|lease| lease.remaining() > secs(19)), "none waits longer than its interval");
 }
 
-#[tokio::test(start_paused = true)]
-async fn no_more_than_six_parts_and_eight_single_refreshes_are_under_way_at_once_while_the_store_answers() {
+/// At most so many parts and single refreshes are under way at once on a store with so many connections.
+async fn no_more_are_under_way(connections: u32, count: usize, [parts_most, singles_most]: [usize; 2]) {
     for alone in [false, true] {
-        let store = Faulty::new();
+        let store = Faulty { connections, ..Faulty::new() };
         let seal = store.seal();
-        let leases = leases(&seal, 1_000, secs(30), Duration::ZERO).await;
-        for number in (0..1_000).filter(|number| alone && number % 50 == 0) {
+        let leases = leases(&seal, count, secs(30), Duration::ZERO).await;
+        for number in (0..count).filter(|number| alone && number % 50 == 0) {
             store.records.remove(leases[number].key());
         }
         let takes = millis(20);
@@ -87,13 +87,23 @@ async fn no_more_than_six_parts_and_eight_single_refreshes_are_under_way_at_once
         });
         tokio::time::sleep(secs(19)).await;
         let [singles, parts] = sent.lock().unwrap().clone();
-        for (sent, most) in [(parts, 6), (singles, 8)] {
+        for (sent, most) in [(parts, parts_most), (singles, singles_most)] {
             let at_once =
                 sent.iter().map(|at| sent.iter().filter(|other| **other <= *at && *at < **other + takes).count());
             assert!(at_once.max().unwrap_or_default() <= most, "{sent:?}");
         }
-        assert_eq!(leases.iter().filter(|lease| !lease.is_valid()).count(), if alone { 20 } else { 0 });
+        assert_eq!(leases.iter().filter(|lease| !lease.is_valid()).count(), if alone { count / 50 } else { 0 });
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_than_six_parts_and_eight_single_refreshes_are_under_way_at_once_while_the_store_answers() {
+    no_more_are_under_way(64, 1_000, [6, 8]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn on_a_store_of_ten_connections_no_more_than_three_refreshes_are_under_way_at_once() {
+    no_more_are_under_way(10, 200, [1, 2]).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -58,6 +58,8 @@ pub(crate) struct Faulty {
     pub(crate) records: MemoryStore,
     script: Arc<Mutex<Script>>,
     requests: Arc<Mutex<Vec<Request>>>,
+    /// How many connections it says that its requests share.
+    pub(crate) connections: u32,
 }
 
 impl Faulty {
@@ -66,6 +68,7 @@ impl Faulty {
             records: MemoryStore::default(),
             script: Arc::new(Mutex::new(Box::new(|_| None))),
             requests: Arc::default(),
+            connections: 64,
         }
     }
 
@@ -304,5 +307,9 @@ impl Store for Faulty {
 
     fn retention(&self) -> Duration {
         self.records.retention()
+    }
+
+    fn connections(&self) -> u32 {
+        self.connections
     }
 }

@@ -54,6 +54,8 @@ pub(crate) enum Sabotage {
     NoOwnWait,
     /// A batch of refreshes is not sent, and counts as confirmed.
     UnsentBatch,
+    /// A handle sends requests as for a pool of a thousand connections, and the pool has ten.
+    OverdrawnPool,
     /// Each refresh of a handle, of one lease or of a batch, waits until the one before has been answered.
     SharedRefreshes,
     /// A store closes only when the pending request of its change stream has been answered.
@@ -66,6 +68,8 @@ pub(crate) enum Sabotage {
     UnknownWork,
     /// The error of an overloaded server counts as a refusal for good.
     OverloadRefused,
+    /// A transaction that is not committed stays open.
+    OpenTransaction,
     /// The error of a server that cannot serve a login now counts as a refusal of the credentials.
     LoginRefused,
     /// A change stream that is resumed begins at the present.
@@ -79,7 +83,7 @@ pub(crate) enum Sabotage {
 }
 
 impl Sabotage {
-    const ALL: [(Self, &str); 30] = [
+    const ALL: [(Self, &str); 32] = [
         (Self::W1, "w1"),
         (Self::VersionOnly, "version-only"),
         (Self::NoOpSuccess, "no-op-success"),
@@ -99,12 +103,14 @@ impl Sabotage {
         (Self::OwnStreams, "own-streams"),
         (Self::NoOwnWait, "no-own-wait"),
         (Self::UnsentBatch, "unsent-batch"),
+        (Self::OverdrawnPool, "overdrawn-pool"),
         (Self::SharedRefreshes, "shared-refreshes"),
         (Self::SlowClose, "slow-close"),
         (Self::OnceUnchecked, "once-unchecked"),
         (Self::UntoldHold, "untold-hold"),
         (Self::UnknownWork, "unknown-work"),
         (Self::OverloadRefused, "overload-refused"),
+        (Self::OpenTransaction, "open-transaction"),
         (Self::LoginRefused, "login-refused"),
         (Self::LostPosition, "lost-position"),
         (Self::BlindSwap, "blind-swap"),
@@ -125,9 +131,10 @@ impl Sabotage {
     /// Whether it can be done on these servers.
     pub(crate) fn is_of(self, redis: bool) -> bool {
         let needs_redis = matches!(self, Self::BlindSwap | Self::ShortKeep | Self::LostSwap);
-        // A handle of Redis has its own connection for messages, and no schedule and no fleet runs there.
-        let needs_set = matches!(self, Self::OwnStreams | Self::OnceUnchecked | Self::SharedRefreshes)
-            || !self.is_done_in_workers();
+        // A handle of Redis has its own connection for messages. No schedule, no fleet and no transaction runs there.
+        let of_set =
+            [Self::OwnStreams, Self::OnceUnchecked, Self::OverdrawnPool, Self::OpenTransaction, Self::SharedRefreshes];
+        let needs_set = of_set.contains(&self) || !self.is_done_in_workers();
         if redis { self == Self::ClientClock || !needs_set } else { !needs_redis }
     }
 
@@ -146,6 +153,8 @@ impl Sabotage {
                 | Self::OwnStreams
                 | Self::NoOwnWait
                 | Self::UnsentBatch
+                | Self::OverdrawnPool
+                | Self::OpenTransaction
                 | Self::SharedRefreshes
                 | Self::SlowClose
                 | Self::OnceUnchecked

@@ -277,7 +277,9 @@ async fn work(spec: Spec) {
     });
     // A sabotage shows sooner with fewer clients beside those that meet it.
     let sits_out = |role: Role| match role {
-        Role::Writing => sabotage.is_some_and(|sabotage| sabotage != Sabotage::NoFence),
+        Role::Writing => {
+            sabotage.is_some_and(|sabotage| !matches!(sabotage, Sabotage::NoFence | Sabotage::OpenTransaction))
+        }
         Role::Patient => sabotage.is_some_and(|sabotage| sabotage != Sabotage::Impatient),
         Role::Ending => sabotage.is_some(),
         Role::Least => {
@@ -285,7 +287,7 @@ async fn work(spec: Spec) {
                 || !LEAST_SLOTS.contains(&worker.spec.slot)
         }
         Role::Fleet => {
-            sabotage.is_some_and(|sabotage| sabotage != Sabotage::SharedRefreshes)
+            sabotage.is_some_and(|sabotage| !matches!(sabotage, Sabotage::OverdrawnPool | Sabotage::SharedRefreshes))
                 || worker.spec.slot != FLEET_SLOT
                 || !worker.has_documents()
         }

@@ -11,7 +11,7 @@ use mongoseal_redis::{RedisBackend, RedisStore};
 
 use super::{
     Backing, DOCUMENTS, OPERATION_TIMEOUT, REDIS_RETENTION, RETENTION, Spec,
-    observed::{Notes, Observed},
+    observed::{CONNECTIONS, Notes, Observed},
     tampered::Tampered,
 };
 use crate::sabotage::Sabotage;
@@ -19,9 +19,9 @@ use crate::sabotage::Sabotage;
 /// How many of the handles of a process take no notes.
 const PLAIN: usize = 12;
 
-/// How many stores share the client of the handles that take it as the caller's, and for how many connections each is made.
-const STORES: u32 = 3;
-const POOL: u32 = 10;
+/// The pool of the client that the handles take as the caller's: for the store that takes notes, and for two others, which
+/// bound their requests as for 10 connections each.
+const POOL: u32 = CONNECTIONS + 2 * 10;
 
 /// Connects to the servers with the settings of a builder.
 type Connect<'a> = dyn Fn(Builder) -> BoxFuture<Result<Mongoseal>> + Sync + 'a;
@@ -44,7 +44,8 @@ impl Handles {
             Backing::MongoDb => {
                 let mut options =
                     ClientOptions::parse(&spec.uri).await.expect("the runner's connection string is valid");
-                options.max_pool_size = Some(STORES * POOL);
+                let is_small = spec.sabotage() == Some(Sabotage::OverdrawnPool);
+                options.max_pool_size = Some(if is_small { 10 } else { POOL });
                 let client = Client::with_options(options).expect("the options are valid");
                 let database = client.database(&spec.database);
                 let store = || -> Arc<dyn Store> { Arc::new(MongoStore::new(&database, "mongoseal", RETENTION)) };

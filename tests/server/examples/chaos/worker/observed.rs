@@ -27,6 +27,10 @@ use crate::{
     words::{Event, Micros, Queued, now},
 };
 
+/// How many connections of the client are for this store: the leases of the fleet need as many refreshes at once as a handle
+/// that `connect` makes.
+pub(super) const CONNECTIONS: u32 = 64;
+
 /// The entry of the metadata that tells which acquire of the worker a request belongs to; also what a
 /// leader says of itself.
 pub(crate) const NUMBER: &str = "value";
@@ -372,6 +376,6 @@ impl Store for Observed {
     }
 
     fn connections(&self) -> u32 {
-        self.store.connections()
+        if self.sabotage == Some(Sabotage::OverdrawnPool) { 1_000 } else { CONNECTIONS }
     }
 }
