@@ -72,7 +72,8 @@ async fn leases_that_were_acquired_one_by_one_soon_share_full_parts() {
 /// At most so many parts and single refreshes are under way at once on a store with so many connections.
 async fn no_more_are_under_way(connections: u32, count: usize, [parts_most, singles_most]: [usize; 2]) {
     for alone in [false, true] {
-        let store = Faulty { connections, ..Faulty::new() };
+        let mut store = Faulty::new();
+        store.connections = connections;
         let seal = store.seal();
         let leases = leases(&seal, count, secs(30), Duration::ZERO).await;
         for number in (0..count).filter(|number| alone && number % 50 == 0) {

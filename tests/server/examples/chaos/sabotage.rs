@@ -68,8 +68,6 @@ pub(crate) enum Sabotage {
     UnknownWork,
     /// The error of an overloaded server counts as a refusal for good.
     OverloadRefused,
-    /// A transaction that is not committed stays open.
-    OpenTransaction,
     /// The error of a server that cannot serve a login now counts as a refusal of the credentials.
     LoginRefused,
     /// A change stream that is resumed begins at the present.
@@ -83,7 +81,7 @@ pub(crate) enum Sabotage {
 }
 
 impl Sabotage {
-    const ALL: [(Self, &str); 32] = [
+    const ALL: [(Self, &str); 31] = [
         (Self::W1, "w1"),
         (Self::VersionOnly, "version-only"),
         (Self::NoOpSuccess, "no-op-success"),
@@ -110,7 +108,6 @@ impl Sabotage {
         (Self::UntoldHold, "untold-hold"),
         (Self::UnknownWork, "unknown-work"),
         (Self::OverloadRefused, "overload-refused"),
-        (Self::OpenTransaction, "open-transaction"),
         (Self::LoginRefused, "login-refused"),
         (Self::LostPosition, "lost-position"),
         (Self::BlindSwap, "blind-swap"),
@@ -131,9 +128,8 @@ impl Sabotage {
     /// Whether it can be done on these servers.
     pub(crate) fn is_of(self, redis: bool) -> bool {
         let needs_redis = matches!(self, Self::BlindSwap | Self::ShortKeep | Self::LostSwap);
-        // A handle of Redis has its own connection for messages. No schedule, no fleet and no transaction runs there.
-        let of_set =
-            [Self::OwnStreams, Self::OnceUnchecked, Self::OverdrawnPool, Self::OpenTransaction, Self::SharedRefreshes];
+        // A handle of Redis has its own connection for messages. No schedule and no fleet runs there.
+        let of_set = [Self::OwnStreams, Self::OnceUnchecked, Self::OverdrawnPool, Self::SharedRefreshes];
         let needs_set = of_set.contains(&self) || !self.is_done_in_workers();
         if redis { self == Self::ClientClock || !needs_set } else { !needs_redis }
     }
@@ -154,7 +150,6 @@ impl Sabotage {
                 | Self::NoOwnWait
                 | Self::UnsentBatch
                 | Self::OverdrawnPool
-                | Self::OpenTransaction
                 | Self::SharedRefreshes
                 | Self::SlowClose
                 | Self::OnceUnchecked

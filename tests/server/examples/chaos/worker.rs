@@ -277,9 +277,7 @@ async fn work(spec: Spec) {
     });
     // A sabotage shows sooner with fewer clients beside those that meet it.
     let sits_out = |role: Role| match role {
-        Role::Writing => {
-            sabotage.is_some_and(|sabotage| !matches!(sabotage, Sabotage::NoFence | Sabotage::OpenTransaction))
-        }
+        Role::Writing => sabotage.is_some_and(|sabotage| sabotage != Sabotage::NoFence),
         Role::Patient => sabotage.is_some_and(|sabotage| sabotage != Sabotage::Impatient),
         Role::Ending => sabotage.is_some(),
         Role::Least => {

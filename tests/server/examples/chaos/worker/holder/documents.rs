@@ -4,16 +4,10 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
 use mongoseal::{Error, Fence, FencedWriter, FencingToken, Lease, Result};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::{OPERATION_TIMEOUT, Plan, Worker, said, say};
-use crate::{
-    sabotage::Sabotage,
-    words::{Entry, Event, Micros, micros, now},
-};
-
-/// How long a transaction stays open that nobody ends.
-const LEFT_OPEN: Duration = Duration::from_secs(30);
+use crate::words::{Entry, Event, Micros, micros, now};
 
 /// How long the work of a transaction may take.
 const WORK: Duration = Duration::from_secs(1);
@@ -64,27 +58,7 @@ impl Writer<'_> {
             timeout(WORK, work).await.unwrap_or_else(|_| Err(Error::unavailable("the work took too long")))
         });
         let before = done.await;
-        if before.is_err() && self.worker.spec.sabotage() == Some(Sabotage::OpenTransaction) {
-            self.leave_open().await.ok();
-        }
         self.say(begin, 3 * OPERATION_TIMEOUT + WORK, before);
-    }
-
-    /// Leaves the key's record and its document as a transaction does that nobody ends: locked.
-    async fn leave_open(self) -> mongodb::error::Result<()> {
-        let Some(documents) = &self.worker.handles.documents else { return Ok(()) };
-        let records = documents.client().database(&documents.namespace().db).collection::<Document>("mongoseal");
-        let mut session = documents.client().start_session().await?;
-        session.start_transaction().await?;
-        for collection in [&records, documents] {
-            let lock = collection.update_one(doc! { "_id": &self.plan.key }, doc! { "$set": { "theirs": 1 } });
-            lock.session(&mut session).await?;
-        }
-        tokio::spawn(async move {
-            sleep(LEFT_OPEN).await;
-            drop(session);
-        });
-        Ok(())
     }
 
     fn say(self, begin: Micros, within: Duration, before: Result<Option<(i64, u64)>>) {
