@@ -189,8 +189,8 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// How long idle records are kept at least. No ttl may be longer.
     fn retention(&self) -> Duration;
 
-    /// How many connections to a server the requests of this store share. A handle sends refreshes over a quarter of them at
-    /// most. Default: 64.
+    /// How many connections to a server the requests of this store share. A handle sends refreshes over a quarter of them,
+    /// at least 3 and at most 16. Default: 64.
     fn connections(&self) -> u32 {
         pool::DEFAULT_POOL
     }

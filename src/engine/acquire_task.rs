@@ -81,7 +81,7 @@ enum AcquireReply {
 
 /// A place in the queue, from the store's last answer.
 struct QueuePlace {
-    /// When, on the clock, the request was sent and when its answer arrived.
+    /// When the request was sent and when its answer arrived.
     sent: Reading,
     answered: Reading,
     /// The store's tick at the answer.
@@ -192,7 +192,7 @@ impl AcquireTask {
         }
     }
 
-    /// Sends until the key is granted or refused, or until `until` on the clock. `None` does not wait. If no request is
+    /// Sends until the key is granted or refused, or until `until`. `None` does not wait. If no request is
     /// answered before `give_up`, the acquire ends. Once the waiter was queued, an outage costs at most its place: it
     /// sends until its wait ends.
     async fn acquire_queued(
@@ -384,14 +384,7 @@ impl AcquireTask {
             ))),
         }
     }
-}
 
-/// The error of an acquire whose caller is gone. No caller receives it.
-fn abandoned_error() -> Error {
-    Error::invalid("the caller no longer waits")
-}
-
-impl AcquireTask {
     /// Replies with the error. If a request is in doubt, takes it back.
     async fn fail(self, error: Error, reply: oneshot::Sender<Result<HeldLease>>) {
         let is_unfinished = self.is_in_doubt.load(Ordering::Relaxed) || self.is_queued.load(Ordering::Relaxed);
@@ -401,6 +394,11 @@ impl AcquireTask {
             take_back(&self.shared.context, &self.key, leave).await;
         }
     }
+}
+
+/// The error of an acquire whose caller is gone. No caller receives it.
+fn abandoned_error() -> Error {
+    Error::invalid("the caller no longer waits")
 }
 
 /// Takes a request in doubt back, so that it leaves nothing held. If the store cannot be reached, the ttl does so

@@ -26,13 +26,13 @@ use crate::{
 pub(crate) struct Context {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) settings: Settings,
-    /// When, on the clock, the handle was made.
+    /// When the handle was made.
     pub(crate) since: Reading,
     /// Cancelled when the handle is shut down.
     pub(crate) closing: CancellationToken,
     /// One task for each acquire under way and each lease held.
     pub(crate) tasks: TaskTracker,
-    /// When, on the clock, all tasks must have ended. Set by the shutdown.
+    /// When all tasks must have ended. Set by the shutdown.
     end: OnceLock<Reading>,
     /// Whether this handle or a sibling has checked the store.
     is_prepared: Arc<AtomicBool>,

@@ -60,7 +60,7 @@ const LAST_WARNING: f64 = 0.94;
 /// The limits of a lease beside its ttl.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limits {
-    /// The end of the maximum hold, on the clock.
+    /// The end of the maximum hold.
     pub(crate) last_deadline: Option<Reading>,
     /// How long the holder may report no progress.
     pub(crate) stalled_after: Option<Duration>,
@@ -91,7 +91,7 @@ pub(crate) struct LeaseInner {
     pub(crate) ended: CancellationToken,
 }
 
-/// What changes while a lease is held. Times are readings of the clock.
+/// What changes while a lease is held.
 struct Held {
     state: LeaseState,
     /// Only increases.
@@ -201,7 +201,7 @@ impl LeaseInner {
         self.exclusive.store(false, Ordering::Release);
     }
 
-    /// When the lease ends, on the clock.
+    /// When the lease ends.
     pub(crate) fn deadline(&self) -> Reading {
         self.lock().deadline
     }
@@ -258,7 +258,7 @@ impl LeaseInner {
         self.lock().stalls_at = None;
     }
 
-    /// When, on the clock, the holder has stalled unless it reports progress before.
+    /// When the holder has stalled unless it reports progress before.
     pub(crate) fn stalls_at(&self) -> Option<Reading> {
         self.lock().stalls_at
     }

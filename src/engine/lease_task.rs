@@ -47,11 +47,11 @@ pub(crate) struct LeaseTask {
     lease: Arc<LeaseInner>,
     ttl: Ttl,
     refreshing: Refreshing,
-    /// When, on the clock, to listen for a revocation.
+    /// When to listen for a revocation.
     listen_at: Option<Reading>,
     /// The metadata that was confirmed last. Boxed, because few leases have any.
     metadata: Option<Box<Metadata>>,
-    /// The place on the schedule, or when, on the clock, to take one.
+    /// The place on the schedule, or when to take one.
     slot: Placed,
     /// How many attempts are in flight. A confirmed attempt of an earlier round still extends the deadline.
     attempts: u8,
@@ -220,7 +220,7 @@ impl LeaseTask {
         }
     }
 
-    /// When, on the clock, this task has something to do. The schedule does the rest.
+    /// When this task has something to do. The schedule does the rest.
     fn wake_at(&self) -> Option<Reading> {
         let placed_at = match self.slot {
             Placed::At(_) => None,
@@ -285,7 +285,7 @@ struct RefreshRound {
     command: RefreshCommand,
     ttl: Ttl,
     metadata: Option<Metadata>,
-    /// When, on the clock, it gives up, if the lease has not ended before.
+    /// When it gives up, if the lease has not ended before.
     until: Reading,
     is_sent: bool,
     last_error: Option<Error>,

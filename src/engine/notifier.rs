@@ -74,10 +74,10 @@ struct NotifierState {
     listening: ListenerState,
     /// The pauses before the next listeners, while the store refuses to notify.
     refused: Option<Backoff>,
-    /// The number of the listener, and when, on the clock, it last showed that its runtime is driven.
+    /// The number of the listener, and when it last showed that its runtime is driven.
     listener: u64,
     beat_at: Reading,
-    /// When, on the clock, the last waiter or holder left.
+    /// When the last waiter or holder left.
     idle_since: Reading,
 }
 
@@ -86,7 +86,7 @@ enum ListenerState {
     /// No task listens. One can be started.
     #[default]
     Closed,
-    /// No task listens, and none is started before this time on the clock.
+    /// No task listens, and none is started before this time.
     ClosedUntil(Reading),
     /// The listener is being opened. It will receive what happens after this tick, or after a later tick that it then
     /// reports.

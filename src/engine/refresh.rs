@@ -118,7 +118,7 @@ pub(crate) fn unanswered_error() -> Error {
 
 /// A refresh that the store confirmed.
 pub(crate) struct Confirmed {
-    /// When, on the clock, the handle or its store was about to send it. The deadline counts from here.
+    /// When the handle or its store was about to send it. The deadline counts from here.
     pub(crate) sent: Reading,
     /// The store's tick at which it was applied.
     pub(crate) tick: HybridTime,
@@ -184,7 +184,7 @@ pub(crate) async fn attempt(
 
 /// The answer to a refresh of a part.
 pub(crate) struct PartAnswer {
-    /// When, on the clock, it was about to be sent.
+    /// When it was about to be sent.
     pub(crate) sent: Reading,
     /// Whether the store has refreshed all its leases.
     pub(crate) refreshed: Result<bool>,

@@ -135,17 +135,17 @@ struct Schedule {
 struct ScheduledLeases {
     slots: u64,
     by_slot: HashMap<u64, Scheduled>,
-    /// When, on the clock, each lease is checked next.
+    /// When each lease is checked next.
     checks: BTreeSet<(Reading, u64)>,
     /// The leases that wait for a permit: first those in [`Stage::Due`], then those in [`Stage::Queued`].
     waits: BTreeSet<(Stage, u64)>,
     attempts: Attempts,
-    /// How many parts have failed since one was answered, and when, on the clock, the next may be sent.
+    /// How many parts have failed since one was answered, and when the next may be sent.
     part_failures: u32,
     parts_from: Reading,
-    /// Since when, on the clock, leases wait for a part.
+    /// Since when leases wait for a part.
     due_since: Option<Reading>,
-    /// Since when, on the clock, leases wait to be refreshed alone, and none was.
+    /// Since when leases wait to be refreshed alone, and none was.
     queued_since: Option<Reading>,
 }
 
@@ -207,7 +207,7 @@ pub(crate) struct ScheduleSpec {
     pub(crate) is_single: bool,
     /// Whether its handle has listened for a revocation of it.
     pub(crate) has_listened: bool,
-    /// When, on the clock, the last confirmed request was sent.
+    /// When the last confirmed request was sent.
     pub(crate) sent: Reading,
     /// When the next refresh is due.
     pub(crate) due_at: Reading,
@@ -222,7 +222,7 @@ struct Todo {
     /// Whether the lease to refresh alone has failed before.
     single: Option<bool>,
     is_probe_due: bool,
-    /// When, on the clock, to check again. `None`: there are no leases.
+    /// When to check again. `None`: there are no leases.
     next: Option<Reading>,
 }
 

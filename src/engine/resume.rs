@@ -57,7 +57,7 @@ struct Found {
     terms: LeaseSpec,
     ttl: Ttl,
     refreshing: Refreshing,
-    /// The lease lasts until this time on the clock, if it is not refreshed.
+    /// The lease lasts until this time, if it is not refreshed.
     until: Reading,
     limits: Limits,
     tick: HybridTime,

@@ -5,8 +5,8 @@ use std::{
     time::Duration,
 };
 
-/// A point in time, as a [`Clock`](super::clock::Clock) shows it: the time since the origin of that clock. Only readings of one clock can be
-/// compared.
+/// A point in time, as a [`Clock`](super::clock::Clock) shows it: the time since the origin of that clock. Only readings of one
+/// clock can be compared.
 ///
 /// The difference of two readings is a [`Duration`], which is zero if the second one is later. A sum is at most
 /// [`MAX`](Self::MAX).

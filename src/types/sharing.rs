@@ -32,7 +32,7 @@ impl Sharing {
     #[must_use]
     pub fn limit(self) -> u32 {
         match self {
-            Self::Exclusive => 0,
+            Self::Exclusive | Self::UpTo(0 | 1) => 0,
             Self::UpTo(limit) => limit.min(Self::UNLIMITED),
             Self::Shared => Self::UNLIMITED,
         }
@@ -74,6 +74,7 @@ mod tests {
         let (two, many) = (Sharing::UpTo(2), Sharing::UpTo(int - 1));
         assert_eq!(read, [Sharing::Exclusive, Sharing::Exclusive, two, many, Sharing::Shared, Sharing::Shared]);
         assert_eq!(read.map(Sharing::limit), [0, 0, 2, int - 1, int, int]);
+        assert_eq!([0, 1].map(|limit| Sharing::UpTo(limit).limit()), [0, 0], "one form is stored");
         assert_eq!(read.map(Sharing::is_exclusive), [true, true, false, false, false, false]);
         assert_eq!(serde_json::to_string(&two).unwrap(), "2");
         assert_eq!(serde_json::from_str::<Sharing>("1").unwrap(), Sharing::Exclusive);

@@ -348,18 +348,17 @@ impl<T: Watched> Watcher<T> {
     }
 
     fn ahead_at(&self, now: StoreTime) -> i64 {
-        now.millis().saturating_sub(whole_millis(self.clock.now().since_origin()))
+        now.millis().saturating_sub(whole_millis(self.clock.now()))
     }
 
     /// About what the store's clock reads.
     pub(super) fn store_now(&self) -> StoreTime {
-        let ahead = self
-            .ahead
-            .map(|ahead| StoreTime::from_millis(ahead.saturating_add(whole_millis(self.clock.now().since_origin()))));
+        let ahead =
+            self.ahead.map(|ahead| StoreTime::from_millis(ahead.saturating_add(whole_millis(self.clock.now()))));
         ahead.unwrap_or_default()
     }
 
-    /// When, on the clock, the next holder expires. `None`: none does, as far as is known.
+    /// When the next holder expires. `None`: none does, as far as is known.
     fn next_expiry(&self) -> Option<Reading> {
         let (end, _) = self.expiries.first().filter(|(end, _)| remaining(*end, self.store_now()).is_some())?;
         // A millisecond later, because the clock is rounded down.
@@ -368,8 +367,8 @@ impl<T: Watched> Watcher<T> {
     }
 }
 
-fn whole_millis(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+fn whole_millis(at: Reading) -> i64 {
+    i64::try_from(at.since_origin().as_millis()).unwrap_or(i64::MAX)
 }
 
 pub(super) fn retries() -> Backoff {
@@ -382,7 +381,7 @@ pub(super) fn retries() -> Backoff {
 struct ExpiryCheck {
     /// Whether the snapshot is complete.
     is_complete: bool,
-    /// When, on the clock, the next check may be sent.
+    /// When the next check may be sent.
     not_before: Reading,
     /// Since when a record is ahead of the stream.
     behind_since: Option<Reading>,

@@ -32,7 +32,7 @@ pub(crate) struct AcquireReport {
     key: Key,
     mode: AcquireMode,
     is_campaign: bool,
-    /// When, on the clock, it began.
+    /// When it began.
     began: Reading,
     /// Its first place in the queue.
     position: OnceLock<usize>,

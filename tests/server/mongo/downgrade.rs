@@ -35,6 +35,19 @@ async fn a_downgrade_lets_sharers_in_at_once_and_keeps_lease_token_and_expiry() 
 }
 
 #[tokio::test]
+async fn a_stored_limit_of_1_is_exclusive_and_can_be_downgraded() {
+    let db = TestDatabase::new("mongoseal_downgrade_one").await;
+    let writer = db.seal().acquire("k").await.unwrap();
+    let records = db.client.database("mongoseal_downgrade_one").collection::<Document>("mongoseal");
+    let one = records.update_one(doc! { "_id": "k" }, doc! { "$set": { "holders.0.limit": 1 } }).await.unwrap();
+    assert_eq!(one.modified_count, 1);
+    assert!(matches!(db.seal().acquire("k").shared().await, Err(Error::Held { .. })));
+    writer.refresh().await.unwrap();
+    writer.downgrade(2).await.unwrap();
+    let _sharer = db.seal().acquire("k").shared().await.unwrap();
+}
+
+#[tokio::test]
 async fn any_number_of_sharers_is_let_in() {
     let db = TestDatabase::new("mongoseal_downgrade_all").await;
     let seal = db.seal();

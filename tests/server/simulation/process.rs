@@ -91,7 +91,7 @@ pub(crate) enum Handle {
 }
 
 impl Handle {
-    fn seal(&self) -> &Mongoseal {
+    pub(crate) fn seal(&self) -> &Mongoseal {
         match self {
             Self::Async(seal) => seal,
             Self::Blocking(seal) => seal.as_async(),
@@ -136,8 +136,7 @@ impl Process {
             };
             let shutdowns = self.shutdowns_of(which);
             let group = format!("group-{}-{track}-{at}", self.number);
-            let running =
-                Running { process: &self, seal: handle.seal().clone(), handle, which, shutdowns, step, group };
+            let running = Running { process: &self, handle, which, shutdowns, step, group };
             Box::pin(running.run()).await;
         }
         self.note("has done its steps");

@@ -78,8 +78,6 @@ macro_rules! set_acquire {
 pub(crate) struct Running<'a> {
     pub(crate) process: &'a Process,
     pub(crate) handle: Handle,
-    /// The same, or its asynchronous form.
-    pub(crate) seal: Mongoseal,
     pub(crate) which: Choice,
     /// How often the handle was shut down when the step began.
     pub(crate) shutdowns: u64,
@@ -126,7 +124,7 @@ impl Running<'_> {
     }
 
     pub(crate) async fn run(&self) {
-        let (key, seal) = (self.step.key, &self.seal);
+        let (key, seal) = (self.step.key, self.handle.seal());
         match self.step.choices.verb() {
             Acquires => {
                 if let Handle::Blocking(seal) = &self.handle {
@@ -246,7 +244,8 @@ impl Running<'_> {
                 self.step.choices.is_refused()
                     || self.is_shut_down()
                     || (self.has(Resumes) && message.contains("no expiry"))
-                    || ((self.has(RunsATick) || self.has(Verifies)) && !self.seal.capabilities().linearizable_reads)
+                    || ((self.has(RunsATick) || self.has(Verifies))
+                        && !self.handle.seal().capabilities().linearizable_reads)
             }
             _ => false,
         };
@@ -381,7 +380,7 @@ impl Running<'_> {
             }
         }
         if self.has(RefreshesGroup) {
-            self.ask("refreshes a group", self.seal.refresh_group(self.group.as_str(), GROUP_TTL)).await;
+            self.ask("refreshes a group", self.handle.seal().refresh_group(self.group.as_str(), GROUP_TTL)).await;
         }
         self.pass(self.time() / 2, leases).await;
         for belief in beliefs {
@@ -395,7 +394,7 @@ impl Running<'_> {
         }
         if self.has(IsRevoked) {
             for lease in leases {
-                let revoke = self.seal.revoke(lease.key().as_str()).token(lease.token());
+                let revoke = self.handle.seal().revoke(lease.key().as_str()).token(lease.token());
                 self.ask("revokes its lease", revoke).await;
             }
             self.pass(millis(200), leases).await;
@@ -543,7 +542,7 @@ impl Running<'_> {
                 }
             }
             _ if self.has(EndsGroup) => {
-                self.ask("releases a group", self.seal.release_group(self.group.as_str())).await;
+                self.ask("releases a group", self.handle.seal().release_group(self.group.as_str())).await;
             }
             Held::Lease(lease) => drop(self.ask("releases", lease.release()).await),
             Held::Set(set) => drop(self.ask("releases all", set.release()).await),
@@ -571,7 +570,8 @@ impl Running<'_> {
 
     async fn run_tick(&self) {
         let number = 1 + self.world().below(2);
-        let once = set_hold!(set_common!(self.seal.once(self.step.key, Tick::number(number)), self.step), self.step);
+        let once =
+            set_hold!(set_common!(self.handle.seal().once(self.step.key, Tick::number(number)), self.step), self.step);
         let ended = if self.has(Holds) {
             match self.within("begins a tick", self.patience(), once.begin()).await {
                 Ok(OnceOutcome::Started(tick)) => return self.hold(Held::Tick(tick)).await,
@@ -590,7 +590,7 @@ impl Running<'_> {
     }
 
     async fn campaign(&self) {
-        let campaign = set_common!(self.seal.campaign(self.step.key).value("here"), self.step);
+        let campaign = set_common!(self.handle.seal().campaign(self.step.key).value("here"), self.step);
         if self.has(Holds) {
             // By default it waits for ever.
             let campaign =

@@ -55,7 +55,7 @@ pub(super) struct Streams {
     position: Option<Position>,
     /// What is read from the last stream, unless it has failed.
     reads: Option<Receiver<Read>>,
-    /// When, on the clock, the next stream is opened, or the present one counts as failed.
+    /// When the next stream is opened, or the present one counts as failed.
     due: Reading,
     /// How long the position may stay the same now.
     max_silence: Duration,

@@ -31,7 +31,7 @@ pub(in crate::store::mongo) struct IndexState {
 /// The last check of the index.
 #[derive(Clone, Copy, Default)]
 struct LastCheck {
-    /// When, on the clock.
+    /// When it was.
     at: Reading,
     /// Whether this user may not create it.
     is_forbidden: bool,

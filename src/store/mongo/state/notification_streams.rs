@@ -59,7 +59,7 @@ struct NotificationStream {
     /// All hand-overs after `kept_from` that were read.
     kept: VecDeque<HandOver>,
     kept_from: Timestamp,
-    /// When the server last answered, on the clock.
+    /// When the server last answered.
     answered_at: Reading,
 }
 

@@ -178,10 +178,10 @@ impl Observed {
     }
 
     /// Waits for the answer to the request before, of whatever key.
-    async fn share_fate(self, key: Key, request: Request, deadline: Deadline) -> Result<Applied> {
+    async fn share_fate<T>(self, answer: BoxFuture<Result<T>>, deadline: Deadline) -> Result<T> {
         let late = |_| Error::unavailable("the request before was not answered");
         let _alone = timeout(deadline.remaining(), self.notes.fate.lock()).await.map_err(late)?;
-        self.store.apply(&key, request, deadline).await
+        answer.await
     }
 
     /// Sends an acquire again while its first write is still under way, and tells from a read whether it was
@@ -238,10 +238,13 @@ impl Store for Observed {
                 Some(Sabotage::NoOpSuccess) => {
                     Self::no_op_success(&request, this.store.apply(&key, request.clone(), deadline).await)
                 }
-                Some(Sabotage::SharedRefreshes) if matches!(request, Request::Refresh(_)) => {
-                    this.clone().share_fate(key.clone(), request.clone(), deadline).await
+                Some(sabotage)
+                    if sabotage == Sabotage::SharedFate
+                        || (sabotage == Sabotage::SharedRefreshes && matches!(request, Request::Refresh(_))) =>
+                {
+                    let answer = this.store.apply(&key, request.clone(), deadline);
+                    this.clone().share_fate(answer, deadline).await
                 }
-                Some(Sabotage::SharedFate) => this.clone().share_fate(key.clone(), request.clone(), deadline).await,
                 Some(Sabotage::GrantByRead) => this.clone().grant_by_read(key.clone(), request.clone(), deadline).await,
                 Some(Sabotage::ShortAttempts) => {
                     let answer = this.store.apply(&key, request.clone(), deadline);
@@ -276,12 +279,7 @@ impl Store for Observed {
         match joint {
             BatchRequest::Keep { .. } if self.sabotage == Some(Sabotage::UnsentBatch) => Box::pin(async { Ok(true) }),
             BatchRequest::Keep { .. } if self.sabotage == Some(Sabotage::SharedRefreshes) => {
-                let notes = Arc::clone(&self.notes);
-                Box::pin(async move {
-                    let late = |_| Error::unavailable("the batch before was not answered");
-                    let _alone = timeout(deadline.remaining(), notes.fate.lock()).await.map_err(late)?;
-                    kept.await
-                })
+                Box::pin(self.clone().share_fate(kept, deadline))
             }
             BatchRequest::Keep { ttl } if self.sabotage == Some(Sabotage::ShortAttempts) => {
                 Box::pin(Self::cut_short(*ttl, kept))
