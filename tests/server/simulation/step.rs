@@ -6,8 +6,8 @@ use std::{pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use mongodb::bson::{Document, doc};
 use mongoseal::{
-    CancellationToken, Error, Fence, FencingToken, Key, Lease, LeaseId, LeaseState, LossCause, Metadata, Mongoseal,
-    OnceOutcome, Result, Retry, Tick, blocking, fence::Change,
+    CancellationToken, Error, Fence, FencingToken, Key, Lease, LeaseId, LeaseState, LossCause, Metadata, OnceOutcome,
+    Result, Retry, Tick, blocking, fence::Change,
 };
 
 use crate::{
