@@ -100,9 +100,9 @@ impl Mongoseal {
         retry::until_definite(until, context.settings.attempt, |deadline| context.prepare(deadline)).await
     }
 
-    /// Shuts the handle down. No further acquire is possible. Every lease is [`Lost`](crate::LeaseState::Lost) at once
-    /// with the cause [`ShutDown`](crate::LossCause::ShutDown), which cancels its
-    /// [token](crate::Lease::cancellation_token), and is released at the store. The tasks of all leases have ended when
+    /// Shuts the handle down. No further acquire is possible. Every lease is over at once, with the
+    /// reason [`ShutDown`](crate::EndReason::ShutDown), which cancels its [token](crate::Lease::cancellation_token), and is
+    /// released at the store. The tasks of all leases have ended when
     /// this returns.
     ///
     /// A lease under which [`run`](crate::Lease::run), [`with`](crate::Acquire::with), [`once`](Self::once) or an

@@ -28,7 +28,7 @@ use crate::{
     },
     spans,
     types::{
-        error::{Error, LossCause, Result},
+        error::{Error, Result},
         key::Key,
         lease_id::LeaseId,
         metadata::Metadata,
@@ -171,17 +171,18 @@ impl Lease {
         self.lease_inner().ended.child_token()
     }
 
-    /// Waits until the lease is lost, and returns the cause.
+    /// Waits until the lease is over, and returns its last state: [`Lost`](LeaseState::Lost) with the cause, or
+    /// [`Ended`](LeaseState::Ended).
     ///
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing.
-    pub async fn cancelled(&self) -> LossCause {
+    pub async fn cancelled(&self) -> LeaseState {
         self.lease_inner().ended.cancelled().await;
-        self.lease_inner().cause()
+        self.lease_inner().state()
     }
 
-    /// Runs `work` while the lease is held: returns its value, or stops it when the lease is lost.
+    /// Runs `work` while the lease is held: returns its value, or stops it when the lease is over.
     ///
     /// The work is dropped before this returns. Tasks that it spawned are not: pass them a
     /// [`cancellation_token`](Self::cancellation_token). Work that blocks its thread stops only when it yields.
@@ -189,6 +190,7 @@ impl Lease {
     /// # Errors
     ///
     /// [`Error::Lost`], also if the work ended after the deadline: then part of it ran without the lease.
+    /// [`Error::Ended`] if the lease was transferred or the handle was shut down.
     ///
     /// # Cancel safety
     ///
@@ -218,7 +220,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// The error of the work. [`Error::Lost`], as of [`run`](Self::run).
+    /// The error of the work. [`Error::Lost`] and [`Error::Ended`], as of [`run`](Self::run).
     ///
     /// # Cancel safety
     ///
@@ -251,7 +253,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// - [`Error::Lost`]: the lease is not held, and is lost from now on.
+    /// - [`Error::Lost`]: the lease is not held, and is lost from now on. [`Error::Ended`]: its holder has ended it.
     /// - [`Error::Unavailable`]: the store did not answer within the operation timeout.
     /// - [`Error::Corrupt`] or [`Error::Invalid`]: another program wrote over the record, or a privilege was removed.
     ///   The lease lives on to its deadline.
@@ -268,7 +270,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// - [`Error::Lost`]: the lease has ended. A refresh never creates it again.
+    /// - [`Error::Lost`] or [`Error::Ended`]: the lease is over. A refresh never creates it again.
     /// - [`Error::Unavailable`]: the store did not confirm the refresh within the operation timeout.
     /// - [`Error::Corrupt`] or [`Error::Invalid`]: another program wrote over the record, or a privilege was removed.
     ///   The lease lives on to its deadline.
@@ -322,7 +324,7 @@ impl Lease {
         lease.commands.refresh(RefreshCommand { ttl, metadata, reply });
         tokio::select! {
             biased;
-            answer = done => answer.unwrap_or_else(|_ended| Err(lease.lost_error(lease.cause()))),
+            answer = done => answer.unwrap_or_else(|_ended| Err(lease.end_error())),
             () = self.context().operation_deadline().passed() => Err(Error::unavailable(
                 "the refresh was not confirmed within the operation timeout: check that the store can be reached and that the runtime of the lease runs, and retry while the lease is valid",
             )),

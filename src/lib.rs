@@ -112,9 +112,9 @@
 //! no `key` and no `token`. `position` is the first place in the queue, and `waited` is the time of the acquire.
 //!
 //! `outcome` is `granted`, `abandoned`, `confirmed`, `refused`, `released`, `already_lost`, `unknown`, `orphaned`,
-//! `transferred`, `verified`, `written` or `committed`. If the operation failed, it is the variant of [`Error`], such as
-//! `held`, or `failed` for an error of a transaction's work. If the caller drops a future, its span has no outcome; an acquire
-//! is then `abandoned`.
+//! `transferred`, `already_transferred`, `verified`, `written` or `committed`. If the operation failed, it is the variant of
+//! [`Error`], such as `held`, or `failed` for an error of a transaction's work. If the caller drops a future, its span has no
+//! outcome; an acquire is then `abandoned`.
 //!
 //! The error of an operation that failed is recorded once, as the field `error` of an event in its span. A failed refresh that
 //! puts leases at risk has its error in the warning of each of them.
@@ -227,7 +227,7 @@ pub use types::{
     acquire_id::{AcquireId, HandleId},
     clock::Clock,
     deadline::Deadline,
-    error::{Error, LossCause, Result, Source},
+    error::{EndReason, Error, LossCause, Result, Source},
     group::Group,
     into_name::IntoName,
     key::Key,

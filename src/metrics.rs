@@ -17,10 +17,7 @@ use crate::{
         lease_state::ReleaseOutcome,
         observer::{AcquireMode, AcquireOutcome, HandleEvent, Observer, RefreshOutcome},
     },
-    types::{
-        error::{Error, LossCause},
-        key::Key,
-    },
+    types::{error::Error, key::Key},
 };
 
 const ACQUIRE_DURATION: &str = "mongoseal.acquire.duration";
@@ -162,18 +159,17 @@ impl Observer for MetricsObserver {
             }
             HandleEvent::Lost { key, token: _, cause, held, is_campaign } => {
                 self.record_end(key, cause.kind(), *held, *is_campaign);
-                if !is_chosen_by_holder(cause) {
-                    counter!(LOST, self.of_key(key, [("cause", cause.kind())])).increment(1);
-                }
+                counter!(LOST, self.of_key(key, [("cause", cause.kind())])).increment(1);
             }
-            HandleEvent::Released { key, token: _, held, is_campaign } => {
-                self.record_end(key, "released", *held, *is_campaign);
+            HandleEvent::Ended { key, token: _, reason, held, is_campaign } => {
+                self.record_end(key, reason.kind(), *held, *is_campaign);
             }
             HandleEvent::ReleaseFinished { key: _, token: _, outcome, took } => {
                 let (outcome, error) = match outcome {
                     Ok(ReleaseOutcome::Released) => ("released", None),
                     Ok(ReleaseOutcome::Unknown) => ("unknown", None),
                     Ok(ReleaseOutcome::AlreadyLost { .. }) => ("already_lost", None),
+                    Ok(ReleaseOutcome::AlreadyTransferred) => ("already_transferred", None),
                     Err(error) => ("failed", Some(*error)),
                 };
                 histogram!(RELEASE_DURATION, of_request(outcome, error)).record(*took);
@@ -204,7 +200,7 @@ fn describe() {
         describe_gauge!(name, Unit::Count, text);
     }
     for (name, text) in [
-        (LOST, "Leases that ended by a cause that their holder did not choose"),
+        (LOST, "Leases that ended although their holder did not end them"),
         (AT_RISK, "How often the refreshes of a lease were not confirmed, with the deadline ahead"),
         (STREAM_OPENED, "How often the stream of grants and revocations was opened"),
         (STREAM_CLOSED, "How often that stream ended or could not be opened"),
@@ -247,17 +243,5 @@ fn acquire_mode(mode: AcquireMode, is_campaign: bool) -> &'static str {
         AcquireMode::Once => "once",
         AcquireMode::Wait => "wait",
         AcquireMode::Retry => "retry",
-    }
-}
-
-fn is_chosen_by_holder(cause: &LossCause) -> bool {
-    match cause {
-        LossCause::Transferred | LossCause::ShutDown => true,
-        LossCause::Expired
-        | LossCause::TakenOver { .. }
-        | LossCause::Revoked { .. }
-        | LossCause::Removed
-        | LossCause::HeldTooLong
-        | LossCause::Stalled => false,
     }
 }

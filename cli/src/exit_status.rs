@@ -153,7 +153,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let status = match error {
             Error::Held { .. } | Error::QueueFull { .. } => Status::HELD,
-            Error::Lost { .. } => Status::LOST,
+            Error::Lost { .. } | Error::Ended { .. } => Status::LOST,
             Error::Unavailable { .. } => Status::UNAVAILABLE,
             _ => Status::INVALID,
         };

@@ -12,7 +12,7 @@ use crate::{
     engine::{
         context::shut_down_error,
         lease_inner::end_together,
-        lease_state::ReleaseOutcome,
+        lease_state::{LeaseState, ReleaseOutcome},
         refresh::Refreshing,
         retry_policy::{Attempts, OnHeld, Retry},
     },
@@ -20,7 +20,7 @@ use crate::{
     lease::{Lease, work::run_while_held},
     store::BoxFuture,
     types::{
-        error::{Error, LossCause, Result},
+        error::{Error, Result},
         group::Group,
         into_name::IntoName,
         key::Key,
@@ -339,12 +339,12 @@ impl LeaseSet {
         self.ended.child_token()
     }
 
-    /// Waits until one of the leases is lost, and returns its key and the cause.
+    /// Waits until one of the leases is over, and returns its key and its last state.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing.
-    pub async fn cancelled(&self) -> (Key, LossCause) {
+    pub async fn cancelled(&self) -> (Key, LeaseState) {
         loop {
             self.ended.cancelled().await;
             for lease in &self.leases {
@@ -359,7 +359,7 @@ impl LeaseSet {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] of the first lease that was lost.
+    /// [`Error::Lost`] or [`Error::Ended`] of the first lease that is over.
     ///
     /// # Cancel safety
     ///
@@ -374,7 +374,7 @@ impl LeaseSet {
     ///
     /// # Errors
     ///
-    /// The error of the work. [`Error::Lost`] of the first lease that was lost.
+    /// The error of the work. [`Error::Lost`] or [`Error::Ended`] of the first lease that is over.
     ///
     /// # Cancel safety
     ///

@@ -63,7 +63,7 @@ impl Mongoseal {
 ///
 /// let revoked = seal.revoke("reports/nightly").by("alice").reason("stuck since Monday").await?;
 /// assert_eq!(revoked[0].token, lease.token());
-/// assert!(matches!(lease.cancelled().await, LossCause::Revoked { by, .. } if by == "alice"));
+/// assert!(matches!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Revoked { by, .. } } if by == "alice"));
 /// # Ok(())
 /// # }
 /// ```

@@ -5,7 +5,6 @@ use crate::{
         acquire::Acquire,
         acquire_all::{AcquireAll, LeaseSet},
     },
-    engine::lease_state::ReleaseOutcome,
     handle::Mongoseal,
     lease::Lease,
     types::{
@@ -155,10 +154,8 @@ impl LeaseSet {
     pub(crate) async fn end_work(&self) -> Result<()> {
         match self.end_by_release().await {
             Ok(released) => {
-                for ((key, outcome), token) in released.into_iter().zip(self.iter().map(Lease::token)) {
-                    if let ReleaseOutcome::AlreadyLost { cause } = outcome {
-                        return Err(Error::Lost { key, token, cause });
-                    }
+                for ((_key, outcome), lease) in released.into_iter().zip(self.iter()) {
+                    lease.ensure_held_to_release(outcome)?;
                 }
             }
             // The ttls end the leases, and each release has recorded its error.

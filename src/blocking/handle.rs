@@ -301,7 +301,7 @@ impl Mongoseal {
         self.wait(|seal| async move { seal.prepare().await })
     }
 
-    /// Shuts the handle down: all its leases are lost at once and released at the store, and no further verb is possible. See
+    /// Shuts the handle down: all its leases end at once and are released at the store, and no further verb is possible. See
     /// [`mongoseal::Mongoseal::shutdown`](crate::Mongoseal::shutdown).
     ///
     /// Blocks for at most the operation timeout and 100 ms. Calls that wait on other threads return an error.

@@ -8,14 +8,7 @@ use super::{LeaseView, StreamIter, executor::Blocking};
 use crate::{
     engine::lease_state::{LeaseState, ReleaseOutcome},
     lease::{state_stream::StateStream, watchdog::Watchdog},
-    types::{
-        error::{LossCause, Result},
-        key::Key,
-        lease_id::LeaseId,
-        metadata::Metadata,
-        owner::Owner,
-        token::FencingToken,
-    },
+    types::{error::Result, key::Key, lease_id::LeaseId, metadata::Metadata, owner::Owner, token::FencingToken},
 };
 
 /// A lease of a blocking handle: the right to act on its key until it ends, and the [`FencingToken`] for the storage.
@@ -134,12 +127,12 @@ impl Lease {
         LeaseView::of([self.as_async()], self.cancellation_token())
     }
 
-    /// Waits until the lease is lost, and returns the cause.
+    /// Waits until the lease is over, and returns its last state.
     ///
     /// # Errors
     ///
     /// None while the threads of the handle run.
-    pub fn cancelled(&self) -> Result<LossCause> {
+    pub fn cancelled(&self) -> Result<LeaseState> {
         self.wait(|lease| async move { Ok(lease.cancelled().await) })
     }
 

@@ -6,12 +6,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{LeaseView, executor::Blocking};
 use crate::{
-    engine::lease_state::ReleaseOutcome,
-    types::{
-        error::{LossCause, Result},
-        key::Key,
-        token::FencingToken,
-    },
+    engine::lease_state::{LeaseState, ReleaseOutcome},
+    types::{error::Result, key::Key, token::FencingToken},
 };
 
 /// Leases of a blocking handle on several keys: see [`mongoseal::LeaseSet`](crate::LeaseSet).
@@ -64,12 +60,12 @@ impl LeaseSet {
         LeaseView::of(self.leases.iter(), self.cancellation_token())
     }
 
-    /// Waits until one of the leases is lost, and returns its key and the cause.
+    /// Waits until one of the leases is over, and returns its key and its last state.
     ///
     /// # Errors
     ///
     /// None while the threads of the handle run.
-    pub fn cancelled(&self) -> Result<(Key, LossCause)> {
+    pub fn cancelled(&self) -> Result<(Key, LeaseState)> {
         let leases = Arc::clone(&self.leases);
         self.executor.wait(async move { Ok(leases.cancelled().await) })
     }

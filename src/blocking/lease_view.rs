@@ -4,11 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    engine::{lease_inner::LeaseInner, lease_state::LeaseState},
-    lease::remaining,
-    types::error::{Error, Result},
-};
+use crate::{engine::lease_inner::LeaseInner, lease::remaining, types::error::Result};
 
 /// Shows whether a lease, or each lease of a set, is still held. Work checks it before each step, on any thread.
 ///
@@ -44,12 +40,10 @@ impl LeaseView {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`], with the cause. [`Error::Invalid`] if the holder has released the lease.
+    /// [`Error::Lost`](crate::Error::Lost), with the cause. [`Error::Ended`](crate::Error::Ended) if the holder has ended
+    /// the lease.
     pub fn check(&self) -> Result<()> {
-        self.leases.iter().try_for_each(|lease| match lease.state() {
-            LeaseState::Released => Err(Error::invalid("the lease was released: stop the work before the release")),
-            _ => lease.check(),
-        })
+        self.leases.iter().try_for_each(|lease| lease.check())
     }
 
     /// A token that is cancelled when the lease ends: see [`Lease::cancellation_token`](super::Lease::cancellation_token).

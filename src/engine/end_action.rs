@@ -9,7 +9,7 @@ use tracing::Span;
 
 use crate::{
     engine::{lease_state::ReleaseOutcome, release_batch::ReleaseBatch},
-    types::{error::LossCause, lease_id::LeaseId, token::FencingToken},
+    types::{lease_id::LeaseId, token::FencingToken},
 };
 
 /// What happens to a lease at the store. Without one it is released.
@@ -70,7 +70,7 @@ impl End {
         match self {
             Self::Orphaned | Self::Completed => ReleaseOutcome::Released,
             Self::Released(outcome) => outcome.clone(),
-            Self::Transferred(_) => ReleaseOutcome::AlreadyLost { cause: LossCause::Transferred },
+            Self::Transferred(_) => ReleaseOutcome::AlreadyTransferred,
         }
     }
 
@@ -81,6 +81,7 @@ impl End {
             Self::Released(ReleaseOutcome::Released) | Self::Completed => "released",
             Self::Released(ReleaseOutcome::Unknown) => "unknown",
             Self::Released(ReleaseOutcome::AlreadyLost { .. }) => "already_lost",
+            Self::Released(ReleaseOutcome::AlreadyTransferred) => "already_transferred",
             Self::Transferred(_) => "transferred",
         }
     }

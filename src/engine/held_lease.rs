@@ -14,7 +14,7 @@ use crate::{
         lease_inner::LeaseInner,
         lease_state::{LeaseState, ReleaseOutcome},
     },
-    types::error::{Error, Result},
+    types::error::{EndReason, Error, Result},
 };
 
 /// How much longer a call on a lease waits than the lease's task, which ends with the operation timeout.
@@ -47,7 +47,12 @@ impl HeldLease {
         let released = self.released.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A transfer took it, before a release or at the same time as another transfer.
         let Some(released) = released else {
-            return Ok(End::Released(ReleaseOutcome::AlreadyLost { cause: self.lease.cause() }));
+            return Ok(End::Released(match self.lease.state() {
+                LeaseState::Lost { cause } => ReleaseOutcome::AlreadyLost { cause },
+                LeaseState::Ended { reason: EndReason::Transferred } => ReleaseOutcome::AlreadyTransferred,
+                // A shutdown came before the transfer, which took its outcome.
+                _ => ReleaseOutcome::Unknown,
+            }));
         };
         let gone = || {
             Error::unavailable(
@@ -66,6 +71,6 @@ impl HeldLease {
 
 impl Drop for HeldLease {
     fn drop(&mut self) {
-        self.lease.end(&LeaseState::Released);
+        self.lease.end(&LeaseState::RELEASED);
     }
 }

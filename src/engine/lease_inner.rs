@@ -38,7 +38,7 @@ use crate::{
     record::LeaseSpec,
     types::{
         clock::Clock,
-        error::{Error, LossCause, Result},
+        error::{EndReason, Error, LossCause, Result},
         key::Key,
         lease_id::LeaseId,
         owner::Owner,
@@ -87,7 +87,7 @@ pub(crate) struct LeaseInner {
     pub(crate) end_action: OnceLock<EndAction>,
     /// The commands to its task.
     pub(crate) commands: CommandQueue,
-    /// Cancelled after the state has become `Lost` or `Released`.
+    /// Cancelled after the state has become `Lost` or `Ended`.
     pub(crate) ended: CancellationToken,
 }
 
@@ -122,7 +122,7 @@ struct ObservedLease {
 
 impl Held {
     fn has_ended(&self) -> bool {
-        matches!(self.state, LeaseState::Lost { .. } | LeaseState::Released)
+        self.state.is_over()
     }
 
     /// The state after the deadline.
@@ -331,7 +331,7 @@ impl LeaseInner {
     /// Ends the lease, unless it has ended. After the deadline an end by the holder counts as an expiry, even if the
     /// deadline was not seen to pass: the store keeps the key for the grace.
     pub(crate) fn end(&self, end: &LeaseState) {
-        let by_will = matches!(end, LeaseState::Released | LeaseState::Lost { cause: LossCause::ShutDown });
+        let by_will = [LeaseState::RELEASED, LeaseState::SHUT_DOWN].contains(end);
         let ended = self.update(|held| {
             if held.has_ended() {
                 return None;
@@ -341,13 +341,11 @@ impl LeaseInner {
             held.state = if is_expiry { held.expired() } else { end.clone() };
             Some(held.state.clone())
         });
-        if let Some(LeaseState::Lost { cause }) = ended {
-            match cause {
-                LossCause::ShutDown | LossCause::Transferred => {
-                    debug!(key = %self.key, token = %self.token, %cause, "the holder ended the lease");
-                }
-                cause => warn!(key = %self.key, token = %self.token, %cause, "the lease is lost"),
-            }
+        let (key, token) = (&self.key, self.token);
+        match ended {
+            Some(LeaseState::Lost { cause }) => warn!(%key, %token, %cause, "the lease is lost"),
+            Some(LeaseState::Ended { reason }) => debug!(%key, %token, %reason, "the holder ended the lease"),
+            _ => {}
         }
         self.ended.cancel();
         self.report_end();
@@ -388,13 +386,14 @@ impl LeaseInner {
         let held = self.clock.now().since(observed.since);
         observed.observers.emit(|| match &state {
             LeaseState::Lost { cause } => HandleEvent::Lost { key, token, cause, held, is_campaign },
-            _ => HandleEvent::Released { key, token, held, is_campaign },
+            LeaseState::Ended { reason } => HandleEvent::Ended { key, token, reason: *reason, held, is_campaign },
+            LeaseState::Held | LeaseState::AtRisk => unreachable!("the lease has ended"),
         });
     }
 
     /// Refuses a lease that has ended.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_valid() { Ok(()) } else { Err(self.lost_error(self.cause())) }
+        if self.is_valid() { Ok(()) } else { Err(self.end_error()) }
     }
 
     /// The state now. A deadline that has passed is a loss, even if the task has not run since.
@@ -403,15 +402,9 @@ impl LeaseInner {
         if held.has_ended() || self.clock.now() < held.deadline { held.state.clone() } else { held.expired() }
     }
 
-    /// What ended a lease that has ended.
-    pub(crate) fn cause(&self) -> LossCause {
-        // The caller borrows the lease, so it is not released.
-        if let LeaseState::Lost { cause } = self.state() { cause } else { LossCause::ShutDown }
-    }
-
-    /// What ended the lease, if its holder did not release it.
-    pub(crate) fn loss(&self) -> Option<LossCause> {
-        if let LeaseState::Lost { cause } = &self.lock().state { Some(cause.clone()) } else { None }
+    /// The state as it was recorded: a deadline that has passed changes it when a caller or the task has noticed it.
+    pub(crate) fn recorded_state(&self) -> LeaseState {
+        self.lock().state.clone()
     }
 
     /// Follows the state.
@@ -429,6 +422,17 @@ impl LeaseInner {
     pub(crate) fn lost_error(&self, cause: LossCause) -> Error {
         Error::Lost { key: self.key.clone(), token: self.token, cause }
     }
+
+    /// The error of a call on this lease, which has ended.
+    pub(crate) fn end_error(&self) -> Error {
+        let reason = match self.state() {
+            LeaseState::Lost { cause } => return self.lost_error(cause),
+            LeaseState::Ended { reason } => reason,
+            // Its task has ended before it could end the lease, because its runtime has.
+            LeaseState::Held | LeaseState::AtRisk => EndReason::ShutDown,
+        };
+        Error::Ended { key: self.key.clone(), token: self.token, reason }
+    }
 }
 
 /// Ends those of these leases that are held. The first of their tasks to run releases all of them.
@@ -436,7 +440,7 @@ pub(crate) fn end_together<'a>(leases: impl IntoIterator<Item = &'a Arc<LeaseInn
     let leases: Vec<_> = leases.into_iter().filter(|lease| lease.is_valid()).collect();
     let batch = ReleaseBatch::of(leases.iter().map(|lease| lease.member()).collect());
     for lease in leases {
-        lease.end_with(EndAction::Jointly(Arc::clone(&batch)), &LeaseState::Released);
+        lease.end_with(EndAction::Jointly(Arc::clone(&batch)), &LeaseState::RELEASED);
     }
 }
 

@@ -1,6 +1,8 @@
 //! The states of a lease, and the outcome of its release.
 
-use crate::types::error::LossCause;
+use std::fmt;
+
+use crate::types::error::{EndReason, LossCause};
 
 /// The state of a lease. It only moves down this list, except that a refresh changes `AtRisk` back to `Held`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,13 +12,38 @@ pub enum LeaseState {
     Held,
     /// Refreshes fail or are not answered, and the deadline is still ahead. Bring work to a point where it can stop.
     AtRisk,
-    /// The lease ended, and its holder did not release it.
+    /// The lease ended although its holder did not end it.
     Lost {
         /// What ended it.
         cause: LossCause,
     },
-    /// The holder released or dropped the lease.
-    Released,
+    /// The holder ended the lease.
+    Ended {
+        /// How it ended the lease.
+        reason: EndReason,
+    },
+}
+
+impl LeaseState {
+    pub(crate) const RELEASED: Self = Self::Ended { reason: EndReason::Released };
+    pub(crate) const SHUT_DOWN: Self = Self::Ended { reason: EndReason::ShutDown };
+
+    /// Whether the lease is held no longer: it is lost or ended.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        matches!(self, Self::Lost { .. } | Self::Ended { .. })
+    }
+}
+
+impl fmt::Display for LeaseState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Held => f.write_str("held"),
+            Self::AtRisk => f.write_str("at risk"),
+            Self::Lost { cause } => write!(f, "lost, because {cause}"),
+            Self::Ended { reason } => write!(f, "ended, because {reason}"),
+        }
+    }
 }
 
 /// The outcome of a release.
@@ -33,4 +60,6 @@ pub enum ReleaseOutcome {
         /// What ended it.
         cause: LossCause,
     },
+    /// The lease was already [transferred](crate::Lease::transfer) to another lease id.
+    AlreadyTransferred,
 }

@@ -21,6 +21,7 @@ use crate::{
         in_flight,
         lease_ids::InUse,
         lease_inner::LeaseInner,
+        lease_state::LeaseState,
         refresh::{self, Confirmed, Refreshing},
         refresh_schedule::{ScheduleSpec, Slot},
         release,
@@ -98,7 +99,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         let Self { shared, lease, acquire_id } = self;
-        lease.lose(LossCause::ShutDown);
+        lease.end(&LeaseState::SHUT_DOWN);
         lease.commands.end();
         shared.siblings().notifier.remove_holder(&shared.context, acquire_id.number);
         shared.own_leases.remove(lease);
@@ -200,7 +201,7 @@ impl LeaseTask {
                 biased;
                 () = lease.ended.cancelled() => return,
                 () = shared.context.closing.cancelled() => {
-                    lease.lose(LossCause::ShutDown);
+                    lease.end(&LeaseState::SHUT_DOWN);
                     continue;
                 }
                 answer = in_flight::next_answer(sent), if !sent.is_empty() => Wakeup::Answered(answer),

@@ -19,7 +19,7 @@ use tracing::warn;
 use crate::{
     engine::{lease_state::ReleaseOutcome, retry_policy::OnHeld},
     types::{
-        error::{Error, LossCause},
+        error::{EndReason, Error, LossCause},
         key::Key,
         token::FencingToken,
     },
@@ -143,28 +143,30 @@ pub enum HandleEvent<'a> {
         /// Why the last refresh was not confirmed.
         error: &'a Error,
     },
-    /// A lease has ended, and its holder did not release it.
+    /// A lease has ended although its holder did not end it.
     #[non_exhaustive]
     Lost {
         /// The key.
         key: &'a Key,
         /// The token of the lease.
         token: FencingToken,
-        /// What ended it. The holder's own [`ShutDown`](LossCause::ShutDown) and [`Transferred`](LossCause::Transferred)
-        /// are among the causes.
+        /// What ended it.
         cause: &'a LossCause,
         /// How long it was held.
         held: Duration,
         /// Whether it was a leadership.
         is_campaign: bool,
     },
-    /// The holder has released or dropped a lease. The request to the store follows.
+    /// The holder has ended a lease: released, dropped or transferred it, or shut its handle down. The request to the store
+    /// follows.
     #[non_exhaustive]
-    Released {
+    Ended {
         /// The key.
         key: &'a Key,
         /// The token of the lease.
         token: FencingToken,
+        /// How the holder ended it.
+        reason: EndReason,
         /// How long it was held.
         held: Duration,
         /// Whether it was a leadership.
@@ -213,7 +215,7 @@ impl HandleEvent<'_> {
             Self::RefreshFinished { .. } => "refresh_finished",
             Self::AtRisk { .. } => "at_risk",
             Self::Lost { .. } => "lost",
-            Self::Released { .. } => "released",
+            Self::Ended { .. } => "ended",
             Self::ReleaseFinished { .. } => "release_finished",
             Self::StreamOpened => "stream_opened",
             Self::StreamClosed { .. } => "stream_closed",

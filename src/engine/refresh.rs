@@ -9,6 +9,7 @@ use crate::{
         confirm::{confirm_loss, stale_error},
         context::Context,
         lease_inner::LeaseInner,
+        lease_state::LeaseState,
         observer::{HandleEvent, RefreshOutcome},
         retry::{self, Limit},
     },
@@ -73,7 +74,7 @@ async fn wait_for_end(context: &Context, lease: &LeaseInner) {
     tokio::select! {
         biased;
         () = lease.ended.cancelled() => {}
-        () = context.closing.cancelled() => lease.lose(LossCause::ShutDown),
+        () = context.closing.cancelled() => lease.end(&LeaseState::SHUT_DOWN),
         () = wait_for_expiry(context, lease) => lease.lose(LossCause::Expired),
     }
 }

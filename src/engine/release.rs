@@ -20,7 +20,7 @@ use crate::{
         end_action::{End, EndAction},
         handle_inner::HandleInner,
         lease_inner::LeaseInner,
-        lease_state::ReleaseOutcome,
+        lease_state::{LeaseState, ReleaseOutcome},
         observer::HandleEvent,
         release_batch::{BATCH_PART, BatchOutcome},
         retry::{self, Limit},
@@ -30,7 +30,7 @@ use crate::{
     types::{
         acquire_id::AcquireId,
         deadline::Deadline,
-        error::{Error, LossCause, Result},
+        error::{EndReason, Error, LossCause, Result},
         lease_id::LeaseId,
         token::FencingToken,
         ttl,
@@ -68,7 +68,7 @@ pub(crate) async fn run(shared: &HandleInner, lease: &LeaseInner, acquire_id: Ac
 fn report_failure(shared: &HandleInner, lease: &LeaseInner, error: &Error) {
     let error: &(dyn std::error::Error + 'static) = error;
     let (key, token) = (&lease.key, lease.token);
-    if lease.loss() == Some(LossCause::ShutDown) {
+    if lease.recorded_state() == LeaseState::SHUT_DOWN {
         // The shutdown warns once for all of them.
         shared.releases.record_unreleased();
         debug!(%key, %token, error, "not released");
@@ -82,8 +82,8 @@ fn report_failure(shared: &HandleInner, lease: &LeaseInner, error: &Error) {
 async fn finish(shared: &HandleInner, lease: &LeaseInner, acquire_id: AcquireId) -> Result<End> {
     let context = &*shared.context;
     let until = context.operation_deadline();
-    match (lease.loss(), lease.end_action.get()) {
-        (Some(LossCause::ShutDown), _) if lease.is_at_work() => {
+    match (lease.recorded_state(), lease.end_action.get()) {
+        (LeaseState::SHUT_DOWN, _) if lease.is_at_work() => {
             let reserve = context.settings.operation_timeout.mul_f64(RELEASE_PART);
             if until.sooner_by(reserve).wait_for(lease.work_ended()).await.is_none() {
                 return Err(Error::unavailable(
@@ -92,7 +92,7 @@ async fn finish(shared: &HandleInner, lease: &LeaseInner, acquire_id: AcquireId)
             }
             release(context, lease, until, false).await.map(End::Released)
         }
-        (Some(LossCause::ShutDown), _) => {
+        (LeaseState::SHUT_DOWN, _) => {
             let outcome = shared.releases.release(context, lease.member()).await;
             let until = shared.releases.deadline_at(context, BATCH_PART);
             if outcome == BatchOutcome::Unsent && until.has_passed() {
@@ -102,7 +102,7 @@ async fn finish(shared: &HandleInner, lease: &LeaseInner, acquire_id: AcquireId)
             }
             release_after(outcome, context, lease, until).await
         }
-        (Some(LossCause::Transferred), Some(EndAction::Transfer(to))) => {
+        (LeaseState::Ended { reason: EndReason::Transferred }, Some(EndAction::Transfer(to))) => {
             let given = transfer(context, lease, *to).await;
             if matches!(given, Err(Error::Invalid { .. })) {
                 // No process holds the lease now, and it may have no expiry.
@@ -110,7 +110,10 @@ async fn finish(shared: &HandleInner, lease: &LeaseInner, acquire_id: AcquireId)
             }
             given.map(End::Transferred)
         }
-        (Some(cause), Some(EndAction::WithGroup(group))) => {
+        (LeaseState::Ended { reason: EndReason::Transferred }, _) => {
+            Ok(End::Released(ReleaseOutcome::AlreadyTransferred))
+        }
+        (LeaseState::Lost { cause }, Some(EndAction::WithGroup(group))) => {
             let outcome = tokio::select! {
                 biased;
                 outcome = group.release(context, until) => outcome,
@@ -121,20 +124,20 @@ async fn finish(shared: &HandleInner, lease: &LeaseInner, acquire_id: AcquireId)
             drop(release_after(outcome, context, lease, context.operation_deadline()).await);
             Ok(End::Released(ReleaseOutcome::AlreadyLost { cause }))
         }
-        (Some(cause), _) => Ok(End::Released(ReleaseOutcome::AlreadyLost { cause })),
-        (None, Some(EndAction::Complete(tick, keep))) => {
+        (LeaseState::Lost { cause }, _) => Ok(End::Released(ReleaseOutcome::AlreadyLost { cause })),
+        (_, Some(EndAction::Complete(tick, keep))) => {
             complete(context, lease, *tick, *keep).await.map(|()| End::Completed)
         }
-        (None, Some(EndAction::TakeBack)) => {
+        (_, Some(EndAction::TakeBack)) => {
             let request = Request::Leave(record::Leave { lease: lease.id, acquire_id });
             send(context, lease, until, false, request).await.map(End::Released)
         }
-        (None, Some(EndAction::Orphan)) => Ok(End::Orphaned),
-        (None, Some(EndAction::Jointly(batch))) => {
+        (_, Some(EndAction::Orphan)) => Ok(End::Orphaned),
+        (_, Some(EndAction::Jointly(batch))) => {
             let outcome = batch.release(context, until.or_after(context.settings.attempt)).await;
             release_after(outcome, context, lease, until).await
         }
-        (None, Some(EndAction::Release(_) | EndAction::Transfer(_) | EndAction::WithGroup(_)) | None) => {
+        (_, Some(EndAction::Release(_) | EndAction::Transfer(_) | EndAction::WithGroup(_)) | None) => {
             release(context, lease, until, false).await.map(End::Released)
         }
     }

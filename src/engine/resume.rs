@@ -161,6 +161,6 @@ async fn confirm(
             "the store refreshed the lease, but answered after the ttl of {} was over: retry, and choose a longer ttl if that happens again",
             format_duration(found.ttl.duration())
         ))),
-        None => Err(lease.lost_error(lease.cause())),
+        None => Err(lease.end_error()),
     }
 }

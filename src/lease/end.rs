@@ -10,7 +10,7 @@ use crate::{
         release,
     },
     types::{
-        error::{Error, LossCause, Result},
+        error::{EndReason, Error, Result},
         lease_id::LeaseId,
         token::FencingToken,
     },
@@ -39,8 +39,9 @@ impl Lease {
     /// key in between.
     ///
     /// The receiver, in this or another process, takes the lease up by [`Mongoseal::resume`](crate::Mongoseal::resume) with
-    /// the key, that id and the new token, within the ttl. `to` is a new [`LeaseId::random`]. This lease is lost before the transfer is sent, and work under it is stopped. A later [`release`](Self::release) returns
-    /// [`ReleaseOutcome::AlreadyLost`].
+    /// the key, that id and the new token, within the ttl. `to` is a new [`LeaseId::random`]. This lease ends before the
+    /// transfer is sent, and work under it is stopped. A later [`release`](Self::release) returns
+    /// [`ReleaseOutcome::AlreadyTransferred`].
     ///
     /// # Caveats
     ///
@@ -50,7 +51,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// - [`Error::Lost`]: the lease had ended before.
+    /// - [`Error::Lost`] or [`Error::Ended`]: the lease had ended before.
     /// - [`Error::Unavailable`]: the store did not confirm the transfer within the operation timeout. Either id may
     ///   hold the key, for a ttl at most, or without expiry until it is revoked.
     /// - [`Error::Corrupt`] or [`Error::Invalid`]: another program wrote over the record, a privilege was removed, or
@@ -68,12 +69,12 @@ impl Lease {
                 "a lease cannot be transferred to its own id, and it is still held: pass another id",
             ));
         }
-        let lost = LeaseState::Lost { cause: LossCause::Transferred };
-        self.lease_inner().end_with(EndAction::Transfer(to), &lost);
+        let transferred = LeaseState::Ended { reason: EndReason::Transferred };
+        self.lease_inner().end_with(EndAction::Transfer(to), &transferred);
         match self.held.wait_for_end().await? {
             End::Transferred(token) => Ok(token),
             End::Released(ReleaseOutcome::AlreadyLost { cause }) => Err(self.lease_inner().lost_error(cause)),
-            End::Released(_) | End::Completed | End::Orphaned => Err(self.lease_inner().lost_error(LossCause::Expired)),
+            End::Released(_) | End::Completed | End::Orphaned => Err(self.lease_inner().end_error()),
         }
     }
 }
@@ -81,7 +82,7 @@ impl Lease {
 impl Lease {
     /// Ends the lease. Its task then does this at the store.
     fn end_with(&self, action: EndAction) {
-        self.lease_inner().end_with(action, &LeaseState::Released);
+        self.lease_inner().end_with(action, &LeaseState::RELEASED);
     }
 
     /// Releases the lease, and returns whether it was held until then: see [`release`](Self::release).
@@ -96,10 +97,18 @@ impl Lease {
     /// Releases the lease after its work has ended. Returns an error if the lease was lost before.
     pub(crate) async fn end_work(&self) -> Result<()> {
         match self.end_by_release().await {
-            Ok(ReleaseOutcome::AlreadyLost { cause }) => Err(self.lease_inner().lost_error(cause)),
-            Ok(ReleaseOutcome::Released | ReleaseOutcome::Unknown) => Ok(()),
+            Ok(outcome) => self.ensure_held_to_release(outcome),
             // The ttl ends the lease, and the release has recorded the error.
             Err(_recorded) => Ok(()),
+        }
+    }
+
+    /// Returns an error if this outcome of its release shows that the lease was not held until then.
+    pub(crate) fn ensure_held_to_release(&self, outcome: ReleaseOutcome) -> Result<()> {
+        match outcome {
+            ReleaseOutcome::AlreadyLost { cause } => Err(self.lease_inner().lost_error(cause)),
+            ReleaseOutcome::AlreadyTransferred => Err(self.lease_inner().end_error()),
+            ReleaseOutcome::Released | ReleaseOutcome::Unknown => Ok(()),
         }
     }
 

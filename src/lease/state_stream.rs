@@ -22,7 +22,7 @@ use crate::engine::{lease_inner::LeaseInner, lease_state::LeaseState};
 /// # Examples
 ///
 /// ```
-/// use mongoseal::{LeaseState, Mongoseal};
+/// use mongoseal::{EndReason, LeaseState, Mongoseal};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> mongoseal::Result<()> {
@@ -32,7 +32,7 @@ use crate::engine::{lease_inner::LeaseInner, lease_state::LeaseState};
 /// assert_eq!(states.get(), LeaseState::Held);
 ///
 /// lease.release().await?;
-/// assert_eq!(states.changed().await, Some(LeaseState::Released));
+/// assert_eq!(states.changed().await, Some(LeaseState::Ended { reason: EndReason::Released }));
 /// assert_eq!(states.changed().await, None);
 /// # Ok(())
 /// # }
@@ -75,7 +75,7 @@ impl StateStream {
         let mut changes = ready!(self.change.poll(context));
         let state = changes.borrow_and_update().clone();
         self.change.set(next_change(changes));
-        self.is_over = matches!(state, LeaseState::Lost { .. } | LeaseState::Released);
+        self.is_over = state.is_over();
         Poll::Ready(Some(state))
     }
 }

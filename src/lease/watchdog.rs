@@ -63,7 +63,7 @@ impl Watchdog {
         })
     }
 
-    /// Calls `hook` with an [`Error::Lost`], on the thread of the watchdog.
+    /// Calls `hook` on the thread of the watchdog, with an [`Error::Lost`] or an [`Error::Ended`].
     pub fn calling(hook: impl FnOnce(Error) + Send + 'static) -> Self {
         Self { hook: Box::new(hook), slack: DEFAULT_SLACK }
     }
@@ -92,7 +92,7 @@ impl Watchdog {
                 let since = passed.get_or_insert_with(Instant::now).elapsed();
                 if since >= self.slack {
                     warn!(key = %lease.key, token = %lease.token, "work still runs past the deadline of its lease");
-                    return (self.hook)(lease.lost_error(lease.cause()));
+                    return (self.hook)(lease.end_error());
                 }
             }
             // Half of the remaining time, because a clock that runs while the machine sleeps is ahead of this one.

@@ -12,6 +12,7 @@ use crate::types::{duration::format_duration, key::Key, owner::Owner, token::Fen
 /// | [`QueueFull`](Self::QueueFull) | shed load: too many waiters are queued for the key |
 /// | [`RetriesExhausted`](Self::RetriesExhausted) | give up: the key was held at each attempt of my retry policy |
 /// | [`Lost`](Self::Lost) | stop acting on the key at once; acquire again if still needed |
+/// | [`Ended`](Self::Ended) | stop acting on the key: this process released or transferred the lease, or shut the handle down |
 /// | [`Fenced`](Self::Fenced) | stop, and undo nothing: a later holder has written there, and its writes stand |
 /// | [`Unavailable`](Self::Unavailable) | retry: the store did not confirm in time, and the request may have been applied; read first before a fenced write |
 /// | [`Invalid`](Self::Invalid) | change the code or the deployment: a retry returns the same |
@@ -68,7 +69,7 @@ pub enum Error {
         held: Box<Error>,
     },
 
-    /// The lease has ended, and its holder has not released it. It never comes back.
+    /// The lease ended although its holder did not end it. It never comes back.
     #[error("the lease on {key:?} with token {token} is lost, because {cause}: stop acting on the key")]
     Lost {
         /// The key that was held.
@@ -77,6 +78,17 @@ pub enum Error {
         token: FencingToken,
         /// What ended the lease.
         cause: LossCause,
+    },
+
+    /// The holder ended the lease, and then used it: work that runs under it, or another call on it, got this error.
+    #[error("the lease on {key:?} with token {token} has ended, because {reason}: stop acting on the key")]
+    Ended {
+        /// The key that was held.
+        key: Key,
+        /// The token of the lease.
+        token: FencingToken,
+        /// How the holder ended it.
+        reason: EndReason,
     },
 
     /// A later holder of the key has written to the storage, so the storage refused this write. Nothing was changed.
@@ -128,7 +140,7 @@ pub type Source = Box<dyn std::error::Error + Send + Sync>;
 /// A result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What ended a lease that its holder did not release.
+/// What ended a lease that its holder did not end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossCause {
@@ -153,9 +165,17 @@ pub enum LossCause {
     HeldTooLong,
     /// Its holder reported no [progress](crate::Lease::progress) for [too long](crate::Acquire::stalled_after).
     Stalled,
-    /// Its holder transferred it to another lease id.
+}
+
+/// How a holder ended its lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EndReason {
+    /// It released or dropped the lease.
+    Released,
+    /// It [transferred](crate::Lease::transfer) the lease to another lease id.
     Transferred,
-    /// The handle was shut down, or the runtime of the lease ended.
+    /// It shut the handle down, or the runtime of the lease ended.
     ShutDown,
 }
 
@@ -182,9 +202,17 @@ impl fmt::Display for LossCause {
             Self::Removed => f.write_str("its record was deleted or replaced by an older one"),
             Self::HeldTooLong => f.write_str("it was held for the maximum time that its holder allowed"),
             Self::Stalled => f.write_str("its holder reported no progress for too long"),
-            Self::Transferred => f.write_str("its holder transferred it to another lease id"),
-            Self::ShutDown => f.write_str("the handle or its runtime was shut down"),
         }
+    }
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Released => "its holder released it",
+            Self::Transferred => "its holder transferred it to another lease id",
+            Self::ShutDown => "the handle or its runtime was shut down",
+        })
     }
 }
 
@@ -207,6 +235,24 @@ impl LossCause {
             Self::Removed => "removed",
             Self::HeldTooLong => "held_too_long",
             Self::Stalled => "stalled",
+        }
+    }
+}
+
+impl EndReason {
+    /// Returns the name of the variant in snake case, for a label of a metric or a field of a log.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use mongoseal::EndReason;
+    ///
+    /// assert_eq!(EndReason::ShutDown.kind(), "shut_down");
+    /// ```
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Released => "released",
             Self::Transferred => "transferred",
             Self::ShutDown => "shut_down",
         }
@@ -230,6 +276,7 @@ impl Error {
             Self::QueueFull { .. } => "queue_full",
             Self::RetriesExhausted { .. } => "retries_exhausted",
             Self::Lost { .. } => "lost",
+            Self::Ended { .. } => "ended",
             Self::Fenced { .. } => "fenced",
             Self::Unavailable { .. } => "unavailable",
             Self::Invalid { .. } => "invalid",

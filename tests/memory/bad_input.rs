@@ -99,8 +99,8 @@ fn a_runtime_shut_down_ends_its_leases() {
     assert!(!lease.is_valid());
     let other = tokio::runtime::Runtime::new().unwrap();
     other.block_on(async {
-        assert!(matches!(lease.refresh().await, Err(Error::Lost { .. })));
-        assert!(matches!(lease.verify().await, Err(Error::Lost { .. })));
+        assert!(matches!(lease.refresh().await, Err(Error::Ended { .. })));
+        assert!(matches!(lease.verify().await, Err(Error::Ended { .. })));
         assert!(matches!(lease.release().await, Err(Error::Unavailable { .. })));
         assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })), "left to its ttl");
     });

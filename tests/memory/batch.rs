@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Lease, LeaseState, LossCause, Mongoseal, record::Request, store::Store};
+use mongoseal::{EndReason, Lease, LeaseState, LossCause, Mongoseal, record::Request, store::Store};
 use tokio::time::Instant;
 
 use crate::{
@@ -338,7 +338,7 @@ async fn a_shutdown_does_not_wait_for_a_batch_that_hangs() {
     seal.shutdown().await;
     // The releases of many hang, too, for a fifth of the operation timeout.
     assert!(store.records.clock().now() < began + millis(2_100));
-    assert!(leases.iter().all(|lease| lease.state() == LeaseState::Lost { cause: LossCause::ShutDown }));
+    assert!(leases.iter().all(|lease| lease.state() == LeaseState::Ended { reason: EndReason::ShutDown }));
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 use std::{future::IntoFuture, time::Duration};
 
 use mongoseal::{
-    Deadline, Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, Mongoseal, Reading,
+    Deadline, EndReason, Error, FencingToken, Lease, LeaseId, LeaseState, Mongoseal, Reading,
     record::Request,
     store::{Snapshot, Store},
 };
@@ -62,7 +62,7 @@ async fn a_prepare_dropped_half_way_can_be_done_again() {
 async fn a_shutdown_dropped_half_way_goes_on() {
     let (store, seal, lease) = held_on_slow_store(secs(2)).await;
     drop_half_way(seal.shutdown(), millis(10)).await;
-    assert_eq!(lease.state(), LeaseState::Lost { cause: LossCause::ShutDown });
+    assert_eq!(lease.state(), LeaseState::Ended { reason: EndReason::ShutDown });
     tokio::time::sleep(secs(3)).await;
     store.heal();
     drop(store.seal().acquire("k").await.unwrap());
@@ -76,7 +76,7 @@ async fn cancelled_and_sleep_until_dropped_half_way_lose_nothing() {
     drop_half_way(mongoseal::Clock::tokio().sleep_until(Reading::at(secs(60))), secs(1)).await;
     assert!(lease.is_valid());
     seal.shutdown().await;
-    assert_eq!(lease.cancelled().await, LossCause::ShutDown);
+    assert_eq!(lease.cancelled().await, LeaseState::Ended { reason: EndReason::ShutDown });
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,7 +154,7 @@ async fn a_transfer_dropped_half_way_is_made_all_the_same() {
     let (store, _seal, lease) = held_on_slow_store(secs(2)).await;
     let to = LeaseId::random();
     drop_half_way(lease.transfer(to), secs(1)).await;
-    assert!(matches!(lease.transfer(LeaseId::random()).await, Err(Error::Lost { .. })), "it is given away once");
+    assert!(matches!(lease.transfer(LeaseId::random()).await, Err(Error::Ended { .. })), "it is given away once");
     tokio::time::sleep(secs(2)).await;
     store.heal();
     let held = store.seal().inspect("k").await.unwrap().unwrap().holders[0].token;

@@ -97,7 +97,7 @@ async fn a_refresh_confirmed_after_the_deadline_does_not_revive_the_lease() {
     let store = Faulty::new();
     let lease = store.seal().acquire("k").ttl(secs(30)).refresh_every(secs(15)).await.unwrap();
     store.always(Fault::DelayReply(secs(16)));
-    assert_eq!(lease.cancelled().await, LossCause::Expired);
+    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Expired });
     store.heal();
     tokio::time::sleep(secs(5)).await;
     assert!(matches!(lease.state(), LeaseState::Lost { .. }));
@@ -281,7 +281,7 @@ async fn a_lease_that_somebody_took_is_lost_with_the_next_refresh_and_says_to_wh
         store.records.remove(lease.key());
         seal.acquire("k").await.unwrap()
     };
-    assert_eq!(lease.cancelled().await, LossCause::TakenOver { token: other.token() });
+    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::TakenOver { token: other.token() } });
     assert!(store.records.clock().now().since_origin() <= secs(11));
     assert!(other.is_valid());
     drop(lease);
@@ -310,8 +310,8 @@ async fn a_revoked_lease_is_lost_and_says_by_whom_and_why() {
         .apply(lease.key(), Request::Revoke(revoke), Deadline::after(store.records.clock(), secs(1)))
         .await
         .unwrap();
-    let cause = lease.cancelled().await;
-    assert_eq!(cause, LossCause::Revoked { by: "ops".into(), reason: "drill".into() });
+    let cause = LossCause::Revoked { by: "ops".into(), reason: "drill".into() };
+    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause });
 }
 
 #[tokio::test(start_paused = true)]
@@ -319,7 +319,7 @@ async fn grace_keeps_others_out_after_a_holder_was_lost() {
     let store = Faulty::new();
     let seal = store.build(Mongoseal::builder().grace(secs(15)));
     let lease = seal.acquire("k").ttl(secs(30)).without_refresh().await.unwrap();
-    assert_eq!(lease.cancelled().await, LossCause::Expired);
+    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Expired });
     drop(lease);
     tokio::time::sleep(secs(10)).await;
     assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));

@@ -4,7 +4,8 @@ use std::{collections::HashSet, future::poll_fn, pin::Pin, time::Duration};
 
 use futures_core::Stream;
 use mongoseal::{
-    Error, LeaseId, LeaseState, LossCause, Metadata, Mongoseal, ReleaseOutcome, record::Request, store::Store,
+    EndReason, Error, LeaseId, LeaseState, LossCause, Metadata, Mongoseal, ReleaseOutcome, record::Request,
+    store::Store,
 };
 
 use crate::{
@@ -80,7 +81,7 @@ async fn without_refresh_a_lease_ends_with_its_ttl_and_can_be_refreshed_by_hand(
     lease.refresh().await.unwrap();
     tokio::time::sleep(secs(8)).await;
     assert!(lease.is_valid());
-    assert_eq!(lease.cancelled().await, LossCause::Expired);
+    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Expired });
     assert!(matches!(lease.refresh().await, Err(Error::Lost { cause: LossCause::Expired, .. })));
     seal.acquire("k").await.expect_err("the store waits for its whole ttl and grace, the holder stopped earlier");
     tokio::time::sleep(GRACE + millis(20)).await;
@@ -119,8 +120,8 @@ async fn a_lease_can_be_dropped_by_a_match_on_its_state_and_the_stream_gives_the
         LeaseState::Held => drop(lease),
         other => panic!("it is held: {other:?}"),
     }
-    assert_eq!(states.get(), LeaseState::Released);
-    assert_eq!(states.changed().await, Some(LeaseState::Released));
+    assert_eq!(states.get(), LeaseState::Ended { reason: EndReason::Released });
+    assert_eq!(states.changed().await, Some(LeaseState::Ended { reason: EndReason::Released }));
     assert_eq!(states.changed().await, None);
 }
 
@@ -146,7 +147,7 @@ async fn release_says_whether_it_was_ours_and_frees_the_key_at_once() {
     let states = lease.watch_state();
     let stopped = lease.cancellation_token();
     assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
-    assert_eq!(states.get(), LeaseState::Released);
+    assert_eq!(states.get(), LeaseState::Ended { reason: EndReason::Released });
     assert!(stopped.is_cancelled());
 
     let lease = seal.acquire("k").ttl(secs(1)).without_refresh().await.unwrap();
@@ -264,7 +265,7 @@ async fn shutdown_ends_releases_and_waits() {
     let leases = [seal.acquire("a").await.unwrap(), seal.acquire("b").await.unwrap()];
     seal.shutdown().await;
     for lease in leases {
-        assert_eq!(lease.state(), LeaseState::Lost { cause: LossCause::ShutDown });
+        assert_eq!(lease.state(), LeaseState::Ended { reason: EndReason::ShutDown });
         assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
     }
     let error = seal.acquire("a").await.unwrap_err();

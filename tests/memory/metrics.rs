@@ -7,7 +7,7 @@ use std::{future::IntoFuture, sync::Arc};
 
 use metrics::Unit;
 use mongoseal::{
-    Builder, Error, Lease, LeaseId, LossCause, Mongoseal, Retry, metrics::MetricsObserver, record::Request,
+    Builder, Error, Lease, LeaseId, LeaseState, LossCause, Mongoseal, Retry, metrics::MetricsObserver, record::Request,
 };
 use recorder::Recorded;
 
@@ -132,12 +132,12 @@ async fn end_lease(store: &Faulty, seal: &Mongoseal, lease: Lease, end: &str) {
         "revoke" => drop(store.seal().revoke("k").await.unwrap()),
         "expire" => {
             store.always(Fault::Hang);
-            assert_eq!(lease.cancelled().await, LossCause::Expired);
+            assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Expired });
             store.heal();
         }
         "delete" => {
             store.records.remove(lease.key());
-            assert_eq!(lease.cancelled().await, LossCause::Removed);
+            assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Removed });
         }
         _ => drop(lease.cancelled().await),
     }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use mongoseal::{
-    AcquireMode, AcquireOutcome, Builder, Error, HandleEvent, LossCause, Mongoseal, Observer, RefreshOutcome,
-    ReleaseOutcome, Retry, record::Request,
+    AcquireMode, AcquireOutcome, Builder, Error, HandleEvent, LeaseState, LossCause, Mongoseal, Observer,
+    RefreshOutcome, ReleaseOutcome, Retry, record::Request,
 };
 
 use crate::{
@@ -57,8 +57,8 @@ impl Observer for Seen {
             HandleEvent::Lost { key, cause, held, is_campaign, .. } => {
                 format!("{key} lost after {held:?}: {cause:?}{}", campaign(*is_campaign))
             }
-            HandleEvent::Released { key, held, is_campaign, .. } => {
-                format!("{key} released after {held:?}{}", campaign(*is_campaign))
+            HandleEvent::Ended { key, reason, held, is_campaign, .. } => {
+                format!("{key} {} after {held:?}{}", reason.kind(), campaign(*is_campaign))
             }
             HandleEvent::ReleaseFinished { key, outcome, .. } => match outcome {
                 Ok(ReleaseOutcome::Released) => format!("{key} released at the store"),
@@ -111,7 +111,7 @@ async fn an_event_has_a_short_name() {
     let lease = seal.acquire("k").await.unwrap();
     lease.refresh().await.unwrap();
     lease.release().await.unwrap();
-    let expected = ["acquire_finished", "refresh_finished", "released", "release_finished"];
+    let expected = ["acquire_finished", "refresh_finished", "ended", "release_finished"];
     assert_eq!(*kinds.0.lock().unwrap(), expected);
 }
 
@@ -155,8 +155,8 @@ async fn each_lease_reports_its_end_once_and_after_its_begin() {
         ("drop", "k released after 1s"),
         ("orphan", "k released after 1s"),
         ("revoke", "k lost after 1s: Revoked"),
-        ("shut down", "k lost after 1s: ShutDown"),
-        ("transfer", "k lost after 1s: Transferred"),
+        ("shut down", "k shut_down after 1s"),
+        ("transfer", "k transferred after 1s"),
         ("expire", "Expired"),
         ("caller gone", "k released after 0ns"),
     ] {
@@ -182,7 +182,7 @@ async fn each_lease_reports_its_end_once_and_after_its_begin() {
                 }
                 "expire" => {
                     store.always(Fault::Hang);
-                    assert_eq!(lease.cancelled().await, LossCause::Expired);
+                    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Expired });
                     store.heal();
                 }
                 _ => seal.shutdown().await,
@@ -191,7 +191,7 @@ async fn each_lease_reports_its_end_once_and_after_its_begin() {
         seal.shutdown().await;
         let events = seen.take();
         let at = |text: &str| events.iter().position(|event| event.contains(text));
-        let ends = events.iter().filter(|event| event.contains("k released after") || event.contains("k lost after"));
+        let ends = events.iter().filter(|event| event.starts_with("k ") && event.contains(" after "));
         assert_eq!(ends.count(), 1, "{end}: {events:?}");
         assert!(at("granted") < at(report) && at("granted").is_some(), "{end}: {events:?}");
     }

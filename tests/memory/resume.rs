@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use mongoseal::{
-    Deadline, Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result, Sharing,
+    Deadline, EndReason, Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result,
+    Sharing,
     record::{Outcome, Request},
     store::Store,
 };
@@ -80,7 +81,7 @@ async fn a_shutdown_releases_a_resumed_lease_and_not_an_orphan() {
     let after = store.seal();
     let lease = after.resume("k", id, token).await.unwrap();
     after.shutdown().await;
-    assert_eq!(lease.state(), LeaseState::Lost { cause: LossCause::ShutDown });
+    assert_eq!(lease.state(), LeaseState::Ended { reason: EndReason::ShutDown });
     drop(store.seal().acquire("k").await.unwrap());
 }
 
@@ -261,7 +262,7 @@ async fn a_resumed_lease_keeps_owner_group_metadata_grace_and_limit() {
     assert_eq!(after.remaining, Some(secs(37)));
     let released = second.release_group("g").await.unwrap();
     assert_eq!(released.len(), 1);
-    assert!(matches!(lease.cancelled().await, LossCause::Revoked { .. }));
+    assert!(matches!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Revoked { .. } }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -309,7 +310,7 @@ async fn a_resume_without_refresh_ends_with_the_ttl_and_a_bad_interval_is_refuse
     assert!(store.requests().len() >= sent + 9);
     lease.orphan();
     let lease = store.seal().resume("k", id, token).without_refresh().await.unwrap();
-    assert_eq!(lease.cancelled().await, LossCause::Expired);
+    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Expired });
 }
 
 #[tokio::test(start_paused = true)]
@@ -326,7 +327,9 @@ async fn a_resumed_lease_hears_of_its_revocation_at_once() {
     }
     let began = tokio::time::Instant::now();
     store.seal().revoke("k").by("olga").await.unwrap();
-    assert!(matches!(lease.cancelled().await, LossCause::Revoked { by, .. } if by == "olga"));
+    assert!(
+        matches!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Revoked { by, .. } } if by == "olga")
+    );
     let took = began.elapsed();
     assert!(took < millis(100), "{took:?}");
 }

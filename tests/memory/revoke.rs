@@ -1,6 +1,6 @@
 //! Keys that an operator takes away.
 
-use mongoseal::{Deadline, Error, LossCause, record::Request};
+use mongoseal::{Deadline, Error, LeaseState, LossCause, record::Request};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -18,7 +18,10 @@ async fn a_holder_learns_of_its_revocation_at_once_and_who_waits_is_next() {
     assert_eq!(revoked.len(), 1);
     assert_eq!((&revoked[0].owner, revoked[0].token), (lease.owner(), lease.token()));
     let began = tokio::time::Instant::now();
-    assert_eq!(lease.cancelled().await, LossCause::Revoked { by: "alice".into(), reason: "stuck".into() });
+    assert_eq!(
+        lease.cancelled().await,
+        LeaseState::Lost { cause: LossCause::Revoked { by: "alice".into(), reason: "stuck".into() } }
+    );
     assert!(began.elapsed() < millis(5), "{:?}", began.elapsed());
     assert!(waiting.await.unwrap().unwrap().token() > lease.token());
 }
@@ -72,7 +75,9 @@ async fn all_sharers_lose_the_key_and_a_lease_without_expiry_does() {
     let revoked = seal.revoke("k").await.unwrap();
     assert_eq!(revoked.iter().map(|revoked| revoked.token).collect::<Vec<_>>(), [one.token(), two.token()]);
     for lease in [one, two] {
-        assert!(matches!(lease.cancelled().await, LossCause::Revoked { by, .. } if by == seal.owner().as_str()));
+        assert!(
+            matches!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Revoked { by, .. } } if by == seal.owner().as_str())
+        );
     }
     drop(seal.acquire("k").await.unwrap());
 }
@@ -104,7 +109,10 @@ async fn a_revocation_of_one_token_ends_its_lease_and_no_other_sharer() {
     tokio::time::sleep(secs(2)).await;
     let revoked = seal.revoke("k").token(two.token()).by("olga").reason("stuck").await.unwrap();
     assert_eq!(revoked.iter().map(|revoked| revoked.token).collect::<Vec<_>>(), [two.token()]);
-    assert_eq!(two.cancelled().await, LossCause::Revoked { by: "olga".into(), reason: "stuck".into() });
+    assert_eq!(
+        two.cancelled().await,
+        LeaseState::Lost { cause: LossCause::Revoked { by: "olga".into(), reason: "stuck".into() } }
+    );
     for lease in [&one, &three] {
         lease.verify().await.unwrap();
     }

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use mongoseal::{Error, LeaseSet, LossCause, Mongoseal, ReleaseOutcome, Result, record::Request};
+use mongoseal::{Error, LeaseSet, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result, record::Request};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -173,8 +173,8 @@ async fn when_one_is_lost_the_work_stops_and_the_signal_says_which() {
     seal.revoke("b").by("ops").await.unwrap();
     assert!(matches!(set.run(std::future::pending::<()>()).await, Err(Error::Lost { key, .. }) if key.as_str() == "b"));
     assert!(signal.is_cancelled() && !set.is_valid());
-    let (key, cause) = set.cancelled().await;
-    assert!(key.as_str() == "b" && matches!(cause, LossCause::Revoked { .. }));
+    let (key, end) = set.cancelled().await;
+    assert!(key.as_str() == "b" && matches!(end, LeaseState::Lost { cause: LossCause::Revoked { .. } }));
     let released = set.release().await.unwrap();
     assert_eq!(released[0].1, ReleaseOutcome::Released);
     assert!(matches!(released[1].1, ReleaseOutcome::AlreadyLost { .. }));

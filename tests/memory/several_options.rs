@@ -85,7 +85,7 @@ async fn the_limits_of_a_hold_are_those_of_each_lease_of_a_complete_set_only() {
         assert!(matches!(other.acquire(key).await, Err(Error::Held { is_released: true, .. })), "{key}");
     }
     let set = all().wait(secs(120)).await.unwrap();
-    assert!(matches!(set.cancelled().await, (_, LossCause::HeldTooLong)));
+    assert!(matches!(set.cancelled().await, (_, LeaseState::Lost { cause: LossCause::HeldTooLong })));
 }
 
 #[tokio::test(start_paused = true)]

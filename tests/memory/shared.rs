@@ -163,7 +163,7 @@ async fn a_lease_without_expiry_that_is_deleted_is_lost_with_the_next_refresh() 
     let store = Faulty::new();
     let lease = Arc::new(store.seal().acquire("k").without_expiry().await.unwrap());
     store.records.remove(lease.key());
-    assert_eq!(lease.cancelled().await, LossCause::Removed);
+    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Removed });
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ use std::{
     task::Poll,
 };
 
-use mongoseal::{Error, Leader, Lease, LossCause, Mongoseal, Tick, TickLease, record::Request, store::Store};
+use mongoseal::{EndReason, Error, Leader, Lease, Mongoseal, Tick, TickLease, record::Request, store::Store};
 use tokio::time::{Instant, timeout};
 
 use crate::{
@@ -120,7 +120,7 @@ async fn a_key_whose_work_runs_is_not_free_before_the_work_has_ended() {
     assert!(cancelled.is_cancelled(), "the work is told first");
     tokio::time::sleep(secs(2)).await;
     assert!(!is_free(&store, "k").await);
-    assert!(matches!(work.await, Err(Error::Lost { cause: LossCause::ShutDown, .. })));
+    assert!(matches!(work.await, Err(Error::Ended { reason: EndReason::ShutDown, .. })));
     let took = shutdown.await.unwrap();
     assert!(took >= secs(2) && took < millis(2_100), "{took:?}");
     assert!(is_free(&store, "k").await);
@@ -195,7 +195,7 @@ async fn a_shutdown_inside_of_the_work_drops_the_work_and_releases_its_lease() {
     let seal = store.seal();
     let began = Instant::now();
     let stopped = seal.acquire("k").with(async |_| seal.shutdown().await).await;
-    assert!(matches!(stopped, Err(Error::Lost { cause: LossCause::ShutDown, .. })), "{stopped:?}");
+    assert!(matches!(stopped, Err(Error::Ended { reason: EndReason::ShutDown, .. })), "{stopped:?}");
     seal.shutdown().await;
     assert!(began.elapsed() < millis(100), "{:?}", began.elapsed());
     assert!(is_free(&store, "k").await);

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use mongoseal::{Error, LeaseState, LossCause, Mongoseal};
+use mongoseal::{EndReason, Error, LeaseState, Mongoseal};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -64,7 +64,7 @@ async fn a_sibling_is_shut_down_by_itself_and_the_others_go_on() {
     // Also the first, from which they were made.
     one.shutdown().await;
     seal.shutdown().await;
-    assert_eq!(lease.state(), LeaseState::Lost { cause: LossCause::ShutDown });
+    assert_eq!(lease.state(), LeaseState::Ended { reason: EndReason::ShutDown });
     let [of_one, of_other] = waiting;
     assert!(of_one.await.unwrap().unwrap_err().to_string().contains("shut down"));
     tokio::time::sleep(secs(60)).await;

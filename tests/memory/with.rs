@@ -1,6 +1,6 @@
 //! Leases under which `with` runs work, orphaned leases, and transferred leases.
 
-use mongoseal::{Error, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, record::Request};
+use mongoseal::{EndReason, Error, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, record::Request};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -99,7 +99,7 @@ async fn an_orphan_is_neither_refreshed_nor_released_and_can_be_resumed() {
     let (id, token, state) = (lease.id(), lease.token(), lease.watch_state());
     lease.orphan();
     tokio::time::sleep(secs(20)).await;
-    assert_eq!(state.get(), LeaseState::Released);
+    assert_eq!(state.get(), LeaseState::Ended { reason: EndReason::Released });
     assert_eq!(store.requests().len(), 1);
     let again = store.seal().resume("k", id, token).await.unwrap();
     again.orphan();
@@ -120,7 +120,7 @@ async fn a_lease_is_given_away_without_a_gap_and_its_giver_lost_at_once() {
     let id = LeaseId::random();
     let larger = giver.transfer(id).await.unwrap();
     assert!(larger > token);
-    assert_eq!(state.get(), LeaseState::Lost { cause: LossCause::Transferred });
+    assert_eq!(state.get(), LeaseState::Ended { reason: EndReason::Transferred });
     tokio::time::sleep(secs(20)).await;
     let taker = store.seal().resume("k", id, larger).await.unwrap();
     tokio::time::sleep(secs(120)).await;
@@ -160,8 +160,11 @@ async fn what_cannot_be_given_is_refused_with_the_reason() {
     // What was given is not ours any more.
     let larger = lease.transfer(LeaseId::random()).await.unwrap();
     assert!(larger > lease.token());
-    assert!(matches!(lease.transfer(LeaseId::random()).await, Err(Error::Lost { cause: LossCause::Transferred, .. })));
-    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::AlreadyLost { cause: LossCause::Transferred });
+    assert!(matches!(
+        lease.transfer(LeaseId::random()).await,
+        Err(Error::Ended { reason: EndReason::Transferred, .. })
+    ));
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::AlreadyTransferred);
     // To one that holds a share itself.
     let (one, two) = (seal.acquire("s").shared().await.unwrap(), seal.acquire("s").shared().await.unwrap());
     let error = two.transfer(one.id()).await.unwrap_err();

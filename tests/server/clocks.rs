@@ -120,7 +120,7 @@ fn holder_with_a_jumping_wall_clock() {
         let short = seal.acquire("jumping").ttl(Duration::from_millis(500)).without_refresh().await.unwrap();
         let granted = Instant::now();
         jump("-1h");
-        assert_eq!(short.cancelled().await, LossCause::Expired);
+        assert_eq!(short.cancelled().await, LeaseState::Lost { cause: LossCause::Expired });
         assert!((450..600).contains(&granted.elapsed().as_millis()), "{:?}", granted.elapsed());
     });
 }

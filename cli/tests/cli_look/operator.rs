@@ -3,7 +3,7 @@
 use std::{process::Stdio, time::Duration};
 
 use mongodb::bson::{DateTime, doc};
-use mongoseal::{LossCause, Mongoseal};
+use mongoseal::{LeaseState, LossCause, Mongoseal};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     process::Command,
@@ -25,7 +25,9 @@ async fn revoke_asks_on_a_terminal_only_and_elsewhere_wants_to_be_told() {
     let said = console.run(&["revoke", "k", "--reason", "stuck", "--by", "olga", "--yes"]).await;
     assert_eq!(said.status, 0, "{}", said.err);
     assert_eq!(said.out, format!("revoked \"k\" from alice, with token {}\n", lease.token()));
-    let LossCause::Revoked { by, reason } = lease.cancelled().await else { panic!("it was revoked") };
+    let LeaseState::Lost { cause: LossCause::Revoked { by, reason } } = lease.cancelled().await else {
+        panic!("it was revoked")
+    };
     assert_eq!((by.as_str(), reason.as_str()), ("olga", "stuck"));
 
     let shown = console.run(&["show", "k"]).await.out;
@@ -37,7 +39,9 @@ async fn revoke_asks_on_a_terminal_only_and_elsewhere_wants_to_be_told() {
     let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
     let said = console.run(&["revoke", "k", "--reason", "again", "--yes", "--json"]).await.json();
     assert_eq!(said, [serde_json::json!({ "key": "k", "owner": "alice", "token": lease.token().get() })]);
-    let LossCause::Revoked { by, .. } = lease.cancelled().await else { panic!("it was revoked") };
+    let LeaseState::Lost { cause: LossCause::Revoked { by, .. } } = lease.cancelled().await else {
+        panic!("it was revoked")
+    };
     assert!(by.contains('@'), "user and host: {by}");
     assert_eq!(console.run(&["revoke", "k", "--yes"]).await.status, 125, "a reason is wanted");
     for (empty, options) in
@@ -65,7 +69,9 @@ async fn revoke_of_a_token_or_of_an_owner_leaves_the_other_sharers() {
     };
     let said = revoke(&["--token", &third.token().to_string()]).await;
     assert_eq!((said.status, tokens(&said)), (0, vec![third.token().get()]), "{}", said.err);
-    assert!(matches!(third.cancelled().await, LossCause::Revoked { reason, .. } if reason == "stuck"));
+    assert!(
+        matches!(third.cancelled().await, LeaseState::Lost { cause: LossCause::Revoked { reason, .. } } if reason == "stuck")
+    );
     let again = revoke(&["--token", &third.token().to_string()]).await;
     assert_eq!((again.status, again.out.as_str()), (1, ""));
     assert!(again.err.contains(&format!("\"gpu\" has no lease with token {}", third.token())), "{}", again.err);
@@ -85,7 +91,9 @@ async fn a_revoker_whom_no_variable_names_has_the_name_or_the_number_that_the_sy
         let lease = console.seal("alice").acquire("k").await.unwrap();
         let said = shell(&console.uri, &format!("unset LOGNAME; {before} mongoseal revoke k --reason r --yes")).await;
         assert_eq!(said.status, 0, "{}", said.err);
-        let LossCause::Revoked { by, .. } = lease.cancelled().await else { panic!("it was revoked") };
+        let LeaseState::Lost { cause: LossCause::Revoked { by, .. } } = lease.cancelled().await else {
+            panic!("it was revoked")
+        };
         by.split_once('@').unwrap().0.to_owned()
     };
     assert_eq!(revoker("USER=olga").await, "olga");

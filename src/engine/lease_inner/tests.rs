@@ -51,7 +51,7 @@ async fn a_lease_is_valid_until_the_moment_of_its_deadline_and_never_after() {
 
     advance(Duration::from_millis(1)).await;
     assert_eq!(lease.state(), lost(LossCause::Expired), "no call has ended it");
-    assert_eq!((lease.remaining(), lease.is_valid(), lease.cause()), (Duration::ZERO, false, LossCause::Expired));
+    assert_eq!((lease.remaining(), lease.is_valid()), (Duration::ZERO, false));
     let refused = lease.check().unwrap_err();
     assert!(
         matches!(&refused, Error::Lost { key, token, cause: LossCause::Expired }
@@ -68,7 +68,7 @@ async fn a_lease_at_risk_is_lost_at_its_deadline_too() {
     lease.record_at_risk(&Error::unavailable("away"));
     assert_eq!((lease.state(), lease.is_valid()), (LeaseState::AtRisk, true));
     advance(SECOND).await;
-    assert_eq!((lease.state(), lease.loss()), (lost(LossCause::Expired), None));
+    assert_eq!((lease.state(), lease.recorded_state()), (lost(LossCause::Expired), LeaseState::AtRisk));
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,29 +122,30 @@ async fn a_lease_without_expiry_has_no_deadline_and_others_have() {
 #[tokio::test(start_paused = true)]
 async fn the_first_end_stays_and_cancels_the_token() {
     let lease = lasting(SECOND);
-    assert_eq!((lease.loss(), lease.ended.is_cancelled()), (None, false));
+    assert_eq!((lease.recorded_state(), lease.ended.is_cancelled()), (LeaseState::Held, false));
     lease.lose(revoked());
     assert!(lease.ended.is_cancelled());
-    lease.end(&LeaseState::Released);
+    lease.end(&LeaseState::RELEASED);
     lease.lose(LossCause::Removed);
     lease.record_at_risk(&Error::unavailable("away"));
     assert!(lease.extend_deadline(Reading::at(SECOND * 2)), "there was time left, but the state decides");
-    assert_eq!((lease.state(), lease.cause(), lease.loss()), (lost(revoked()), revoked(), Some(revoked())));
+    assert_eq!((lease.state(), lease.recorded_state()), (lost(revoked()), lost(revoked())));
     assert!(!lease.is_valid(), "a lost lease is not valid in spite of the time left");
     assert!(matches!(lease.check(), Err(Error::Lost { cause, .. }) if cause == revoked()));
 
     let lease = lasting(SECOND);
-    lease.end(&LeaseState::Released);
+    lease.end(&LeaseState::RELEASED);
     lease.lose(LossCause::Removed);
     assert!(lease.ended.is_cancelled());
-    assert_eq!((lease.state(), lease.loss()), (LeaseState::Released, None));
+    assert_eq!((lease.state(), lease.recorded_state()), (LeaseState::RELEASED, LeaseState::RELEASED));
+    assert!(matches!(lease.check(), Err(Error::Ended { reason: EndReason::Released, .. })));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_end_by_the_holder_counts_as_an_expiry_after_the_deadline_and_other_ends_stay() {
     for (end, late) in [
-        (LeaseState::Released, lost(LossCause::Expired)),
-        (lost(LossCause::ShutDown), lost(LossCause::Expired)),
+        (LeaseState::RELEASED, lost(LossCause::Expired)),
+        (LeaseState::SHUT_DOWN, lost(LossCause::Expired)),
         (lost(revoked()), lost(revoked())),
     ] {
         let (early_one, late_one) = (lasting(SECOND * 2), lasting(SECOND));
@@ -183,7 +184,7 @@ async fn a_change_that_was_not_published_is_seen_when_another_follower_begins() 
     assert_eq!(*lease.watch().borrow(), LeaseState::AtRisk);
     assert_eq!(*follows.borrow_and_update(), LeaseState::AtRisk);
     lease.lock().state = lost(revoked());
-    lease.end(&LeaseState::Released);
+    lease.end(&LeaseState::RELEASED);
     assert_eq!(*follows.borrow_and_update(), lost(revoked()), "and when it ends");
 }
 
@@ -195,7 +196,7 @@ fn a_follower_that_borrows_the_state_can_read_the_lease_while_another_thread_end
         let borrowed = follows.borrow();
         scope.spawn(|| lease.lose(revoked()));
         while lease.is_valid() {}
-        assert_eq!((lease.state(), lease.loss()), (lost(revoked()), Some(revoked())));
+        assert_eq!((lease.state(), lease.recorded_state()), (lost(revoked()), lost(revoked())));
         assert_eq!((&*borrowed, lease.ended.is_cancelled()), (&LeaseState::Held, false));
     });
     assert_eq!(*follows.borrow(), lost(revoked()));
@@ -207,7 +208,7 @@ async fn a_linked_token_is_cancelled_by_the_end_or_at_once_after_it() {
     let (before, after) = (CancellationToken::new(), CancellationToken::new());
     lease.cancel_at_end(&before);
     assert!(!before.is_cancelled());
-    lease.end(&LeaseState::Released);
+    lease.end(&LeaseState::RELEASED);
     assert!(before.is_cancelled());
     lease.cancel_at_end(&after);
     assert!(after.is_cancelled());
@@ -260,6 +261,6 @@ fn a_lease_that_ended_before_it_was_observed_reports_its_end_after_its_start() {
     lease.lose(LossCause::Removed);
     lease.observe(&observers, false, HandleEvent::Resumed { key: &lease.key, token: lease.token });
     assert_eq!(*seen.lock().unwrap(), ["start", "lost"]);
-    lease.end(&LeaseState::Released);
+    lease.end(&LeaseState::RELEASED);
     assert_eq!(seen.lock().unwrap().len(), 2);
 }

@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use mongoseal::{Error, LossCause, blocking::Mongoseal};
+use mongoseal::{EndReason, Error, LeaseState, blocking::Mongoseal};
 use tokio::task;
 
 use super::{SHORT, SOON, compute_for, eventually, on};
@@ -114,7 +114,7 @@ fn a_shutdown_ends_leases_and_calls_that_wait_and_later_verbs_return_an_error() 
         assert!(matches!(waiting.join().unwrap(), Err(Error::Invalid { .. })));
         assert!(matches!(watching.join().unwrap(), Err(Error::Invalid { .. })));
     });
-    assert_eq!(lease.cancelled().unwrap(), LossCause::ShutDown);
+    assert_eq!(lease.cancelled().unwrap(), LeaseState::Ended { reason: EndReason::ShutDown });
     let error = seal.acquire("k").run().unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("shut down"), "{error}");
     for failed in [seal.now().map(drop), seal.inspect("k").map(drop), seal.watch("k").map(drop)] {
@@ -171,9 +171,9 @@ fn a_shutdown_waits_for_work_on_other_threads_before_it_releases_the_key() {
                 assert!(!["k", "one", "two"].into_iter().any(is_free));
                 assert!(!shut_down.load(Ordering::SeqCst));
             });
-            assert!(matches!(of_set, Err(Error::Lost { .. })));
+            assert!(matches!(of_set, Err(Error::Ended { .. })));
         });
-        assert!(matches!(stopped, Err(Error::Lost { .. })));
+        assert!(matches!(stopped, Err(Error::Ended { .. })));
     });
     assert!(["k", "one", "two"].into_iter().all(is_free));
 }

@@ -3,7 +3,7 @@
 use std::{sync::mpsc, thread};
 
 use mongoseal::{
-    Error, LeaseId, LeaseState, LossCause, Metadata, ReleaseOutcome, Watchdog,
+    EndReason, Error, LeaseId, LeaseState, LossCause, Metadata, ReleaseOutcome, Watchdog,
     blocking::{LeaseView, Mongoseal},
 };
 
@@ -80,7 +80,7 @@ fn without_refresh_a_lease_ends_with_its_ttl_and_can_be_refreshed_by_hand() {
     lease.extend(secs(1)).unwrap();
     assert!(lease.remaining() > millis(900));
     lease.refresh().unwrap();
-    assert_eq!(lease.cancelled().unwrap(), LossCause::Expired);
+    assert_eq!(lease.cancelled().unwrap(), LeaseState::Lost { cause: LossCause::Expired });
     assert!(matches!(lease.refresh(), Err(Error::Lost { cause: LossCause::Expired, .. })));
     assert!(lease.cancellation_token().is_cancelled());
     assert_eq!(lease.release().unwrap(), ReleaseOutcome::AlreadyLost { cause: LossCause::Expired });
@@ -93,7 +93,7 @@ fn the_states_of_a_lease_are_iterated_and_end_with_its_end() {
     let mut states = lease.watch_state();
     drop(lease);
     drop(seal);
-    assert_eq!(states.next(), Some(LeaseState::Released));
+    assert_eq!(states.next(), Some(LeaseState::Ended { reason: EndReason::Released }));
     assert_eq!((states.next(), states.next()), (None, None));
 }
 
@@ -124,7 +124,7 @@ fn a_lease_can_be_left_to_another_handle_and_be_transferred() {
     let to = LeaseId::random();
     let transferred = lease.transfer(to).unwrap();
     assert!(transferred > token && !lease.is_valid());
-    assert_eq!(lease.cancelled().unwrap(), LossCause::Transferred);
+    assert_eq!(lease.cancelled().unwrap(), LeaseState::Ended { reason: EndReason::Transferred });
     assert_eq!(after.resume("k", to, transferred).run().unwrap().token(), transferred);
 }
 
@@ -200,5 +200,5 @@ fn work_that_makes_no_progress_loses_its_lease() {
         lease.progress();
     }
     assert!(lease.is_valid());
-    assert!(matches!(lease.cancelled().unwrap(), LossCause::Stalled));
+    assert!(matches!(lease.cancelled().unwrap(), LeaseState::Lost { cause: LossCause::Stalled }));
 }

@@ -9,7 +9,7 @@ use mongodb::{
 };
 use mongoseal::record::{self, HoldLimits, LeaseSpec, Request};
 use mongoseal::store::{MongoStore, Store};
-use mongoseal::{Deadline, Error, Key, LeaseId, Metadata, Mongoseal, Sharing};
+use mongoseal::{Deadline, Error, Key, LeaseId, LeaseState, Metadata, Mongoseal, Sharing};
 use mongoseal_test_support::{ReplicaSet, Standalone};
 
 use crate::{TestDatabase, secs};
@@ -384,7 +384,7 @@ async fn a_record_broken_while_it_is_held_is_at_risk_until_the_deadline_and_left
     let broken = doc! { "_id": "k", "somebody": "else" };
     db.records().replace_one(doc! { "_id": "k" }, &broken).await.unwrap();
     assert!(matches!(lease.refresh().await, Err(Error::Corrupt { .. })));
-    assert_eq!(lease.cancelled().await, mongoseal::LossCause::Expired);
+    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: mongoseal::LossCause::Expired });
     assert_eq!(db.record("k").await.unwrap(), broken);
 }
 

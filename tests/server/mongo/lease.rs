@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mongodb::bson::doc;
-use mongoseal::{Error, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
+use mongoseal::{EndReason, Error, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
 
 use crate::{GRACE, TestDatabase, eventually, millis, secs};
 
@@ -103,7 +103,7 @@ async fn a_lease_whose_record_went_is_lost_with_its_next_refresh_and_never_creat
     let db = TestDatabase::new("mongoseal_removed").await;
     let lease = db.seal().acquire("k").ttl(secs(2)).await.unwrap();
     db.records().delete_one(doc! { "_id": "k" }).await.unwrap();
-    assert_eq!(lease.cancelled().await, LossCause::Removed);
+    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Removed });
     assert_eq!(db.record("k").await, None);
     assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::AlreadyLost { cause: LossCause::Removed });
 }
@@ -191,7 +191,7 @@ async fn a_lease_is_given_to_another_process_with_a_larger_token_and_nobody_come
     crate::eventually(secs(5), "the other waits", queued).await;
     let larger = giver.transfer(id).await.unwrap();
     assert!(larger > token);
-    assert_eq!(state.get(), LeaseState::Lost { cause: LossCause::Transferred });
+    assert_eq!(state.get(), LeaseState::Ended { reason: EndReason::Transferred });
     let lease = db.seal().resume("k", id, larger).await.unwrap();
     lease.verify().await.unwrap();
     assert!(!waiting.is_finished());

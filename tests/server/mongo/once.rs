@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use mongoseal::{Error, LossCause, Mongoseal, OnceOutcome, Result, Tick, TickLease};
+use mongoseal::{Error, LeaseState, LossCause, Mongoseal, OnceOutcome, Result, Tick, TickLease};
 
 use crate::{TestDatabase, eventually, millis, noting_client, secs, timed_turn};
 
@@ -156,7 +156,7 @@ async fn a_lease_is_lost_at_its_maximum_hold_although_it_is_refreshed() {
     let began = Instant::now();
     let lease = seal.acquire("k").ttl(millis(450)).max_hold(HOLD).await.unwrap();
     let granted = Instant::now();
-    assert_eq!(lease.cancelled().await, LossCause::HeldTooLong);
+    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::HeldTooLong });
     let lost = (granted.elapsed(), began.elapsed());
     assert!(lost.0 <= HOLD && lost.1 > HOLD * 8 / 10, "lost after {lost:?}");
     assert!(

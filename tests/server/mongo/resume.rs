@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use mongoseal::{Error, FencingToken, LeaseId, LossCause, Mongoseal, ReleaseOutcome};
+use mongoseal::{Error, FencingToken, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
 
 use crate::{OpenedStreams, TestDatabase, millis, secs};
 
@@ -56,7 +56,7 @@ async fn a_resumed_lease_is_refreshed_and_a_lost_one_is_not_acquired_again() {
     assert!(matches!(error, Error::Invalid { .. }), "the id is in use: {error}");
 
     first.revoke("k").by("olga").reason("stuck").await.unwrap();
-    assert!(matches!(lease.cancelled().await, LossCause::Revoked { .. }));
+    assert!(matches!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Revoked { .. } }));
     assert_lost(&first, left, |cause| matches!(cause, LossCause::Revoked { by, .. } if by == "olga")).await;
 
     let lease = first.acquire("k").ttl(millis(300)).without_refresh().await.unwrap();
@@ -93,7 +93,9 @@ async fn a_resumed_lease_hears_of_its_revocation_by_the_change_stream() {
     streams.wait_for(1).await;
     db.seal().revoke("k").by("olga").await.unwrap();
     let began = Instant::now();
-    assert!(matches!(lease.cancelled().await, LossCause::Revoked { by, .. } if by == "olga"));
+    assert!(
+        matches!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Revoked { by, .. } } if by == "olga")
+    );
     println!("heard {:?} after the revocation returned", began.elapsed());
     assert!(began.elapsed() < secs(1), "{:?}", began.elapsed());
     second.shutdown().await;

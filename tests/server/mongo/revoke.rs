@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use mongodb::bson::doc;
-use mongoseal::{Error, LossCause};
+use mongoseal::{Error, LeaseState, LossCause};
 
 use crate::{OpenedStreams, TestDatabase, millis, secs};
 
@@ -17,7 +17,10 @@ async fn a_holder_learns_of_its_revocation_by_the_change_stream() {
     let revoked = db.seal().revoke("k").by("alice").reason("drill").await.unwrap();
     let began = Instant::now();
     assert_eq!(revoked.len(), 1);
-    assert_eq!(lease.cancelled().await, LossCause::Revoked { by: "alice".into(), reason: "drill".into() });
+    assert_eq!(
+        lease.cancelled().await,
+        LeaseState::Lost { cause: LossCause::Revoked { by: "alice".into(), reason: "drill".into() } }
+    );
     assert!(began.elapsed() < secs(1), "{:?}", began.elapsed());
     println!("told {:?} after the revocation returned", began.elapsed());
     let next = db.seal().acquire("k").await.unwrap();
@@ -46,7 +49,10 @@ async fn a_revocation_of_one_token_ends_its_lease_and_no_other_sharer() {
     let (one, two) = (seal.acquire("k").shared().await.unwrap(), seal.acquire("k").shared().await.unwrap());
     let revoked = seal.revoke("k").token(one.token()).by("alice").reason("stuck").await.unwrap();
     assert_eq!(revoked.iter().map(|revoked| revoked.token).collect::<Vec<_>>(), [one.token()]);
-    assert_eq!(one.cancelled().await, LossCause::Revoked { by: "alice".into(), reason: "stuck".into() });
+    assert_eq!(
+        one.cancelled().await,
+        LeaseState::Lost { cause: LossCause::Revoked { by: "alice".into(), reason: "stuck".into() } }
+    );
     two.verify().await.unwrap();
     assert!(seal.revoke("k").token(one.token()).await.unwrap().is_empty());
     db.records().update_one(doc! { "_id": "k" }, doc! { "$set": { "holders": "none" } }).await.unwrap();

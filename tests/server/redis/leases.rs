@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Error, HandleEvent, LossCause, Mongoseal, RefreshOutcome};
+use mongoseal::{Error, HandleEvent, LeaseState, LossCause, Mongoseal, RefreshOutcome};
 use mongoseal_test_support::{eventually, millis, secs};
 
 use crate::{backend, count, open, send, shared, store};
@@ -111,8 +111,8 @@ pub(crate) async fn a_holder_learns_of_a_revocation_by_a_message() {
     // A holder listens once it has held its lease for a second.
     events.until("opened").await;
     first.revoke("k").by("alice").await.unwrap();
-    let cause = tokio::time::timeout(secs(10), lease.cancelled()).await.expect("its next refresh is minutes away");
-    assert!(matches!(cause, LossCause::Revoked { .. }), "{cause:?}");
+    let end = tokio::time::timeout(secs(10), lease.cancelled()).await.expect("its next refresh is minutes away");
+    assert!(matches!(end, LeaseState::Lost { cause: LossCause::Revoked { .. } }), "{end:?}");
 }
 
 pub(crate) async fn a_refreshed_lease_outlasts_its_ttl_and_one_without_refresh_is_granted_again() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mongoseal::{FencingToken, Key, Leader, Lease, LeaseId, LeaseSet, LeaseState, TickLease, blocking};
+use mongoseal::{EndReason, FencingToken, Key, Leader, Lease, LeaseId, LeaseSet, LeaseState, TickLease, blocking};
 
 /// What a step was granted.
 pub(crate) enum Held {
@@ -82,7 +82,9 @@ impl Any<'_> {
             }
             Self::Blocking(lease) => {
                 let lease = Arc::downgrade(lease);
-                Arc::new(move || lease.upgrade().map_or(LeaseState::Released, |lease| lease.state()))
+                Arc::new(move || {
+                    lease.upgrade().map_or(LeaseState::Ended { reason: EndReason::Released }, |lease| lease.state())
+                })
             }
         }
     }

@@ -6,8 +6,8 @@ use std::{pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use mongodb::bson::{Document, doc};
 use mongoseal::{
-    CancellationToken, Error, Fence, FencingToken, Key, Lease, LeaseId, LeaseState, LossCause, Metadata, OnceOutcome,
-    Result, Retry, Tick, blocking, fence::Change,
+    CancellationToken, EndReason, Error, Fence, FencingToken, Key, Lease, LeaseId, LeaseState, LossCause, Metadata,
+    OnceOutcome, Result, Retry, Tick, blocking, fence::Change,
 };
 
 use crate::{
@@ -232,6 +232,7 @@ impl Running<'_> {
                 shares || self.is_faulty() || self.ends_anyway() || self.is_shut_down()
             }
             Error::Lost { cause, .. } => self.may_lose(cause),
+            Error::Ended { reason, .. } => self.may_end(*reason),
             // It may be revoked before its expiry is removed.
             Error::Unavailable { message, .. } => {
                 self.is_faulty()
@@ -272,12 +273,19 @@ impl Running<'_> {
             // A call that is not answered is no progress.
             LossCause::Stalled => self.has(Stalls) || (self.has(Progresses) && self.is_faulty()),
             LossCause::Revoked { .. } => true,
-            LossCause::ShutDown => self.is_shut_down(),
-            LossCause::Transferred => self.has(Transfers),
             LossCause::Expired | LossCause::TakenOver { .. } => {
                 self.is_faulty() || self.ends_anyway() || self.is_shut_down()
             }
             _ => self.is_faulty(),
+        }
+    }
+
+    /// Whether a call on a lease of this step may find that its holder has ended it so.
+    fn may_end(&self, reason: EndReason) -> bool {
+        match reason {
+            EndReason::Transferred => self.has(Transfers),
+            EndReason::ShutDown => self.is_shut_down(),
+            _ => false,
         }
     }
 

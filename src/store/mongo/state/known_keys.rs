@@ -1,4 +1,8 @@
 //! What the last answers said of keys.
+//!
+//! Purpose: a request of the fast path that changes nothing is a wasted command. With only "the record exists" known of a
+//! key, a hand-over between 8 handles took 3.99 commands a grant instead of 2.04, and
+//! 15 % more of the primary's processor (`--bench figures hand-over`, medians of three rounds).
 
 use std::{
     collections::HashMap,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use documents::Writer;
 pub(crate) use documents::contents;
 use fastrand::Rng;
-use mongoseal::{Error, Leader, Lease, LeaseId, LeaseState, LossCause, ReleaseOutcome};
+use mongoseal::{EndReason, Error, Leader, Lease, LeaseId, LeaseState, LossCause, ReleaseOutcome};
 use tokio::time::sleep;
 
 use super::{
@@ -109,21 +109,14 @@ impl Holder<'_> {
     }
 
     async fn lost(self, rng: &mut Rng) {
-        let cause = match self.held.lease().state() {
-            LeaseState::Lost { cause } => cause,
+        let (cause, newer) = match self.held.lease().state() {
+            LeaseState::Lost { cause: LossCause::Expired } => ("expired", None),
+            LeaseState::Lost { cause: LossCause::TakenOver { token } } => ("taken-over", Some(token.get())),
+            LeaseState::Lost { cause: LossCause::Revoked { .. } } => ("revoked", None),
+            LeaseState::Lost { cause: LossCause::Removed } => ("removed", None),
+            LeaseState::Lost { .. } => ("other", None),
+            LeaseState::Ended { reason: EndReason::ShutDown } => ("shut-down", None),
             state => return self.odd(&format!("is not valid and {state:?}")),
-        };
-        let newer = match &cause {
-            LossCause::TakenOver { token } => Some(token.get()),
-            _ => None,
-        };
-        let cause = match cause {
-            LossCause::Expired => "expired",
-            LossCause::TakenOver { .. } => "taken-over",
-            LossCause::Revoked { .. } => "revoked",
-            LossCause::Removed => "removed",
-            LossCause::ShutDown => "shut-down",
-            _ => "other",
         };
         let (worker, lease, key, token) = (self.worker.spec.worker, self.number, self.plan.key.clone(), self.token);
         say(&Event::Lost { worker, lease, key, token, at: now(), cause: cause.into(), newer });
@@ -233,7 +226,7 @@ impl Holder<'_> {
         let outcome = match &answer {
             Ok(ReleaseOutcome::Released) => "ours".into(),
             Ok(ReleaseOutcome::Unknown) => "unknown".into(),
-            Ok(ReleaseOutcome::AlreadyLost { .. }) => "gone".into(),
+            Ok(ReleaseOutcome::AlreadyLost { .. } | ReleaseOutcome::AlreadyTransferred) => "gone".into(),
             other => said(other.as_ref().err(), "ok"),
         };
         let (verb, within) = ("release".into(), micros(OPERATION_TIMEOUT));
@@ -246,7 +239,7 @@ fn said(error: Option<&Error>, otherwise: &str) -> String {
     match error {
         None => otherwise.into(),
         Some(Error::Unavailable { .. }) => "unavailable".into(),
-        Some(Error::Lost { .. }) => "lost".into(),
+        Some(Error::Lost { .. } | Error::Ended { .. }) => "lost".into(),
         Some(Error::Fenced { .. }) => "fenced".into(),
         Some(error) => error.to_string(),
     }

@@ -49,7 +49,7 @@ async fn run_tick(worker: &Worker, key: String, tick: u64, rng: &mut Rng) {
         Ok(OnceOutcome::Ran(())) => "ran".into(),
         Ok(OnceOutcome::AlreadyDone { .. } | OnceOutcome::Superseded { .. }) => "done".into(),
         Ok(OnceOutcome::Busy { .. }) => "busy".into(),
-        Err(Error::Lost { .. }) => "lost".into(),
+        Err(Error::Lost { .. } | Error::Ended { .. }) => "lost".into(),
         Err(Error::Unavailable { .. }) => "unavailable".into(),
         other => format!("{other:?}"),
     };
