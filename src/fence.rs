@@ -11,6 +11,8 @@
 
 #[cfg(feature = "mongodb")]
 pub(crate) mod mongo;
+#[cfg(feature = "test-util")]
+pub(crate) mod table;
 
 use std::{
     collections::HashMap,

@@ -24,6 +24,10 @@ pages! {
     shell = "shell.md",
     languages = "languages.md",
     services = "services.md",
+    settings = "settings.md",
+    // Its examples use the module `testing`.
+    #[cfg(any(not(doctest), feature = "test-util"))]
+    testing = "testing.md",
     coming_from = "coming-from.md",
     // Its examples are tests of `mongoseal-redis`.
     #[cfg(not(doctest))]

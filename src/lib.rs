@@ -25,7 +25,7 @@
 //! | to | see |
 //! |---|---|
 //! | open a handle, and shut it down | [`Mongoseal::connect`], [`Mongoseal::new`], [`Builder`]; [`Mongoseal::scope`], [`Mongoseal::shutdown`] |
-//! | test code that acquires leases | [`Mongoseal::in_memory`]; [`Mongoseal::in_memory_on`] and [`store::MemoryStore`] for handles that exclude each other |
+//! | test code that acquires leases | [`Mongoseal::in_memory_on`] and [`store::MemoryStore`]; faults and a clock in the module `testing` of the feature `test-util`; [its page](guide::testing) |
 //! | acquire one key | [`Mongoseal::acquire`], [`Acquire`], [`Retry`], [`Mongoseal::with_lease`] |
 //! | acquire several keys, or none | [`Mongoseal::acquire_all`], [`LeaseSet`] |
 //! | run work once for each tick of a schedule | [`Mongoseal::once`], [`RunOnce`], [`Tick`], [`Mongoseal::rewind_tick`] |
@@ -41,6 +41,7 @@
 //! | use leases without async | the module `blocking` of the feature `blocking` |
 //! | handle an error | [`Error`] has one variant for each reaction; the [runbook](guide::runbook) has the messages |
 //! | write a store of your own | `store::CompareAndSwap` of the feature `compare-and-swap`, or [`store::Store`] and [`record`]; [`store::Connector`] opens it; the module `conformance` of the feature `test-util` |
+//! | choose a ttl, a wait and a pool | [the page on settings](guide::settings) |
 //! | read what is promised | [`guide::guarantees`], [`guide::failure_modes`], [`guide::protocol`] |
 //!
 //! # Choosing
@@ -142,7 +143,7 @@
 //! | `compare-and-swap` | no | `store::CompareAndSwap`: a store on any place that can compare and swap bytes |
 //! | `metrics` | no | the module `metrics`: [metrics](guide::metrics) through the crate of that name |
 //! | `blocking` | no | the module `blocking`: the API for callers without async |
-//! | `test-util` | no | the module `conformance`: the test suite for stores |
+//! | `test-util` | no | the module `testing`: faults, a clock and a fenced table for [tests of your code](guide::testing); the module `conformance`: the test suite for stores |
 //!
 //! # Versions
 //!
@@ -187,6 +188,8 @@ pub mod metrics;
 pub mod record;
 mod spans;
 pub mod store;
+#[cfg(feature = "test-util")]
+pub mod testing;
 mod types;
 
 pub use action::{

@@ -204,6 +204,18 @@ fn the_guide_has_each_page() {
 }
 
 #[test]
+fn the_page_on_tests_shows_the_code_that_runs() {
+    let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
+    let (page, tests) = (read("docs/testing.md"), read("tests/memory/own_code.rs"));
+    let blocks: Vec<&str> =
+        page.split("```").skip(1).step_by(2).filter_map(|block| block.strip_prefix("rust")).collect();
+    assert_eq!(blocks.len(), 6);
+    for code in blocks.iter().map(|block| block.split_once('\n').unwrap().1) {
+        assert!(tests.contains(code), "docs/testing.md is old: tests/memory/own_code.rs has no\n{code}");
+    }
+}
+
+#[test]
 fn the_page_on_services_shows_the_example_that_runs() {
     let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
     let (page, example) = (read("docs/services.md"), read("tests/server/examples/service.rs"));

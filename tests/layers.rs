@@ -143,7 +143,7 @@ const LIBRARY: [&[&str]; 12] = [
     &["action"],
     &["builder", "election"],
     &["connect"],
-    &["guide"],
+    &["guide", "testing"],
     &["blocking"],
     &["lib"],
 ];

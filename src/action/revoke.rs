@@ -54,7 +54,7 @@ impl Mongoseal {
 /// # Examples
 ///
 /// ```
-/// use mongoseal::{LossCause, Mongoseal};
+/// use mongoseal::{LeaseState, LossCause, Mongoseal};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> mongoseal::Result<()> {

@@ -72,7 +72,7 @@ impl Acquire {
     ///
     /// # Errors
     ///
-    /// The error of the work. Those of [`with`](Self::with).
+    /// The error of the work, also if the release then finds that the lease was lost. Those of [`with`](Self::with).
     ///
     /// # Cancel safety
     ///
@@ -95,7 +95,13 @@ impl Acquire {
     where
         E: From<Error>,
     {
-        self.with(work).await?
+        let lease = self.await?;
+        let done = lease.run(work(&lease)).await?;
+        let released = lease.end_work().await;
+        // An error of the work says more than that the lease was lost meanwhile.
+        let value = done?;
+        released?;
+        Ok(value)
     }
 }
 
@@ -136,7 +142,7 @@ impl AcquireAll {
     ///
     /// # Errors
     ///
-    /// The error of the work. Those of [`with`](Self::with).
+    /// The error of the work, also if the release then finds that a lease was lost. Those of [`with`](Self::with).
     ///
     /// # Cancel safety
     ///
@@ -145,7 +151,12 @@ impl AcquireAll {
     where
         E: From<Error>,
     {
-        self.with(work).await?
+        let leases = self.await?;
+        let done = leases.run(work(&leases)).await?;
+        let released = leases.end_work().await;
+        let value = done?;
+        released?;
+        Ok(value)
     }
 }
 

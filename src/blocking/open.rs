@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Mongoseal, executor::Blocking};
 use crate::{
-    store::{Connector, Store},
+    store::{Connector, MemoryStore, Store},
     types::error::Result,
 };
 
@@ -112,5 +112,18 @@ impl Mongoseal {
     /// [`Error::Unavailable`](crate::Error::Unavailable) if no thread could be started.
     pub fn in_memory() -> Result<Self> {
         Self::builder().in_memory()
+    }
+
+    /// Makes a handle on the records of a store in this process: see
+    /// [`mongoseal::Mongoseal::in_memory_on`](crate::Mongoseal::in_memory_on).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`](crate::Error::Unavailable) if no thread could be started.
+    pub fn in_memory_on(store: &MemoryStore) -> Result<Self> {
+        let store = store.clone();
+        let open = async move { Ok(crate::Mongoseal::in_memory_on(&store)) };
+        let (seal, executor) = Blocking::start(open)?;
+        Ok(Self { seal, executor })
     }
 }

@@ -55,7 +55,13 @@ impl Acquire {
     where
         E: From<Error>,
     {
-        self.with(work)?
+        let lease = self.run()?;
+        let done = lease.run(|_view| work(&lease))?;
+        let released = lease.end_work();
+        // An error of the work says more than that the lease was lost meanwhile.
+        let value = done?;
+        released?;
+        Ok(value)
     }
 
     /// Acquires the key, runs `work` on the calling thread, and releases the key. Returns the value of the work.
@@ -110,7 +116,12 @@ impl AcquireAll {
     where
         E: From<Error>,
     {
-        self.with(work)?
+        let leases = self.run()?;
+        let done = leases.run(|_view| work(&leases))?;
+        let released = leases.end_work();
+        let value = done?;
+        released?;
+        Ok(value)
     }
 
     /// Acquires all keys, runs `work` on the calling thread, and releases them. Returns the value of the work.

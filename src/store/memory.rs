@@ -1,5 +1,7 @@
 //! Records in this process: for tests, for examples, and for programs without other processes.
 
+#[cfg(feature = "test-util")]
+mod faults;
 mod follow;
 
 use std::{
@@ -37,6 +39,9 @@ pub struct MemoryStore {
     clock: Clock,
     retention: Duration,
     records: Arc<Mutex<Records>>,
+    /// What passes between handles and records. A test can break it.
+    #[cfg(feature = "test-util")]
+    link: Arc<faults::Link>,
 }
 
 #[derive(Debug)]
@@ -67,6 +72,8 @@ impl MemoryStore {
                 watchers: Vec::new(),
                 followers: Followers::default(),
             })),
+            #[cfg(feature = "test-util")]
+            link: Arc::default(),
         }
     }
 
@@ -96,6 +103,33 @@ impl MemoryStore {
             records.followers.send(&key, Some(&record), at);
             records.by_key.insert(key, record);
         });
+    }
+
+    /// Applies a request when its future is polled first.
+    #[cfg_attr(not(feature = "test-util"), allow(unused_variables, reason = "only a broken link needs the deadline"))]
+    fn answer<T: Send + 'static>(
+        &self,
+        deadline: Deadline,
+        act: impl FnOnce(&Self, &mut Records, StoreClock) -> Result<T> + Send + 'static,
+    ) -> BoxFuture<Result<T>> {
+        let store = self.clone();
+        Box::pin(async move {
+            let apply = || store.with(|records, at| act(&store, records, at));
+            #[cfg(feature = "test-util")]
+            let answer = store.link.carry(deadline, apply).await;
+            #[cfg(not(feature = "test-util"))]
+            let answer = apply();
+            answer
+        })
+    }
+
+    /// Passes a stream on until its receiver is dropped.
+    async fn pass(&self, stream: impl Future<Output = ()>) -> Result<()> {
+        #[cfg(feature = "test-util")]
+        self.link.pass(stream).await?;
+        #[cfg(not(feature = "test-util"))]
+        stream.await;
+        Ok(())
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Records, StoreClock) -> T) -> T {
@@ -168,68 +202,59 @@ impl Default for MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn prepare(&self, _deadline: Deadline) -> BoxFuture<Result<()>> {
-        Box::pin(async { Ok(()) })
+    fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
+        self.answer(deadline, |_, _, _| Ok(()))
     }
 
-    fn apply(&self, key: &Key, request: Request, _deadline: Deadline) -> BoxFuture<Result<Applied>> {
-        let (store, key) = (self.clone(), key.clone());
-        Box::pin(async move {
-            store.with(|records, at| {
-                let before = records.by_key.get(&key);
-                if before.is_some_and(|record| record.version.get() > Record::MAX_VERSION) {
-                    return Err(Error::Corrupt {
-                        key,
-                        message: "`version` is not a fencing token with room to grow".into(),
-                    });
-                }
-                let (after, outcome) = record::apply(before, at, &request);
-                let changed = before != after.as_ref();
-                if let Some(after) = after {
-                    if changed {
-                        notify(&mut records.watchers, &after);
-                        records.followers.send(&key, Some(&after), at);
-                    }
-                    records.by_key.insert(key, after);
-                }
-                Ok(Applied { outcome, at: Some(at), changed, sent: None })
-            })
-        })
-    }
-
-    fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, _deadline: Deadline) -> BoxFuture<Result<bool>> {
-        let (store, leases, batch) = (self.clone(), leases.clone(), batch.clone());
-        Box::pin(async move {
-            Ok(store.with(|records, at| {
-                let mut is_all = true;
-                for (key, tokens) in leases {
-                    let before = records.by_key.get(&key);
-                    let after = before.and_then(|before| record::apply_batch(before, at, &tokens, &batch));
-                    let Some(after) = after else {
-                        is_all = false;
-                        continue;
-                    };
+    fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
+        let key = key.clone();
+        self.answer(deadline, move |_, records, at| {
+            let before = records.by_key.get(&key);
+            if before.is_some_and(|record| record.version.get() > Record::MAX_VERSION) {
+                let message = "`version` is not a fencing token with room to grow".into();
+                return Err(Error::Corrupt { key, message });
+            }
+            let (after, outcome) = record::apply(before, at, &request);
+            let changed = before != after.as_ref();
+            if let Some(after) = after {
+                if changed {
                     notify(&mut records.watchers, &after);
                     records.followers.send(&key, Some(&after), at);
-                    records.by_key.insert(key, after);
                 }
-                is_all
-            }))
+                records.by_key.insert(key, after);
+            }
+            Ok(Applied { outcome, at: Some(at), changed, sent: None })
         })
     }
 
-    fn read(&self, key: &Key, _deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
-        let (store, key) = (self.clone(), key.clone());
-        Box::pin(async move {
-            Ok(store.with(|records, at| {
-                records.by_key.get(&key).map(|record| Snapshot { record: Box::new(record.clone()), at })
-            }))
+    fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        let (leases, batch) = (leases.clone(), batch.clone());
+        self.answer(deadline, move |_, records, at| {
+            let mut is_all = true;
+            for (key, tokens) in leases {
+                let before = records.by_key.get(&key);
+                let after = before.and_then(|before| record::apply_batch(before, at, &tokens, &batch));
+                let Some(after) = after else {
+                    is_all = false;
+                    continue;
+                };
+                notify(&mut records.watchers, &after);
+                records.followers.send(&key, Some(&after), at);
+                records.by_key.insert(key, after);
+            }
+            Ok(is_all)
         })
     }
 
-    fn now(&self, _deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
-        let store = self.clone();
-        Box::pin(async move { Ok(store.with(|_, at| at.now)) })
+    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
+        let key = key.clone();
+        self.answer(deadline, move |_, records, at| {
+            Ok(records.by_key.get(&key).map(|record| Snapshot { record: Box::new(record.clone()), at }))
+        })
+    }
+
+    fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
+        self.answer(deadline, |_, _, at| Ok(at.now))
     }
 
     fn list(
@@ -237,20 +262,12 @@ impl Store for MemoryStore {
         filter: &Filter,
         after: Option<Position>,
         page_size: u32,
-        _deadline: Deadline,
+        deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
-        let (store, filter) = (self.clone(), filter.clone());
-        Box::pin(async move {
-            let page = |records: &mut Records, at: StoreClock| {
-                list_page(
-                    records.starting_at(after.as_ref().map(|position| &*position.key)),
-                    at.now,
-                    &filter,
-                    after.as_ref(),
-                    page_size,
-                )
-            };
-            Ok(store.with(page))
+        let filter = filter.clone();
+        self.answer(deadline, move |_, records, at| {
+            let first = after.as_ref().map(|position| &*position.key);
+            Ok(list_page(records.starting_at(first), at.now, &filter, after.as_ref(), page_size))
         })
     }
 
@@ -258,37 +275,26 @@ impl Store for MemoryStore {
         &self,
         after: Option<String>,
         page_size: u32,
-        _deadline: Deadline,
+        deadline: Deadline,
     ) -> BoxFuture<Result<ExpiredPage>> {
-        let store = self.clone();
-        Box::pin(async move {
-            let page = |records: &mut Records, at: StoreClock| {
-                expired_page(
-                    records.starting_at(after.as_deref()),
-                    at.now,
-                    store.retention,
-                    after.as_deref(),
-                    page_size,
-                )
-            };
-            Ok(store.with(page))
+        self.answer(deadline, move |store, records, at| {
+            let all = records.starting_at(after.as_deref());
+            Ok(expired_page(all, at.now, store.retention, after.as_deref(), page_size))
         })
     }
 
-    fn delete_idle(&self, key: &Key, version: FencingToken, _deadline: Deadline) -> BoxFuture<Result<bool>> {
-        let (store, key) = (self.clone(), key.clone());
-        Box::pin(async move {
-            Ok(store.with(|records, at| {
-                let is_deleted = records
-                    .by_key
-                    .get(&key)
-                    .is_some_and(|record| record.version == version && is_idle(record, at.now, store.retention));
-                if is_deleted {
-                    records.by_key.remove(&key);
-                    records.followers.send(&key, None, at);
-                }
-                is_deleted
-            }))
+    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        let key = key.clone();
+        self.answer(deadline, move |store, records, at| {
+            let is_deleted = records
+                .by_key
+                .get(&key)
+                .is_some_and(|record| record.version == version && is_idle(record, at.now, store.retention));
+            if is_deleted {
+                records.by_key.remove(&key);
+                records.followers.send(&key, None, at);
+            }
+            Ok(is_deleted)
         })
     }
 
@@ -307,8 +313,7 @@ impl Store for MemoryStore {
                     records.watchers.push((handle, notifications));
                 }
             });
-            receiver.closed().await;
-            Ok(())
+            store.pass(receiver.closed()).await
         })
     }
 
@@ -328,8 +333,7 @@ impl Store for MemoryStore {
                 let mut first = held.chain(known.iter().map(|key| (key, by_key.get(key))));
                 followers.join(filter.clone(), &mut first, at, states)
             });
-            followed.await;
-            Ok(())
+            store.pass(followed).await
         })
     }
 

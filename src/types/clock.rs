@@ -3,6 +3,8 @@
 use std::{future::pending, time::Duration};
 
 use tokio::runtime::Handle;
+#[cfg(feature = "test-util")]
+use tokio::sync::watch;
 
 use super::reading::Reading;
 
@@ -20,6 +22,50 @@ pub enum Clock {
         /// The time of reading zero.
         origin: tokio::time::Instant,
     },
+    /// Moves only when a test moves it. For stores in this process. Feature `test-util`.
+    #[cfg(feature = "test-util")]
+    Manual(ManualClock),
+}
+
+/// A clock that moves only when a test moves it. It works for async and for blocking handles.
+///
+/// [`MemoryStore::on_clock`](crate::store::MemoryStore::on_clock) makes a store with this clock. A copy is the same clock.
+/// Its memory, some hundred bytes, is never freed.
+#[cfg(feature = "test-util")]
+#[derive(Clone, Copy, Debug)]
+pub struct ManualClock(&'static watch::Sender<Reading>);
+
+#[cfg(feature = "test-util")]
+impl ManualClock {
+    /// Creates a clock, which stands still.
+    #[must_use]
+    #[allow(clippy::new_without_default, reason = "each is another clock, so none is the default")]
+    pub fn new() -> Self {
+        Self(Box::leak(Box::new(watch::Sender::new(Reading::ORIGIN))))
+    }
+
+    /// Moves the clock on by this time, at once. A lease whose deadline that passes has ended, although its task runs: it is
+    /// as if the process had been paused for the time. To let leases be refreshed, move the clock by steps of a sixth of the
+    /// ttl, and give their tasks a moment of real time after each.
+    pub fn advance(self, time: Duration) {
+        self.0.send_modify(|now| *now = now.after(time));
+    }
+
+    fn now(self) -> Reading {
+        *self.0.borrow()
+    }
+
+    async fn reaches(self, until: Reading) {
+        // The sender lives for ever.
+        drop(self.0.subscribe().wait_for(|now| *now >= until).await);
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl From<ManualClock> for Clock {
+    fn from(clock: ManualClock) -> Self {
+        Self::Manual(clock)
+    }
 }
 
 /// How often a sleep on [`Clock::Boot`] reads the clock. No timer can run on a clock that runs during suspend. So after
@@ -43,6 +89,8 @@ impl Clock {
             Self::Boot => Reading::at(boot::now()),
             #[allow(clippy::disallowed_methods, reason = "this is the replacement of the banned call")]
             Self::Tokio { origin } => Reading::at(tokio::time::Instant::now().saturating_duration_since(origin)),
+            #[cfg(feature = "test-util")]
+            Self::Manual(clock) => clock.now(),
         }
     }
 
@@ -57,6 +105,11 @@ impl Clock {
     )]
     pub fn sleep_until(self, until: Reading) -> impl Future<Output = ()> + Send {
         async move {
+            #[cfg(feature = "test-util")]
+            if let Self::Manual(clock) = self {
+                // Boxed, because each held lease has a future as large as the largest that this one ever awaits.
+                return Box::pin(clock.reaches(until)).await;
+            }
             while self.now() < until {
                 if Handle::try_current().is_err() {
                     return pending().await;
@@ -71,7 +124,7 @@ impl Clock {
         let left = until.since(self.now());
         match self {
             Self::Boot => left.min(CHECK_INTERVAL),
-            Self::Tokio { .. } => left,
+            _ => left,
         }
     }
 }
@@ -137,6 +190,19 @@ mod tests {
         );
         let soon = boot.sleep_time(boot.now() + CHECK_INTERVAL / 2);
         assert!(soon <= CHECK_INTERVAL / 2, "{soon:?}");
+    }
+
+    #[cfg(feature = "test-util")]
+    #[tokio::test]
+    async fn a_manual_clock_moves_when_it_is_moved_and_wakes_those_whose_time_has_come() {
+        let manual = ManualClock::new();
+        let clock = Clock::from(manual);
+        let mut sleeper = std::pin::pin!(clock.sleep_until(Reading::at(HOUR * 2)));
+        manual.advance(HOUR);
+        tokio::time::timeout(Duration::from_millis(10), &mut sleeper).await.unwrap_err();
+        manual.advance(HOUR);
+        sleeper.await;
+        assert_eq!(clock.now(), Reading::at(HOUR * 2));
     }
 
     #[tokio::test]
