@@ -39,7 +39,7 @@ doc:
     RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace
     RUSTDOCFLAGS="-D warnings" cargo doc --no-deps -p mongoseal --features "blocking compare-and-swap metrics test-util"
 
-# Processes under faults, and a judge: see docs/chaos.md.
+# Processes under faults, and a judge: see docs/internals/chaos.md.
 chaos minutes="3" *options="":
     cargo run --release -p mongoseal-tests --example chaos -- --minutes {{ minutes }} {{ options }}
 

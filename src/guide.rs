@@ -50,5 +50,4 @@ pages! {
     #[doc = "\n\n"]
     #[doc = include_str!("../docs/plots/keys.svg")]
     performance = "performance.md",
-    chaos = "chaos.md",
 }

@@ -1,7 +1,7 @@
 //! The links of the documents lead somewhere, in the repository and in rustdoc.
 //!
 //! A page of `docs` links to other pages and to the API by labels, and defines the labels at its end for readers in the
-//! repository. `src/guide/links.md` defines the same labels for rustdoc, which checks its paths. `.ci/doc-links` checks the
+//! repository. The pages of `docs/internals` are in the repository only. `src/guide/links.md` defines the same labels for rustdoc, which checks its paths. `.ci/doc-links` checks the
 //! addresses of docs.rs against the pages that rustdoc made.
 
 use std::{
@@ -40,7 +40,7 @@ impl Page {
     }
 
     fn is_guide(&self) -> bool {
-        self.path.starts_with("docs")
+        self.path.parent() == Some(Path::new("docs"))
     }
 
     /// The labels that the page defines, each with its target.
@@ -96,10 +96,12 @@ fn pages() -> Vec<Page> {
     let beside = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md", "CHANGELOG.md"];
     let mut paths: Vec<PathBuf> = beside.iter().map(PathBuf::from).collect();
     paths.extend(["cli/README.md", "protocol/README.md", "stores/redis/README.md"].map(PathBuf::from));
-    for entry in fs::read_dir(root().join("docs")).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "md") {
-            paths.push(path.strip_prefix(root()).unwrap().into());
+    for folder in ["docs", "docs/internals"] {
+        for entry in fs::read_dir(root().join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                paths.push(path.strip_prefix(root()).unwrap().into());
+            }
         }
     }
     paths.sort();

@@ -52,11 +52,13 @@ fn the_tests_that_documents_name_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut named = 0;
     let mut documents = vec!["README.md".to_owned(), "ARCHITECTURE.md".to_owned(), "CONTRIBUTING.md".to_owned()];
-    documents.extend(fs::read_dir(root.join("docs")).unwrap().filter_map(|entry| {
-        let path = entry.unwrap().path();
-        let is_page = path.extension().is_some_and(|extension| extension == "md");
-        is_page.then(|| format!("docs/{}", path.file_name().unwrap().to_str().unwrap()))
-    }));
+    for folder in ["docs", "docs/internals"] {
+        documents.extend(fs::read_dir(root.join(folder)).unwrap().filter_map(|entry| {
+            let path = entry.unwrap().path();
+            let is_page = path.extension().is_some_and(|extension| extension == "md");
+            is_page.then(|| format!("{folder}/{}", path.file_name().unwrap().to_str().unwrap()))
+        }));
+    }
     for document in &documents {
         let text = fs::read_to_string(root.join(document)).unwrap();
         let parts: Vec<&str> = text.split('`').collect();

@@ -1,5 +1,5 @@
 //! Tests of the fault runner `tests/server/examples/chaos`: it finds no fault in the library, and finds each fault that
-//! is built in on purpose. `docs/chaos.md` describes the runner.
+//! is built in on purpose. `docs/internals/chaos.md` describes the runner.
 //!
 //! Each test has three servers of its own. Runs that break nothing run alone, because some rules judge times. Sabotages run
 //! side by side, but for those that such a rule catches.

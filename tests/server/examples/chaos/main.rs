@@ -7,7 +7,7 @@
 //! With `--redis`, the servers are a primary of Redis and two replicas.
 //!
 //! It starts three servers behind proxies, and several processes of this program as workers. It injects faults into
-//! servers, network and workers, and judges what the workers report. `docs/chaos.md` lists the invariants.
+//! servers, network and workers, and judges what the workers report. `docs/internals/chaos.md` lists the invariants.
 
 #![allow(clippy::disallowed_methods, reason = "a runner spawns as users do")]
 
