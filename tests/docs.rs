@@ -205,6 +205,38 @@ fn the_guide_has_each_page() {
     }
 }
 
+/// The milliseconds that a text names, rounded to a tenth.
+fn milliseconds(text: &str) -> Vec<String> {
+    let parts: Vec<&str> = text.split(" ms").collect();
+    let numbers = parts[..parts.len() - 1].iter().filter_map(|part| part.rsplit(' ').next()?.parse::<f64>().ok());
+    numbers.map(|number| format!("{number:.1}")).collect()
+}
+
+#[test]
+fn readme_quotes_the_figures_of_the_page_on_performance() {
+    let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
+    let (readme, performance) = (read("README.md"), read("docs/performance.md"));
+    let mut quoted = 0;
+    for row in readme.split("\n## What it costs\n").nth(1).unwrap().lines().filter(|line| line.contains(" ms")) {
+        let case = row.split("(`").nth(1).and_then(|rest| rest.split('`').next()).expect("a row names its case");
+        let measured = performance.lines().find(|line| line.starts_with(&format!("| `{case}`"))).unwrap_or_default();
+        let known = milliseconds(measured);
+        for figure in milliseconds(row) {
+            assert!(known.contains(&figure), "README says {figure} ms of {case}, and docs/performance.md {known:?}");
+            quoted += 1;
+        }
+    }
+    assert!(quoted >= 6, "{quoted} figures");
+    let settings = read("docs/settings.md");
+    for (quote, source) in [
+        ("a queue of 1,000 is served at 142 grants a second", "142 grants a second"),
+        ("the\nprimary 0.12 ms of processor, and all members together 0.28 ms", "| 118 | 15 | 7.6 | 277 | 56 |"),
+    ] {
+        let is_quoted = settings.to_lowercase().contains(quote);
+        assert!(is_quoted && performance.contains(source), "docs/settings.md quotes {source:?} as {quote:?}");
+    }
+}
+
 #[test]
 fn the_page_on_tests_shows_the_code_that_runs() {
     let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
