@@ -20,7 +20,7 @@ pub use readiness::Readiness;
 use crate::{
     handle::{Async, Mongoseal},
     record::{Holder, Record, StoreTime},
-    store::Snapshot,
+    store::answers::Snapshot,
     types::{error::Result, into_name::IntoName, key::Key, lease_id::LeaseId, owner::Owner, token::FencingToken},
 };
 

@@ -38,6 +38,7 @@ pages! {
     failure_modes = "failure-modes.md",
     runbook = "runbook.md",
     metrics = "metrics.md",
+    tracing = "tracing.md",
     cli = "cli.md",
     glossary = "glossary.md",
     why = "why.md",

@@ -40,7 +40,7 @@
 //! | publish metrics | the module `metrics` of the feature `metrics`, and [its page](guide::metrics) |
 //! | use leases without async | the module `blocking` of the feature `blocking` |
 //! | handle an error | [`Error`] has one variant for each reaction; the [runbook](guide::runbook) has the messages |
-//! | write a store of your own | `store::CompareAndSwap` of the feature `compare-and-swap`, or [`store::Store`] and [`record`]; [`store::Connector`] opens it; the module `conformance` of the feature `test-util` |
+//! | write a store of your own | `store::CompareAndSwap` of the feature `compare-and-swap`, or [`store::Store`] and the module `record` of the feature `unstable-store`; [`store::Connector`] opens it; the module `conformance` of the feature `test-util` |
 //! | choose a ttl, a wait and a pool | [the page on settings](guide::settings) |
 //! | read what is promised | [`guide::guarantees`], [`guide::failure_modes`], [`guide::protocol`] |
 //!
@@ -97,36 +97,8 @@
 //!
 //! # Tracing
 //!
-//! The library emits [`tracing`](https://docs.rs/tracing) spans and events, and prints nothing. Each operation of these runs
-//! in a span with the target `mongoseal`:
-//!
-//! | span | level | is | fields | parent |
-//! |---|---|---|---|---|
-//! | `mongoseal.acquire` | `debug` | an acquire of one key, from the call to its answer, with the wait | `key`, `owner`, `token`, `position`, `waited`, `outcome` | the caller's span |
-//! | `mongoseal.refresh` | `debug` | one request that refreshes a lease or a batch of leases | `key`, `token`, `leases`, `outcome` | none |
-//! | `mongoseal.release` | `debug` | the end of a lease at the store, also after a drop, a loss or a transfer | `key`, `token`, `outcome` | the caller's span for [`Lease::release`], otherwise none |
-//! | `mongoseal.verify` | `debug` | [`Lease::verify`] | `key`, `token`, `outcome` | the caller's span |
-//! | `mongoseal.fenced_write` | `debug` | a write, or a bulk write, of a [fenced collection](fence) | `collection`, `token`, `outcome` | the caller's span |
-//! | `mongoseal.transaction` | `debug` | [`Lease::transaction`] or [`LeaseSet::transaction`], with its retries | `key`, `token`, `leases`, `outcome` | the caller's span |
-//!
-//! A span ends with its operation, so none is open because a lease is held. A batch, or a transaction of several leases, has
-//! no `key` and no `token`. `position` is the first place in the queue, and `waited` is the time of the acquire.
-//!
-//! `outcome` is `granted`, `abandoned`, `confirmed`, `refused`, `released`, `already_lost`, `unknown`, `orphaned`,
-//! `transferred`, `already_transferred`, `verified`, `written` or `committed`. If the operation failed, it is the variant of
-//! [`Error`], such as `held`, or `failed` for an error of a transaction's work. If the caller drops a future, its span has no
-//! outcome; an acquire is then `abandoned`.
-//!
-//! The error of an operation that failed is recorded once, as the field `error` of an event in its span. A failed refresh that
-//! puts leases at risk has its error in the warning of each of them.
-//!
-//! | level | events |
-//! |---|---|
-//! | `warn` | a lease is lost or at risk, a release fails, the deployment is doubtful; the [runbook](guide::runbook) lists each |
-//! | `info` | a leadership begins or ends |
-//! | `debug` | grants, refusals, refreshes, releases, retries |
-//!
-//! Contention is `debug`. No event is `error`: what the caller must handle is returned as [`Error`].
+//! The library emits [`tracing`](https://docs.rs/tracing) spans and events, and prints nothing. The [page on
+//! tracing](guide::tracing) has a table of the spans, their fields and the levels.
 //!
 //! # Features
 //!
@@ -141,6 +113,7 @@
 //! | `cert-key-password` | no | `tlsCertificateKeyFilePassword=` |
 //! | `bson-2`, `bson-3` | `bson-2` | the version of the `bson` crate in the driver's types; with both it is 3 |
 //! | `compare-and-swap` | no | `store::CompareAndSwap`: a store on any place that can compare and swap bytes |
+//! | `unstable-store` | no | what it takes to implement [`store::Store`]: the module `record`, the answers of stores, `HybridTime`. It may change in any release |
 //! | `metrics` | no | the module `metrics`: [metrics](guide::metrics) through the crate of that name |
 //! | `blocking` | no | the module `blocking`: the API for callers without async |
 //! | `test-util` | no | the module `testing`: faults, a clock and a fenced table for [tests of your code](guide::testing); the module `conformance`: the test suite for stores |
@@ -162,6 +135,15 @@
     clippy::print_stderr,
     clippy::print_stdout,
     clippy::unwrap_used
+)]
+#![cfg_attr(
+    not(feature = "unstable-store"),
+    allow(
+        dead_code,
+        unnameable_types,
+        unreachable_pub,
+        reason = "the record and the answers of stores have no public names"
+    )
 )]
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails, and that is right"))]
 
@@ -185,6 +167,9 @@ mod handle;
 mod lease;
 #[cfg(feature = "metrics")]
 pub mod metrics;
+#[cfg(not(feature = "unstable-store"))]
+mod record;
+#[cfg(feature = "unstable-store")]
 pub mod record;
 mod spans;
 pub mod store;
@@ -226,6 +211,8 @@ pub use record::{
 pub use store::mongo::fuzzing;
 #[doc(no_inline)]
 pub use tokio_util::sync::CancellationToken;
+#[cfg(feature = "unstable-store")]
+pub use types::token::HybridTime;
 pub use types::{
     acquire_id::{AcquireId, HandleId},
     clock::Clock,
@@ -239,6 +226,6 @@ pub use types::{
     owner::Owner,
     reading::Reading,
     sharing::Sharing,
-    token::{FencingToken, HybridTime},
+    token::FencingToken,
     ttl::Ttl,
 };

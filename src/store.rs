@@ -9,7 +9,8 @@
 //! The trait is object-safe, so a handle has no type parameter. Its futures are `'static`, so a caller can drop a
 //! future and the store goes on.
 //!
-//! The module `conformance`, with the feature `test-util`, tests a store.
+//! To implement the trait needs the feature `unstable-store`: without it, the types of its methods have no names. What is
+//! behind that feature may change in any release. The module `conformance`, with the feature `test-util`, tests a store.
 //!
 //! To write one, begin with `CompareAndSwap`, of the feature `compare-and-swap`: it makes a store of any place that can
 //! compare and swap bytes. The package `mongoseal-redis` is a store of this kind. A [`Connector`] opens it for
@@ -47,6 +48,7 @@
 //! 11. Each call answers before its deadline, which is on the store's [`clock`](Store::clock). Dropping a future
 //!     abandons the answer, and not necessarily the request.
 
+pub(crate) mod answers;
 #[cfg(any(feature = "compare-and-swap", feature = "mongodb"))]
 mod coalesce;
 #[cfg(feature = "compare-and-swap")]
@@ -61,6 +63,10 @@ pub(crate) mod runtime;
 
 use std::{any::Any, fmt, pin::Pin, sync::Arc, time::Duration};
 
+#[cfg(feature = "unstable-store")]
+pub use answers::{Applied, Expired, ExpiredPage, FollowedState, Notification, Page, RecordState, Snapshot};
+#[cfg(not(feature = "unstable-store"))]
+use answers::{Applied, ExpiredPage, FollowedState, Notification, Page, Snapshot};
 #[cfg(feature = "compare-and-swap")]
 pub use compare_and_swap::{Backend, CompareAndSwap, Loaded, LoadedKeys, Swap};
 pub use connector::{Connector, StoreOptions};
@@ -70,17 +76,13 @@ pub use mongo::MongoStore;
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 use crate::{
-    record::{
-        BatchRequest, Filter, KeyFilter, LeaseRefs, ListedLease, Outcome, Position, Record, Request, StoreClock,
-        StoreTime,
-    },
+    record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Position, Request, StoreTime},
     types::{
-        acquire_id::{AcquireId, HandleId},
+        acquire_id::HandleId,
         clock::Clock,
         deadline::Deadline,
         error::{Error, Result},
         key::Key,
-        reading::Reading,
         token::{FencingToken, HybridTime},
     },
 };
@@ -220,125 +222,4 @@ impl Capabilities {
     /// Everything.
     pub const ALL: Self =
         Self { linearizable_reads: true, durable_answers: true, notifications: true, change_streams: true };
-}
-
-/// The answer to a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Applied {
-    /// The outcome.
-    pub outcome: Outcome,
-    /// When the request was applied, on the store's clocks. `None`: there was no record, and nothing to do. A release
-    /// that grants the key to no waiter may have `None`, too.
-    pub at: Option<StoreClock>,
-    /// Whether the record changed. Then the outcome is not stale. `false`: it did not change, or that is not known.
-    pub changed: bool,
-    /// When the request was sent, on the holders' [`Clock`], if it had to wait after the call. Deadlines count from
-    /// then.
-    pub sent: Option<Reading>,
-}
-
-/// A notification to a handle.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notification {
-    /// Each later hand-over is notified.
-    Started {
-        /// The tick after which that holds.
-        since: HybridTime,
-    },
-    /// An acquire of this handle was granted the key that it waited for.
-    Granted {
-        /// The number of the acquire.
-        number: u64,
-        /// The fencing token of the lease.
-        token: FencingToken,
-        /// When it was granted, on the store's clock, if the store knows.
-        at: Option<StoreTime>,
-    },
-    /// An acquire of this handle or its lease must be checked by a request: its key was taken from it, or it is now the
-    /// first waiter and may not know when the key is available.
-    Recheck {
-        /// The number of the acquire.
-        number: u64,
-    },
-}
-
-impl Notification {
-    /// The notification for an entry of [`Record::handover`] in a change at this time.
-    #[must_use]
-    pub fn of(acquire_id: AcquireId, token: Option<FencingToken>, at: Option<StoreTime>) -> Self {
-        let number = acquire_id.number;
-        token.map_or(Self::Recheck { number }, |token| Self::Granted { number, token, at })
-    }
-}
-
-/// A state of a record: after a change, or as it was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordState {
-    /// The record, if there is one. Its queue may be left out.
-    pub record: Option<Box<Record>>,
-    /// The time of the change. While a key is followed, its ticks never go back. If there is no record, the time may be
-    /// wrong by a second.
-    pub at: StoreClock,
-}
-
-/// What a follower of records receives.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FollowedState {
-    /// A state of one record. Of a record of a prefix, only the holders, `version`, `last_seen`, and the revocations of the
-    /// change must be right.
-    Record {
-        /// The key.
-        key: Key,
-        /// The state. The ticks of a stream never go back.
-        state: RecordState,
-    },
-    /// All states of the beginning were sent, and were current at this time.
-    Complete {
-        /// The time.
-        at: StoreClock,
-    },
-}
-
-/// A record as it was at some time between the call and its answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Snapshot {
-    /// The record.
-    pub record: Box<Record>,
-    /// The store's time of the read.
-    pub at: StoreClock,
-}
-
-/// A page of a list of leases.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page {
-    /// The leases, in the order of keys and then of tokens.
-    pub leases: Vec<ListedLease>,
-    /// The position after which the list goes on. `None`: the list has ended.
-    pub next: Option<Position>,
-}
-
-/// A page of records with expired entries, and of idle records.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ExpiredPage {
-    /// What was found.
-    pub expired: Vec<Expired>,
-    /// The key after which it goes on. `None`: nothing more was found.
-    pub next: Option<String>,
-}
-
-/// What a purge removes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Expired {
-    /// Expired holders or waiters of a record.
-    Lapsed {
-        /// The key.
-        key: Key,
-    },
-    /// A whole record, which has been idle for the retention.
-    Idle {
-        /// The key.
-        key: Key,
-        /// Its version.
-        version: FencingToken,
-    },
 }

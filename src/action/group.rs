@@ -17,7 +17,7 @@ use crate::{
     },
     handle::Mongoseal,
     record::{BatchRequest, Filter, HolderInfo, LeaseRefs, ListedLease, Request, lease_refs},
-    store::Page,
+    store::answers::Page,
     types::{
         deadline::Deadline,
         error::{Error, LossCause, Result},

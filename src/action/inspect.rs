@@ -3,7 +3,7 @@
 use crate::{
     handle::Mongoseal,
     record::Inspection,
-    store::Snapshot,
+    store::answers::Snapshot,
     types::{
         error::{Error, Result},
         into_name::IntoName,

@@ -16,7 +16,7 @@ use crate::{
     engine::context::Context,
     handle::{Async, Mongoseal},
     record::{Filter, ListedLease, Position, SharingFilter, StoreTime},
-    store::{BoxFuture, Page},
+    store::{BoxFuture, answers::Page},
     types::{
         duration::format_duration,
         error::{Error, Result},

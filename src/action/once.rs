@@ -20,7 +20,7 @@ use crate::{
     handle::{Async, Mongoseal},
     lease::Lease,
     record::{Completion, StoreTime},
-    store::Snapshot,
+    store::answers::Snapshot,
     types::{
         deadline::Deadline,
         duration::format_duration,

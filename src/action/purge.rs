@@ -6,7 +6,7 @@ use crate::{
     engine::{context::Context, retry},
     handle::Mongoseal,
     record::{ListedLease, Outcome, Request},
-    store::{Applied, Expired, ExpiredPage},
+    store::answers::{Applied, Expired, ExpiredPage},
     types::{
         error::{Error, Result},
         key::Key,

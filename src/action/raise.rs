@@ -6,7 +6,7 @@ use crate::{
     engine::{context::Context, retry},
     handle::Mongoseal,
     record::{self, Outcome, Record, Request, StoreClock},
-    store::Applied,
+    store::answers::Applied,
     types::{
         deadline::Deadline,
         error::{Error, Result},

@@ -6,7 +6,7 @@ use crate::{
     engine::{context::Context, retry},
     handle::{Async, Mongoseal},
     record::{self, BatchRequest, Holder, Outcome, Request, Revocation},
-    store::{BoxFuture, Snapshot},
+    store::{BoxFuture, answers::Snapshot},
     types::{
         deadline::Deadline,
         error::{Error, Result},

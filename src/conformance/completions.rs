@@ -3,7 +3,7 @@
 use super::fixture::{Fixture, SHORT, once, release, terms, wait};
 use crate::{
     record::{Complete, Completion, LeaseSpec, Outcome, Record, Request, Reset, Revoke},
-    store::Applied,
+    store::answers::Applied,
     types::token::FencingToken,
 };
 

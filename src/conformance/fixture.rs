@@ -7,7 +7,10 @@ use crate::{
         Acquire, HoldLimits, Holder, LeaseSpec, Leave, Outcome, Record, Refresh, Release, Request, StoreClock,
         StoreTime, WaitSpec,
     },
-    store::{Applied, Snapshot, Store},
+    store::{
+        Store,
+        answers::{Applied, Snapshot},
+    },
     types::{
         acquire_id::{AcquireId, HandleId},
         deadline::Deadline,

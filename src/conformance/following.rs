@@ -11,7 +11,7 @@ use tokio::{
 use super::fixture::{Fixture, leave, once, refresh, release, terms, wait};
 use crate::{
     record::{BatchRequest, Holder, KeyFilter, LeaseSpec, Record, Request, Revoke, StoreTime},
-    store::{FollowedState, RecordState},
+    store::answers::{FollowedState, RecordState},
     types::{
         error::Result,
         key::Key,

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     record::{BatchRequest, HoldLimits, LeaseRefs, LeaseSpec, Outcome, Request, Revoke, Transfer},
-    store::Notification,
+    store::answers::Notification,
     types::{lease_id::LeaseId, token::FencingToken},
 };
 

@@ -31,7 +31,7 @@ pub(super) async fn a_held_key_is_refused_and_its_record_stays_as_it_is(fixture:
     let token = fixture.granted(once(&first)).await;
     let before = fixture.record().await;
     match fixture.applied(once(&terms())).await {
-        applied @ crate::store::Applied { outcome: Outcome::Refused { .. }, .. } => {
+        applied @ crate::store::answers::Applied { outcome: Outcome::Refused { .. }, .. } => {
             assert!(!applied.changed, "a refusal must not be marked as a change");
             let Outcome::Refused { holder } = applied.outcome else { return };
             assert_eq!(holder.version, token, "a refusal must name the holder");

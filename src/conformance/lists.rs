@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::fixture::{Fixture, LONG, SHORT, once, release, terms, wait};
 use crate::{
     record::{Filter, LeaseSpec, ListedLease, Outcome, Position, Request, SharingFilter, WaitSpec},
-    store::{Expired, Page},
+    store::answers::{Expired, Page},
     types::{key::Key, lease_id::LeaseId, sharing::Sharing},
 };
 

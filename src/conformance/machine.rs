@@ -6,7 +6,7 @@ use crate::{
         self, Acquire, Complete, Downgrade, HoldLimits, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Release,
         Request, Reset, Revoke, Transfer, WaitSpec,
     },
-    store::Applied,
+    store::answers::Applied,
     types::{
         lease_id::LeaseId,
         sharing::Sharing,

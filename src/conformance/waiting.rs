@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use super::fixture::{Fixture, LONG, SHORT, leave, once, terms, wait};
 use crate::{
     record::{Acquire, LeaseSpec, Outcome, Request, Revoke, WaitSpec},
-    store::Notification,
+    store::answers::Notification,
     types::{
         acquire_id::{AcquireId, HandleId},
         sharing::Sharing,

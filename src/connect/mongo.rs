@@ -39,6 +39,10 @@ impl Mongoseal {
     /// ttl. So set [`max_adaptive_retries`](ClientOptions::max_adaptive_retries) of your client to `Some(0)`, or
     /// `maxAdaptiveRetries=0` in its connection string, as [`connect`](Self::connect) does.
     ///
+    /// Set its [`max_connecting`](ClientOptions::max_connecting) to 8, too, or `maxConnecting=8`. By default the driver opens
+    /// two connections to a server at a time, and has no timeout for that. After a failover over a slow network, refreshes
+    /// then wait for a connection until leases have expired.
+    ///
     /// A handle that waits, or has held a lease for a second, keeps one connection of the client's pool, of 10 by
     /// default, for its change stream. So make many such handles [siblings](Builder::sibling_of) of one, which
     /// share a stream, or give the client a larger `maxPoolSize` and set [`Builder::connections`].
@@ -192,8 +196,9 @@ impl Builder {
             ));
         }
         let (settings, connections) = (self.settings()?, bounded(self.connections.unwrap_or(DRIVER_POOL)));
-        let store = MongoStore::with_pool(database, collection(self.collection)?, settings.retention, connections)
-            .with_sharded(self.allow_sharded);
+        let store =
+            MongoStore::with_connections(database, collection(self.collection)?, settings.retention, connections)
+                .with_sharded(self.allow_sharded);
         Ok(Mongoseal { shared: HandleInner::new(Arc::new(store), settings, None)? })
     }
 }

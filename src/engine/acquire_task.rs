@@ -38,7 +38,7 @@ use crate::{
         retry_policy::{Attempts, OnHeld},
     },
     record::{self, Holder, LeaseSpec, Outcome, Request, StoreTime, WaitSpec},
-    store::Applied,
+    store::answers::Applied,
     types::{
         clock::Clock,
         deadline::Deadline,

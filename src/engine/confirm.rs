@@ -6,7 +6,7 @@
 use crate::{
     engine::{context::Context, lease_inner::LeaseInner},
     record::{Record, StoreTime},
-    store::Snapshot,
+    store::answers::Snapshot,
     types::{
         deadline::Deadline,
         error::{Error, LossCause, Result},

@@ -11,7 +11,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     engine::{owned_runtime::DedicatedThread, retry, settings::Settings},
     record::{Filter, Position},
-    store::{Page, Snapshot, Store, runtime},
+    store::{
+        Store,
+        answers::{Page, Snapshot},
+        runtime,
+    },
     types::{
         clock::Clock,
         deadline::Deadline,

@@ -20,7 +20,7 @@ use tracing::{debug, warn};
 use crate::{
     engine::{context::Context, lease_inner::LeaseInner, observer::HandleEvent, retry::Backoff},
     record::StoreTime,
-    store::Notification,
+    store::answers::Notification,
     types::{
         acquire_id::HandleId,
         error::{Error, Result},

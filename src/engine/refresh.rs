@@ -15,7 +15,7 @@ use crate::{
     },
     record::{self, BatchRequest, LeaseRefs, Outcome, Request},
     spans,
-    store::Applied,
+    store::answers::Applied,
     types::{
         acquire_id::AcquireId,
         deadline::Deadline,

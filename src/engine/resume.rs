@@ -27,7 +27,7 @@ use crate::{
     },
     record::{Holder, LeaseSpec, Record},
     spans,
-    store::Snapshot,
+    store::answers::Snapshot,
     types::{
         acquire_id::AcquireId,
         deadline::Deadline,

@@ -28,7 +28,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Applied, BoxFuture, runtime};
+use super::{BoxFuture, answers::Applied, runtime};
 use crate::types::{
     deadline::Deadline,
     duration::format_duration,

@@ -23,7 +23,8 @@ use tokio::{
 };
 
 use super::{
-    Applied, BoxFuture, Capabilities, ExpiredPage, Notification, Page, Snapshot, Store, StoreOptions,
+    BoxFuture, Capabilities, Store, StoreOptions,
+    answers::{Applied, ExpiredPage, Notification, Page, Snapshot},
     coalesce::{self, Coalescer, Join, Queued, SendTogether, Turn},
     pages::{expired_page, is_idle, list_page},
 };

@@ -15,7 +15,8 @@ use follow::Followers;
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 use super::{
-    Applied, BoxFuture, ExpiredPage, FollowedState, Notification, Page, RecordState, Snapshot, Store,
+    BoxFuture, Store,
+    answers::{Applied, ExpiredPage, FollowedState, Notification, Page, Snapshot},
     pages::{expired_page, is_idle, list_page},
 };
 use crate::{
@@ -98,6 +99,7 @@ impl MemoryStore {
     }
 
     /// Replaces the record of a key, as an operator who restores a backup might.
+    #[cfg(feature = "unstable-store")]
     pub fn restore(&self, key: Key, record: Record) {
         self.with(|records, at| {
             records.followers.send(&key, Some(&record), at);

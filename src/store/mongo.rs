@@ -92,7 +92,9 @@ pub(crate) use self::{
     transaction::{NO_SUCH_TRANSACTION, NotCommitted},
 };
 use super::{
-    Applied, BoxFuture, ExpiredPage, FollowedState, Notification, Page, Snapshot, Store, StoreOptions, pool::PoolShares,
+    BoxFuture, Store, StoreOptions,
+    answers::{Applied, ExpiredPage, FollowedState, Notification, Page, Snapshot},
+    pool::PoolShares,
 };
 use crate::{
     record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Position, Request, StoreTime},
@@ -140,13 +142,27 @@ impl MongoStore {
     /// seconds.
     ///
     /// The client is the caller's and is never closed. The store bounds its requests as for a pool of 10 connections,
-    /// the driver's default. [`Builder::on`](crate::Builder::on) makes a store for a larger pool. Several stores on one
-    /// client, but for siblings, need 10 connections each.
+    /// the driver's default. [`with_connections`](Self::with_connections) makes one for a larger pool. Several stores on
+    /// one client, but for siblings, need connections of their own: `maxPoolSize` must be the sum.
+    /// [`Mongoseal::new`](crate::Mongoseal::new) says which options the client should have.
     #[must_use]
     pub fn new(database: &Database, collection: impl Into<String>, retention: Duration) -> Self {
-        Self::with_pool(database, collection, retention, DRIVER_POOL)
+        Self::with_connections(database, collection, retention, DRIVER_POOL)
     }
 
+    /// Creates a store as [`new`](Self::new) does, for this many connections of the client's pool: see
+    /// [`Builder::connections`](crate::Builder::connections).
+    #[must_use]
+    pub fn with_connections(
+        database: &Database,
+        collection: impl Into<String>,
+        retention: Duration,
+        connections: u32,
+    ) -> Self {
+        Self::build(database, collection.into(), retention, ClientShare::of_caller(connections))
+    }
+
+    /// Creates a store that owns its client, whose pool has this many connections.
     /// Creates a store that owns its client. The shutdown of the last of its handles closes the client.
     #[must_use]
     pub fn owning(database: &Database, collection: impl Into<String>, retention: Duration) -> Self {
@@ -190,17 +206,6 @@ impl MongoStore {
         self
     }
 
-    /// Creates a store on a client of the caller, for this many connections of its pool.
-    pub(crate) fn with_pool(
-        database: &Database,
-        collection: impl Into<String>,
-        retention: Duration,
-        connections: u32,
-    ) -> Self {
-        Self::build(database, collection.into(), retention, ClientShare::of_caller(connections))
-    }
-
-    /// Creates a store that owns its client, whose pool has this many connections.
     pub(crate) fn owning_pool(
         database: &Database,
         collection: impl Into<String>,

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{Expired, ExpiredPage, Page};
+use super::answers::{Expired, ExpiredPage, Page};
 use crate::{
     record::{Filter, Holder, ListedLease, Position, Record, StoreTime},
     types::{key::Key, ttl::millis},

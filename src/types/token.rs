@@ -58,6 +58,20 @@ impl FencingToken {
         format!("{:016}", self.0)
     }
 
+    /// The token of this time of the store's hybrid clock: the seconds since the Unix epoch, and the count within the second.
+    /// On MongoDB these are the parts of `$clusterTime`.
+    #[must_use]
+    pub fn at_clock(seconds: u64, ordinal: u64) -> Self {
+        Self::following(None, HybridTime { seconds, ordinal }, 0)
+    }
+
+    /// The time for which the token stands, in seconds since the Unix epoch. It is the second in which the token was issued,
+    /// unless the key has issued more tokens than the clock.
+    #[must_use]
+    pub fn clock_seconds(self) -> u64 {
+        HybridTime::from(self).seconds
+    }
+
     /// The token after `last` at `tick` of the store's hybrid clock, if this many `others` wait for the key. It is the
     /// larger of `last + 1` and the clock's number less the number of others.
     ///

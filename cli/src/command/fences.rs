@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mongoseal::{FencingToken, HybridTime, StoreTime};
+use mongoseal::{FencingToken, StoreTime};
 use serde::Serialize;
 
 use super::driver::{Answer, Bson, Deployment, Document, Refusal, doc, first_batch, number};
@@ -148,20 +148,18 @@ async fn clock_of(deployment: &Deployment) -> Answer<FencingToken> {
 
 /// Returns the largest possible token of a set, to which a key can still be raised: 365 days ahead of the clock.
 fn farthest(clock: FencingToken) -> FencingToken {
-    let year = (365 * 24 * 3_600) << HybridTime::ORDINAL_BITS;
-    FencingToken::new(clock.get().saturating_add(year)).unwrap_or(FencingToken::MAX)
+    FencingToken::at_clock(clock.clock_seconds().saturating_add(365 * 24 * 3_600), u64::MAX)
 }
 
 /// Returns the token of the set's current cluster time.
 fn clock(hello: &Document) -> Option<FencingToken> {
     let time = hello.get_document("$clusterTime").ok()?.get_timestamp("clusterTime").ok()?;
-    let tick = HybridTime { seconds: time.time.into(), ordinal: time.increment.into() };
-    Some(FencingToken::following(None, tick, 0))
+    Some(FencingToken::at_clock(time.time.into(), time.increment.into()))
 }
 
 /// Returns the time in a token.
 fn of(token: FencingToken) -> StoreTime {
-    StoreTime::from_millis(i64::try_from(HybridTime::from(token).seconds.saturating_mul(1_000)).unwrap_or(i64::MAX))
+    StoreTime::from_millis(i64::try_from(token.clock_seconds().saturating_mul(1_000)).unwrap_or(i64::MAX))
 }
 
 impl Found {

@@ -4,14 +4,14 @@ use mongodb::{
     Collection,
     bson::{Document, doc},
 };
-use mongoseal::{Error, Fence, FencingToken, HybridTime};
+use mongoseal::{Error, Fence, FencingToken};
 use mongoseal_test_support::ReplicaSet;
 
 use crate::{Console, Said, program, secs};
 
 /// A token that stands for a time so many seconds after that of another.
 fn ahead(token: FencingToken, seconds: u64) -> FencingToken {
-    FencingToken::new(token.get() + (seconds << HybridTime::ORDINAL_BITS)).unwrap()
+    FencingToken::at_clock(token.clock_seconds() + seconds, 0)
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 use std::{env, fs, path::Path, process, time::Duration};
 
 use mongodb::bson::doc;
-use mongoseal::{FencingToken, HybridTime};
+use mongoseal::FencingToken;
 
 use crate::{Console, secs, shell};
 
@@ -81,8 +81,8 @@ async fn the_transcripts_in_the_documents_are_what_the_program_says() {
     ];
     bob.acquire("reports/weekly").ttl(Duration::from_millis(20)).without_refresh().await.unwrap().orphan();
     tokio::time::sleep(Duration::from_millis(60)).await;
-    let two_hours_ahead = nightly.token().get() + (7_200 << HybridTime::ORDINAL_BITS);
-    let order = doc! { "_id": 4711, "fence": FencingToken::new(two_hours_ahead).unwrap() };
+    let two_hours_ahead = FencingToken::at_clock(nightly.token().clock_seconds() + 7_200, 0);
+    let order = doc! { "_id": 4711, "fence": two_hours_ahead };
     console.db.database.collection("orders").insert_one(order).await.unwrap();
 
     // The examples write files.

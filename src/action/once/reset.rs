@@ -6,7 +6,7 @@ use crate::{
     engine::{confirm::stale_error, handle_inner::HandleInner, retry},
     handle::{Async, Mongoseal},
     record::{self, CompletedTick, Completion, Outcome, Request},
-    store::{BoxFuture, Snapshot},
+    store::{BoxFuture, answers::Snapshot},
     types::{
         error::{Error, Result},
         into_name::IntoName,

@@ -8,7 +8,7 @@ use std::{
 use super::watcher::{Watched, Watcher, retries};
 use crate::{
     record::{Filter, Holder, KeyFilter, ListedLease, Record, StoreClock, StoreTime},
-    store::{Page, RecordState, Snapshot},
+    store::answers::{Page, RecordState, Snapshot},
     types::{
         error::{Error, Result},
         key::Key,

@@ -26,7 +26,7 @@ use tracing::{debug, warn};
 use crate::{
     engine::{context::Context, retry::Backoff},
     record::{KeyFilter, Record, StoreClock, StoreTime, events, remaining},
-    store::{FollowedState, RecordState, Snapshot},
+    store::answers::{FollowedState, RecordState, Snapshot},
     types::{
         clock::Clock,
         deadline::Deadline,

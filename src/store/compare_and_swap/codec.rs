@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     record::{Record, StoreTime},
-    store::Notification,
+    store::answers::Notification,
     types::{
         acquire_id::AcquireId,
         error::{Error, Result},

@@ -2,9 +2,9 @@
 
 use tokio::sync::mpsc::{self, Sender, UnboundedReceiver, UnboundedSender};
 
-use super::{FollowedState, RecordState};
 use crate::{
     record::{KeyFilter, Record, StoreClock},
+    store::answers::{FollowedState, RecordState},
     types::key::Key,
 };
 

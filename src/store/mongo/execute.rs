@@ -25,7 +25,10 @@ use super::{
 };
 use crate::{
     record::{self, Outcome, Request, StoreTime},
-    store::{Applied, Snapshot, coalesce::min_remaining},
+    store::{
+        answers::{Applied, Snapshot},
+        coalesce::min_remaining,
+    },
     types::{
         deadline::Deadline,
         error::{Error, Result},

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     record::{self, Acquire, Outcome, Release, Request},
-    store::Applied,
+    store::answers::Applied,
     types::{deadline::Deadline, error::Result, key::Key},
 };
 

@@ -41,7 +41,7 @@ use super::{
 };
 use crate::{
     record::{KeyFilter, StoreClock, StoreTime},
-    store::{FollowedState, RecordState},
+    store::answers::{FollowedState, RecordState},
     types::{
         error::{Error, Result},
         key::Key,

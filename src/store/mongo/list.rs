@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     record::{Filter, Position, SharingFilter, StoreTime},
-    store::Page,
+    store::answers::Page,
     types::{
         deadline::Deadline,
         error::{Error, Result},

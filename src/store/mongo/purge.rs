@@ -13,7 +13,7 @@ use super::{
     list,
 };
 use crate::{
-    store::{Expired, ExpiredPage},
+    store::answers::{Expired, ExpiredPage},
     types::{deadline::Deadline, error::Result, key::Key, token::FencingToken},
 };
 

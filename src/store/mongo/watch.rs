@@ -31,7 +31,7 @@ use super::{
     task,
 };
 use crate::{
-    store::Notification,
+    store::answers::Notification,
     types::{acquire_id::HandleId, error::Result, token::HybridTime},
 };
 

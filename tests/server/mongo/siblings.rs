@@ -201,4 +201,7 @@ async fn a_store_on_a_client_of_the_caller_is_made_for_ten_connections() {
     let db = TestDatabase::new("mongoseal_connections").await;
     let store = MongoStore::new(&db.client.database("mongoseal_connections"), "mongoseal", secs(3600));
     assert_eq!(store.connections(), 10, "the driver's default");
+    let larger =
+        MongoStore::with_connections(&db.client.database("mongoseal_connections"), "mongoseal", secs(3600), 84);
+    assert_eq!(larger.connections(), 84);
 }

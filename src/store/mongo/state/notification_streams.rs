@@ -22,7 +22,7 @@ use super::super::{
 };
 use crate::{
     record::StoreTime,
-    store::Notification,
+    store::answers::Notification,
     types::{
         acquire_id::{AcquireId, HandleId},
         clock::Clock,

@@ -17,7 +17,7 @@ use mongoseal::{
     record::{BatchRequest, lease_refs},
     store::{MongoStore, Store},
 };
-use plotters::prelude::*;
+use plotters::{coord::combinators::BindKeyPoints, prelude::*};
 
 use crate::{many, measured_set::MeasuredSet, queue};
 
@@ -59,6 +59,8 @@ struct Text {
     cost: &'static str,
     ours: &'static str,
     floor: &'static str,
+    /// Where the lines leave room for their names.
+    names_at: SeriesLabelPosition,
 }
 
 /// Measures and writes `leases.svg`, `waiters.svg` and `keys.svg`.
@@ -81,6 +83,7 @@ pub(crate) async fn plot(measured: &MeasuredSet, folder: &Path, quick: bool) {
         cost: "ms per lease",
         ours: "refresh",
         floor: "bare update of as many documents",
+        names_at: SeriesLabelPosition::UpperRight,
     };
     write("leases.svg", &text, &leases(measured, if quick { 1_000 } else { 10_000 }).await);
     let text = Text {
@@ -89,6 +92,7 @@ pub(crate) async fn plot(measured: &MeasuredSet, folder: &Path, quick: bool) {
         cost: "ms per grant",
         ours: "hand-over",
         floor: "bare update of one small document",
+        names_at: SeriesLabelPosition::MiddleRight,
     };
     write("waiters.svg", &text, &waiters(measured, if quick { 100 } else { 1_000 }).await);
     let text = Text {
@@ -97,6 +101,7 @@ pub(crate) async fn plot(measured: &MeasuredSet, folder: &Path, quick: bool) {
         cost: "ms per cycle",
         ours: "acquire and release",
         floor: "two bare updates",
+        names_at: SeriesLabelPosition::UpperRight,
     };
     write("keys.svg", &text, &keys(measured, if quick { 10_000 } else { 100_000 }).await);
 }
@@ -192,6 +197,12 @@ fn draw(path: &Path, text: &Text, growth: &Growth) -> Result<(), Box<dyn std::er
         (all().map(|cost| cost.lower).fold(f64::MAX, f64::min), all().map(|cost| cost.upper).fold(0.0, f64::max));
     let (left, right) =
         (all().map(|cost| cost.size).fold(f64::MAX, f64::min), all().map(|cost| cost.size).fold(0.0, f64::max));
+    // The lines of `keys.svg` are close to each other, so their names are above them.
+    let (bottom, top) = (bottom / 1.3, top * if top < bottom * 3.0 { 2.0 } else { 1.3 });
+    let sizes = growth.ours.iter().map(|cost| cost.size).collect();
+    let costs =
+        [0.01, 0.1, 1.0, 10.0, 100.0].into_iter().flat_map(|decade| [1.0, 2.0, 3.0, 5.0].map(|step| step * decade));
+    let costs = costs.filter(|cost| (bottom..=top).contains(cost)).collect();
     let area = SVGBackend::new(path, (640, 360)).into_drawing_area();
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)
@@ -199,14 +210,17 @@ fn draw(path: &Path, text: &Text, growth: &Growth) -> Result<(), Box<dyn std::er
         .margin(12)
         .x_label_area_size(40)
         .y_label_area_size(60)
-        .build_cartesian_2d((left * 0.9..right * 1.1).log_scale(), (bottom / 1.6..top * 2.5).log_scale())?;
+        .build_cartesian_2d(
+            (left * 0.9..right * 1.1).log_scale().with_key_points(sizes),
+            (bottom..top).log_scale().with_key_points(costs),
+        )?;
     chart
         .configure_mesh()
         .x_desc(text.size)
         .y_desc(text.cost)
         .light_line_style(WHITE)
         .x_label_formatter(&|size| format!("{size:.0}"))
-        .y_label_formatter(&|cost| format!("{cost}"))
+        .y_label_formatter(&|cost| format!("{}", (cost * 1e3).round() / 1e3))
         .draw()?;
     for (label, costs, colour) in
         [(text.ours, &growth.ours, BLUE), (text.floor, &growth.floor, RGBColor(120, 120, 120))]
@@ -225,7 +239,7 @@ fn draw(path: &Path, text: &Text, growth: &Growth) -> Result<(), Box<dyn std::er
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
+        .position(text.names_at.clone())
         .background_style(WHITE)
         .border_style(RGBColor(200, 200, 200))
         .draw()?;

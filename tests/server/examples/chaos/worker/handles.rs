@@ -11,10 +11,13 @@ use mongoseal_redis::{RedisBackend, RedisStore};
 
 use super::{
     Backing, DOCUMENTS, OPERATION_TIMEOUT, REDIS_RETENTION, RETENTION, Spec,
-    observed::{CONNECTIONS, Notes, Observed},
+    observed::{Notes, Observed},
     tampered::Tampered,
 };
 use crate::sabotage::Sabotage;
+
+/// The connections of the store that takes notes, which most clients use. As a client that `connect` opens has.
+const CONNECTIONS: u32 = 64;
 
 /// How many of the handles of a process take no notes.
 const PLAIN: usize = 12;
@@ -46,9 +49,14 @@ impl Handles {
                     ClientOptions::parse(&spec.uri).await.expect("the runner's connection string is valid");
                 let is_small = spec.sabotage() == Some(Sabotage::OverdrawnPool);
                 options.max_pool_size = Some(if is_small { 10 } else { POOL });
+                // As `Mongoseal::new` says of a client of the caller's.
+                options.max_connecting = Some(8);
+                options.max_adaptive_retries = Some(0);
                 let client = Client::with_options(options).expect("the options are valid");
                 let database = client.database(&spec.database);
-                let store = || -> Arc<dyn Store> { Arc::new(MongoStore::new(&database, "mongoseal", RETENTION)) };
+                let store = |connections| -> Arc<dyn Store> {
+                    Arc::new(MongoStore::with_connections(&database, "mongoseal", RETENTION, connections))
+                };
                 let independent = || builder(spec).retention(RETENTION).on(&database).expect("the settings are valid");
                 let connect = |builder: Builder| -> BoxFuture<Result<Mongoseal>> {
                     let (builder, uri) = (builder.retention(RETENTION).database(&spec.database), spec.uri.clone());
@@ -60,7 +68,7 @@ impl Handles {
             Backing::Redis { replicas } => {
                 let backend = RedisBackend::new(&spec.uri).expect("the runner's connection string is valid");
                 let (backend, tampered) = (backend.with_replicas(replicas), spec.sabotage());
-                let store = || -> Arc<dyn Store> {
+                let store = |_connections| -> Arc<dyn Store> {
                     match tampered.filter(|sabotage| Tampered::does(*sabotage)) {
                         Some(sabotage) => {
                             let tampered = Tampered::new(backend.clone(), sabotage, spec.worker);
@@ -69,7 +77,7 @@ impl Handles {
                         None => Arc::new(RedisStore::new(backend.clone(), REDIS_RETENTION)),
                     }
                 };
-                let independent = || builder(spec).on_store(store()).expect("the settings are valid");
+                let independent = || builder(spec).on_store(store(CONNECTIONS)).expect("the settings are valid");
                 let connect = |builder: Builder| -> BoxFuture<Result<Mongoseal>> {
                     Box::pin(builder.retention(REDIS_RETENTION).connect_to(backend.clone()))
                 };
@@ -85,15 +93,17 @@ impl Handles {
     async fn on(
         spec: &Spec,
         notes: &Arc<Notes>,
-        store: &(dyn Fn() -> Arc<dyn Store> + Sync),
+        store: &(dyn Fn(u32) -> Arc<dyn Store> + Sync),
         independent: &(dyn Fn() -> Mongoseal + Sync),
         connect: &Connect<'_>,
         documents: Option<Collection<Document>>,
     ) -> Self {
         let (sabotage, notes) = (spec.sabotage(), Arc::clone(notes));
-        let observed = Observed { store: store(), worker: spec.worker, sabotage, spread: spec.least_grace, notes };
+        let connections = if sabotage == Some(Sabotage::OverdrawnPool) { 1_000 } else { CONNECTIONS };
+        let observed =
+            Observed { store: store(connections), worker: spec.worker, sabotage, spread: spec.least_grace, notes };
         let seal = builder(spec).on_store(Arc::new(observed)).expect("the settings are valid");
-        let (first, shared) = (independent(), store());
+        let (first, shared) = (independent(), store(10));
         let handle = |number: usize| match number % 2 {
             _ if sabotage == Some(Sabotage::OwnStreams) => independent(),
             0 => builder(spec).sibling_of(&first).expect("the settings are valid"),

@@ -27,10 +27,6 @@ use crate::{
     words::{Event, Micros, Queued, now},
 };
 
-/// How many connections of the client are for this store: the leases of the fleet need as many refreshes at once as a handle
-/// that `connect` makes.
-pub(super) const CONNECTIONS: u32 = 64;
-
 /// The entry of the metadata that tells which acquire of the worker a request belongs to; also what a
 /// leader says of itself.
 pub(crate) const NUMBER: &str = "value";
@@ -374,6 +370,6 @@ impl Store for Observed {
     }
 
     fn connections(&self) -> u32 {
-        if self.sabotage == Some(Sabotage::OverdrawnPool) { 1_000 } else { CONNECTIONS }
+        self.store.connections()
     }
 }
