@@ -140,6 +140,7 @@
     not(feature = "unstable-store"),
     allow(
         dead_code,
+        unused_imports,
         unnameable_types,
         unreachable_pub,
         reason = "the record and the answers of stores have no public names"
