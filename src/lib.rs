@@ -143,6 +143,7 @@
         unused_imports,
         unnameable_types,
         unreachable_pub,
+        rustdoc::private_intra_doc_links,
         reason = "the record and the answers of stores have no public names"
     )
 )]

@@ -47,8 +47,18 @@
 //!     out, `follow` fails.
 //! 11. Each call answers before its deadline, which is on the store's [`clock`](Store::clock). Dropping a future
 //!     abandons the answer, and not necessarily the request.
+//!
+//! [`Outcome::Absent`]: crate::record::Outcome::Absent
+//! [`Outcome::Completed`]: crate::record::Outcome::Completed
+//! [`Outcome::Full`]: crate::record::Outcome::Full
+//! [`Outcome::Pruned`]: crate::record::Outcome::Pruned
+//! [`Outcome::Raised`]: crate::record::Outcome::Raised
+//! [`Outcome::Refused`]: crate::record::Outcome::Refused
+//! [`Outcome::Reset`]: crate::record::Outcome::Reset
+//! [`Outcome::Revoked`]: crate::record::Outcome::Revoked
 
 pub(crate) mod answers;
+
 #[cfg(any(feature = "compare-and-swap", feature = "mongodb"))]
 mod coalesce;
 #[cfg(feature = "compare-and-swap")]
