@@ -54,7 +54,7 @@ pub(crate) enum Sabotage {
     NoOwnWait,
     /// A batch of refreshes is not sent, and counts as confirmed.
     UnsentBatch,
-    /// A handle sends requests as for a pool of a thousand connections, and the pool has ten.
+    /// A handle sends refreshes as for a pool of a thousand connections, and the pool has ten.
     OverdrawnPool,
     /// Each refresh of a handle, of one lease or of a batch, waits until the one before has been answered.
     SharedRefreshes,

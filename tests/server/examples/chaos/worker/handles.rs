@@ -17,7 +17,7 @@ use super::{
 use crate::sabotage::Sabotage;
 
 /// The connections of the store that takes notes, which most clients use. As a client that `connect` opens has.
-const CONNECTIONS: u32 = 64;
+pub(super) const CONNECTIONS: u32 = 64;
 
 /// How many of the handles of a process take no notes.
 const PLAIN: usize = 12;
@@ -99,7 +99,9 @@ impl Handles {
         documents: Option<Collection<Document>>,
     ) -> Self {
         let (sabotage, notes) = (spec.sabotage(), Arc::clone(notes));
-        let connections = if sabotage == Some(Sabotage::OverdrawnPool) { 1_000 } else { CONNECTIONS };
+        // These two are about refreshes, and a store with few places for acquires shows them sooner.
+        let is_narrow = matches!(sabotage, Some(Sabotage::OverdrawnPool | Sabotage::SharedRefreshes));
+        let connections = if is_narrow { 10 } else { CONNECTIONS };
         let observed =
             Observed { store: store(connections), worker: spec.worker, sabotage, spread: spec.least_grace, notes };
         let seal = builder(spec).on_store(Arc::new(observed)).expect("the settings are valid");
