@@ -1,7 +1,8 @@
 //! The links of the documents lead somewhere, in the repository and in rustdoc.
 //!
 //! A page of `docs` links to other pages and to the API by labels, and defines the labels at its end for readers in the
-//! repository. The pages of `docs/internals` are in the repository only. `src/guide/links.md` defines the same labels for rustdoc, which checks its paths. `.ci/doc-links` checks the
+//! repository. The pages of `docs/internals` are in the repository only. `src/guide/links.md` defines the same labels for
+//! rustdoc, which checks its paths. `.ci/doc-links` checks the
 //! addresses of docs.rs against the pages that rustdoc made.
 
 use std::{

@@ -61,14 +61,16 @@ async fn a_watch_over_a_cut_link_reports_that_events_may_be_missing_and_goes_on(
     let lease = seal.acquire("k").await.unwrap();
     near.set_reachable(true);
     let seen = async {
+        let mut is_missed = false;
         loop {
             match events.next().await.unwrap().unwrap() {
-                WatchItem::Event(event) if event.token == lease.token() => return event.kind,
-                _ => {}
+                WatchItem::Event(event) if event.token == lease.token() => return (event.kind, is_missed),
+                item => is_missed |= matches!(item, WatchItem::Missed { .. }),
             }
         }
     };
-    let seen = tokio::time::timeout(secs(60), seen).await.unwrap();
+    let (seen, is_missed) = tokio::time::timeout(secs(60), seen).await.unwrap();
+    assert!(is_missed, "the stream was cut");
     assert!(matches!(seen, EventKind::Granted { .. } | EventKind::Holds { .. }), "{seen:?}");
 }
 

@@ -45,13 +45,12 @@ struct Faults {
 impl Link {
     /// Sends a request, which `act` applies, and waits for the reply.
     pub(super) async fn carry<T>(&self, deadline: Deadline, act: impl FnOnce() -> Result<T>) -> Result<T> {
-        let Faults { is_cut, .. } = *self.faults.borrow();
+        let Faults { is_cut, mut delay, .. } = *self.faults.borrow();
         if is_cut {
             deadline.passed().await;
             return Err(unreachable_store());
         }
         let answer = act();
-        let mut delay = self.faults.borrow().delay;
         self.faults.send_if_modified(|faults| {
             if faults.lost_replies > 0 {
                 (faults.lost_replies, delay) = (faults.lost_replies.saturating_sub(1), Duration::MAX);

@@ -175,7 +175,7 @@ fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) -> Result<(), F
 }
 
 fn main() -> ExitCode {
-    let sabotages: [(&str, &str, &[&str]); 27] = [
+    let sabotages: [(&str, &str, &[&str]); 26] = [
         ("w1", "minority", &["I1", "I2", "I4", "I5", "I9", "I11", "I21"]),
         ("version-only", "stall-collection", &["I1", "I2"]),
         ("no-op-success", "stall-collection", &["I1"]),
@@ -198,7 +198,6 @@ fn main() -> ExitCode {
         ("once-unchecked", "kill-client", &["I19"]),
         ("overload-refused", "refuse", &["I14"]),
         ("login-refused", "login", &["I14"]),
-        ("overdrawn-pool", "locked-records", &["I12", "I20"]),
         ("shared-refreshes", "locked-records", &["I12", "I20"]),
         ("untold-hold", "lock-record", &["I22"]),
         ("unknown-work", "lock-record", &["I23"]),

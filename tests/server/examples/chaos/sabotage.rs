@@ -54,8 +54,6 @@ pub(crate) enum Sabotage {
     NoOwnWait,
     /// A batch of refreshes is not sent, and counts as confirmed.
     UnsentBatch,
-    /// A handle sends refreshes as for a pool of a thousand connections, and the pool has ten.
-    OverdrawnPool,
     /// Each refresh of a handle, of one lease or of a batch, waits until the one before has been answered.
     SharedRefreshes,
     /// A store closes only when the pending request of its change stream has been answered.
@@ -81,7 +79,7 @@ pub(crate) enum Sabotage {
 }
 
 impl Sabotage {
-    const ALL: [(Self, &str); 31] = [
+    const ALL: [(Self, &str); 30] = [
         (Self::W1, "w1"),
         (Self::VersionOnly, "version-only"),
         (Self::NoOpSuccess, "no-op-success"),
@@ -101,7 +99,6 @@ impl Sabotage {
         (Self::OwnStreams, "own-streams"),
         (Self::NoOwnWait, "no-own-wait"),
         (Self::UnsentBatch, "unsent-batch"),
-        (Self::OverdrawnPool, "overdrawn-pool"),
         (Self::SharedRefreshes, "shared-refreshes"),
         (Self::SlowClose, "slow-close"),
         (Self::OnceUnchecked, "once-unchecked"),
@@ -129,7 +126,7 @@ impl Sabotage {
     pub(crate) fn is_of(self, redis: bool) -> bool {
         let needs_redis = matches!(self, Self::BlindSwap | Self::ShortKeep | Self::LostSwap);
         // A handle of Redis has its own connection for messages. No schedule and no fleet runs there.
-        let of_set = [Self::OwnStreams, Self::OnceUnchecked, Self::OverdrawnPool, Self::SharedRefreshes];
+        let of_set = [Self::OwnStreams, Self::OnceUnchecked, Self::SharedRefreshes];
         let needs_set = of_set.contains(&self) || !self.is_done_in_workers();
         if redis { self == Self::ClientClock || !needs_set } else { !needs_redis }
     }
@@ -149,7 +146,6 @@ impl Sabotage {
                 | Self::OwnStreams
                 | Self::NoOwnWait
                 | Self::UnsentBatch
-                | Self::OverdrawnPool
                 | Self::SharedRefreshes
                 | Self::SlowClose
                 | Self::OnceUnchecked

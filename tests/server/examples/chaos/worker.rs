@@ -285,7 +285,7 @@ async fn work(spec: Spec) {
                 || !LEAST_SLOTS.contains(&worker.spec.slot)
         }
         Role::Fleet => {
-            sabotage.is_some_and(|sabotage| !matches!(sabotage, Sabotage::OverdrawnPool | Sabotage::SharedRefreshes))
+            sabotage.is_some_and(|sabotage| sabotage != Sabotage::SharedRefreshes)
                 || worker.spec.slot != FLEET_SLOT
                 || !worker.has_documents()
         }

@@ -16,8 +16,8 @@ use super::{
 };
 use crate::sabotage::Sabotage;
 
-/// The connections of the store that takes notes, which most clients use. As a client that `connect` opens has.
-pub(super) const CONNECTIONS: u32 = 64;
+/// The connections of the store that takes notes, which most clients use: as many as a client that `connect` opens has.
+const CONNECTIONS: u32 = 64;
 
 /// How many of the handles of a process take no notes.
 const PLAIN: usize = 12;
@@ -47,8 +47,7 @@ impl Handles {
             Backing::MongoDb => {
                 let mut options =
                     ClientOptions::parse(&spec.uri).await.expect("the runner's connection string is valid");
-                let is_small = spec.sabotage() == Some(Sabotage::OverdrawnPool);
-                options.max_pool_size = Some(if is_small { 10 } else { POOL });
+                options.max_pool_size = Some(POOL);
                 // As `Mongoseal::new` says of a client of the caller's.
                 options.max_connecting = Some(8);
                 options.max_adaptive_retries = Some(0);
@@ -99,11 +98,8 @@ impl Handles {
         documents: Option<Collection<Document>>,
     ) -> Self {
         let (sabotage, notes) = (spec.sabotage(), Arc::clone(notes));
-        // These two are about refreshes, and a store with few places for acquires shows them sooner.
-        let is_narrow = matches!(sabotage, Some(Sabotage::OverdrawnPool | Sabotage::SharedRefreshes));
-        let connections = if is_narrow { 10 } else { CONNECTIONS };
         let observed =
-            Observed { store: store(connections), worker: spec.worker, sabotage, spread: spec.least_grace, notes };
+            Observed { store: store(CONNECTIONS), worker: spec.worker, sabotage, spread: spec.least_grace, notes };
         let seal = builder(spec).on_store(Arc::new(observed)).expect("the settings are valid");
         let (first, shared) = (independent(), store(10));
         let handle = |number: usize| match number % 2 {

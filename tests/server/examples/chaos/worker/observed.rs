@@ -21,7 +21,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-use super::{OUTSTAYED_KEYS, handles::CONNECTIONS, say, ticker::SCHEDULE};
+use super::{OUTSTAYED_KEYS, say, ticker::SCHEDULE};
 use crate::{
     sabotage::Sabotage,
     words::{Event, Micros, Queued, now},
@@ -370,6 +370,6 @@ impl Store for Observed {
     }
 
     fn connections(&self) -> u32 {
-        if self.sabotage == Some(Sabotage::OverdrawnPool) { 1_000 } else { CONNECTIONS }
+        self.store.connections()
     }
 }
