@@ -242,8 +242,12 @@ fn readme_quotes_the_figures_of_the_page_on_performance() {
 fn the_page_on_tests_shows_the_code_that_runs() {
     let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
     let (page, tests) = (read("docs/testing.md"), read("tests/memory/own_code.rs"));
-    let blocks: Vec<&str> =
-        page.split("```").skip(1).step_by(2).filter_map(|block| block.strip_prefix("rust")).collect();
+    let blocks: Vec<&str> = page
+        .split("```")
+        .skip(1)
+        .step_by(2)
+        .filter_map(|block| block.strip_prefix("rust").or(block.strip_prefix("rs")))
+        .collect();
     assert_eq!(blocks.len(), 6);
     for code in blocks.iter().map(|block| block.split_once('\n').unwrap().1) {
         assert!(tests.contains(code), "docs/testing.md is old: tests/memory/own_code.rs has no\n{code}");

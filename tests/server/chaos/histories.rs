@@ -222,6 +222,34 @@ fn histories_of_locks_delays_and_outages() -> Vec<History> {
     ]
 }
 
+/// What began after commits were refused from 1 s to 5 s, and what was opened.
+fn histories_of_refusals() -> Vec<History> {
+    let refusal = || with(fault(1000, 5000), "kind", json!("refuse-commits"));
+    let written = |at: u64, outcome: &str| {
+        let entry = with(with(entry(Some(5), at, 0, 0), "before", json!(null)), "outcome", json!(outcome));
+        with(entry, "end", json!((at + 2900) * 1000))
+    };
+    let late = json!({ "unavailable": { "message": "late" } });
+    let acquired = |key: &str| with(with(grant(1, 5, 5500, 8400), "key", json!(key)), "outcome", late.clone());
+    let slow = json!({ "event": "slow", "worker": 1, "from": 6_000_000, "to": 6_600_000 });
+    let opened =
+        |outcome: &str| json!({ "event": "opened", "worker": 1, "begin": 10_000, "end": 20_000, "outcome": outcome });
+    vec![
+        ("left-open", &["I24"], vec![refusal(), written(5500, "unavailable")]),
+        ("left-open-key", &["I24"], vec![refusal(), acquired("ledger/0")]),
+        ("left-open-and-another-key", &[], vec![refusal(), acquired("k")]),
+        ("left-open-answered", &[], vec![refusal(), written(5500, "ok")]),
+        ("left-open-early", &[], vec![refusal(), written(5100, "unavailable")]),
+        ("left-open-late", &[], vec![refusal(), written(12_600, "unavailable")]),
+        ("left-open-fault", &[], vec![refusal(), written(5500, "unavailable"), fault(8300, 8500)]),
+        ("left-open-slow", &[], vec![refusal(), written(5500, "unavailable"), slow]),
+        ("opened", &["I25"], vec![opened("opened")]),
+        ("opened-not", &[], vec![opened("refused"), opened("unavailable")]),
+        ("opened-odd", &["I8"], vec![opened("odd")]),
+        ("opened-late", &["I8"], vec![with(opened("refused"), "end", json!(3_600_000))]),
+    ]
+}
+
 fn histories_of_ends() -> Vec<History> {
     let refused = || with(with(grant(2, 6, 9000, 9010), "outcome", json!("held")), "key", json!("own/1-2"));
     let healed = json!({ "event": "healed", "at": 100_000, "term": 1 });
@@ -380,6 +408,7 @@ pub(super) fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() -
     ];
     histories.extend(histories_of_fences_doubts_and_revocations());
     histories.extend(histories_of_locks_delays_and_outages());
+    histories.extend(histories_of_refusals());
     histories.extend(histories_of_ends());
     histories.extend(histories_of_ticks());
     histories.extend(histories_of_holds());

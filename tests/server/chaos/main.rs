@@ -73,9 +73,16 @@ fn breaks_nothing(asked: &[&str]) -> Result<String, Failed> {
 fn a_run_of_two_minutes_breaks_nothing() -> Result<(), Failed> {
     let said = breaks_nothing(&["--minutes", "2", "--clock-offsets"])?;
     let kinds = said.split(" of ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
-    let figures =
-        [("faults", 20), ("attempts", 5_000), ("grants", 500), ("re-creations", 100), ("ticks", 50), ("watched", 100)]
-            .map(|(name, least)| figure(&said, name).map(|found| (name, found, least)));
+    let figures = [
+        ("faults", 20),
+        ("attempts", 5_000),
+        ("grants", 500),
+        ("re-creations", 100),
+        ("ticks", 50),
+        ("watched", 100),
+        ("not opened", 100),
+    ]
+    .map(|(name, least)| figure(&said, name).map(|found| (name, found, least)));
     for figure in figures {
         let (name, found, least) = figure?;
         assert!(found >= least, "{found} {name} of {least}");
@@ -104,6 +111,11 @@ fn locked_records_delays_outages_and_refusals_cost_no_other_key_and_no_wait() ->
 /// On servers with access control.
 fn failing_logins_end_no_wait_and_no_lease_without_a_cause() -> Result<(), Failed> {
     outlives("faults", &["--minutes", "0.5", "--only", "login"])
+}
+
+/// The server ends no transaction by itself within such a run.
+fn refused_commits_leave_nothing_locked() -> Result<(), Failed> {
+    outlives("went on", &["--minutes", "0.4", "--only", "refuse-commits"])
 }
 
 /// Longer than a waiter keeps its place, and than a call may take.
@@ -175,7 +187,7 @@ fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) -> Result<(), F
 }
 
 fn main() -> ExitCode {
-    let sabotages: [(&str, &str, &[&str]); 26] = [
+    let sabotages: [(&str, &str, &[&str]); 29] = [
         ("w1", "minority", &["I1", "I2", "I4", "I5", "I9", "I11", "I21"]),
         ("version-only", "stall-collection", &["I1", "I2"]),
         ("no-op-success", "stall-collection", &["I1"]),
@@ -198,7 +210,10 @@ fn main() -> ExitCode {
         ("once-unchecked", "kill-client", &["I19"]),
         ("overload-refused", "refuse", &["I14"]),
         ("login-refused", "login", &["I14"]),
+        ("checks-skipped", "refuse-checks", &["I25"]),
+        ("transaction-left", "refuse-commits", &["I24"]),
         ("shared-refreshes", "locked-records", &["I12", "I20"]),
+        ("overdrawn-pool", "locked-records", &["I12", "I20"]),
         ("untold-hold", "lock-record", &["I22"]),
         ("unknown-work", "lock-record", &["I23"]),
         ("lost-position", "split-client,kill-stream", &["I21"]),
@@ -214,6 +229,8 @@ fn main() -> ExitCode {
     tests.push(Trial::test("locked_records_delays_outages_and_refusals_cost_no_other_key_and_no_wait", others));
     let logins = failing_logins_end_no_wait_and_no_lease_without_a_cause;
     tests.push(Trial::test("failing_logins_end_no_wait_and_no_lease_without_a_cause", logins));
+    let commits = refused_commits_leave_nothing_locked;
+    tests.push(Trial::test("refused_commits_leave_nothing_locked", commits));
     let quarter = waits_outlast_an_outage_of_a_quarter_of_a_minute;
     tests.push(Trial::test("waits_outlast_an_outage_of_a_quarter_of_a_minute", quarter));
     let blocked = blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread;

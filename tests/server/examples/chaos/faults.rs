@@ -20,6 +20,7 @@ use crate::{
     history::History,
     servers::Servers,
     words::{Event, Fault, Micros, now},
+    worker::OPERATION_TIMEOUT,
 };
 
 macro_rules! kinds {
@@ -69,6 +70,8 @@ kinds! {
     LockedRecords "locked-records",
     Login "login",
     Refuse "refuse",
+    RefuseChecks "refuse-checks",
+    RefuseCommits "refuse-commits",
     Latency "latency",
     Outage "outage",
     ClockJump "clock-jump",
@@ -114,6 +117,11 @@ impl Kind {
     /// Whether it is done to workers, which can be while servers are hurt.
     fn is_of_clients(self) -> bool {
         matches!(self, Self::KillClient | Self::PauseClient | Self::BlockClient | Self::SwallowReply)
+    }
+
+    /// Whether it is judged by what it leaves, so that calls have to end before the next fault.
+    fn is_judged_afterwards(self) -> bool {
+        self == Self::RefuseCommits
     }
 
     /// Whether it is judged by what it does alone, so that what came before it must have ended.
@@ -192,9 +200,10 @@ impl<S: Servers> Chaos<S> {
             if !clients {
                 self.servers.settled().await;
             }
+            let pause = if kind.is_judged_afterwards() { OPERATION_TIMEOUT } else { Duration::ZERO };
             let kind = kind.name().to_owned();
             self.history.note(Event::Fault(Fault { kind, what, begin, end: now(), slot, key, keys, by, bound }));
-            sleep(millis(&mut rng, 300..1200)).await;
+            sleep(pause + millis(&mut rng, 300..1200)).await;
         }
     }
 }
@@ -208,6 +217,8 @@ impl Chaos<ReplicaSet> {
             Kind::LockedRecords => return self.lock_records(rng).await,
             Kind::Login => return self.refuse_logins(rng).await,
             Kind::Refuse => self.refuse(rng).await,
+            Kind::RefuseChecks => self.refuse_checks(rng).await,
+            Kind::RefuseCommits => self.refuse_commits(rng).await,
             Kind::Latency => return self.latency(rng).await,
             Kind::Kill => self.kill(rng).await,
             Kind::Terminate => self.terminate(rng).await,

@@ -8,10 +8,12 @@ mod latency;
 mod leases;
 mod locks;
 mod losses;
+mod opens;
 mod order;
 mod outcomes;
 mod overlap;
 mod reads;
+mod refusals;
 mod revocations;
 mod stalls;
 mod threads;
@@ -152,6 +154,7 @@ impl<'a> Case<'a> {
         self.documents_keep_their_writes(&mut found);
         self.versions_are_there(&mut found);
         self.calls_return(&mut found);
+        self.unfit_collections_are_refused(&mut found);
         self.old_requests_touch_nothing(&mut found);
         self.workers_come_to_their_end(&mut found);
         self.watches_are_whole(&mut found);
@@ -170,6 +173,7 @@ impl<'a> Case<'a> {
             self.waits_outlast_outages(&mut found);
             self.other_keys_go_on(&mut found);
             self.leases_outlive_locks(&mut found);
+            self.refused_commits_lock_nothing(&mut found);
             if !self.on_redis {
                 self.leases_outlive_delays(&mut found);
             }

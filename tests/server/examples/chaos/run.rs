@@ -117,7 +117,7 @@ fn kinds(options: &Options) -> Vec<Kind> {
 /// Whether more was found than calls that took long, which they do on a busy machine, too; unless that is what the
 /// sabotage does.
 fn is_caught(sabotage: Sabotage, history: &History) -> bool {
-    let is_by_lock = matches!(sabotage, Sabotage::SharedFate | Sabotage::SharedRefreshes);
+    let is_by_lock = matches!(sabotage, Sabotage::SharedFate | Sabotage::SharedRefreshes | Sabotage::OverdrawnPool);
     let is_enough = |of: &str| of != "I8" && (of != "I12" || is_by_lock);
     Case::of(&history.events()).judge().iter().any(|violation| is_enough(violation.of))
 }

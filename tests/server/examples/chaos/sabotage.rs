@@ -56,6 +56,8 @@ pub(crate) enum Sabotage {
     UnsentBatch,
     /// Each refresh of a handle, of one lease or of a batch, waits until the one before has been answered.
     SharedRefreshes,
+    /// The stores of a client are made for a hundred times as many connections as its pool has.
+    OverdrawnPool,
     /// A store closes only when the pending request of its change stream has been answered.
     SlowClose,
     /// A runner that holds the key of a schedule does not see the last completed tick.
@@ -68,6 +70,10 @@ pub(crate) enum Sabotage {
     OverloadRefused,
     /// The error of a server that cannot serve a login now counts as a refusal of the credentials.
     LoginRefused,
+    /// A check of the deployment that an overloaded server cannot answer counts as one that is not permitted.
+    ChecksSkipped,
+    /// A transaction whose commit was refused is not ended.
+    TransactionLeft,
     /// A change stream that is resumed begins at the present.
     LostPosition,
     /// A swap does not compare the value.
@@ -79,7 +85,7 @@ pub(crate) enum Sabotage {
 }
 
 impl Sabotage {
-    const ALL: [(Self, &str); 30] = [
+    const ALL: [(Self, &str); 33] = [
         (Self::W1, "w1"),
         (Self::VersionOnly, "version-only"),
         (Self::NoOpSuccess, "no-op-success"),
@@ -100,12 +106,15 @@ impl Sabotage {
         (Self::NoOwnWait, "no-own-wait"),
         (Self::UnsentBatch, "unsent-batch"),
         (Self::SharedRefreshes, "shared-refreshes"),
+        (Self::OverdrawnPool, "overdrawn-pool"),
         (Self::SlowClose, "slow-close"),
         (Self::OnceUnchecked, "once-unchecked"),
         (Self::UntoldHold, "untold-hold"),
         (Self::UnknownWork, "unknown-work"),
         (Self::OverloadRefused, "overload-refused"),
         (Self::LoginRefused, "login-refused"),
+        (Self::ChecksSkipped, "checks-skipped"),
+        (Self::TransactionLeft, "transaction-left"),
         (Self::LostPosition, "lost-position"),
         (Self::BlindSwap, "blind-swap"),
         (Self::ShortKeep, "short-keep"),
@@ -126,7 +135,7 @@ impl Sabotage {
     pub(crate) fn is_of(self, redis: bool) -> bool {
         let needs_redis = matches!(self, Self::BlindSwap | Self::ShortKeep | Self::LostSwap);
         // A handle of Redis has its own connection for messages. No schedule and no fleet runs there.
-        let of_set = [Self::OwnStreams, Self::OnceUnchecked, Self::SharedRefreshes];
+        let of_set = [Self::OwnStreams, Self::OnceUnchecked, Self::SharedRefreshes, Self::OverdrawnPool];
         let needs_set = of_set.contains(&self) || !self.is_done_in_workers();
         if redis { self == Self::ClientClock || !needs_set } else { !needs_redis }
     }
@@ -147,6 +156,7 @@ impl Sabotage {
                 | Self::NoOwnWait
                 | Self::UnsentBatch
                 | Self::SharedRefreshes
+                | Self::OverdrawnPool
                 | Self::SlowClose
                 | Self::OnceUnchecked
                 | Self::UntoldHold
@@ -179,8 +189,22 @@ impl Sabotage {
                     message.remove("errorLabels");
                     message.insert("code", 18).is_some()
                 }
+                Self::ChecksSkipped if message.get_i32("code").is_ok_and(|code| OVERLOADED_CODES.contains(&code)) => {
+                    message.remove("errorLabels");
+                    message.insert("code", 13).is_some()
+                }
                 _ => false,
             };
+        }
+        if self == Self::TransactionLeft {
+            // The next transaction of a session, by which the library ends one whose commit was refused.
+            let is_next = message.get_bool("startTransaction").unwrap_or(false)
+                && message.get_document("filter").is_ok_and(|filter| *filter == doc! { "_id": "" });
+            if is_next {
+                let rest = std::mem::replace(message, doc! { "noSuchCommand": 1 });
+                message.extend(rest);
+            }
+            return is_next;
         }
         if self == Self::LostPosition {
             return message.contains_key("aggregate")

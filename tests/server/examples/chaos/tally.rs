@@ -43,6 +43,8 @@ pub(crate) struct Tally {
     worked: usize,
     watched: usize,
     gaps: usize,
+    after_refusals: usize,
+    opened: usize,
 }
 
 impl Tally {
@@ -108,6 +110,8 @@ impl Tally {
         tally.blocked = case.blocked().count();
         tally.after_minimum_holds = case.after_minimum_holds().count();
         tally.worked = case.worked().count();
+        tally.after_refusals = case.after_refusals().count();
+        tally.opened = case.opened().filter(|(.., outcome)| *outcome == "refused").count();
         tally
     }
 
@@ -187,6 +191,8 @@ impl fmt::Display for Tally {
             self.after_minimum_holds
         )?;
         writeln!(f, "worked       {} times work ran while its handle was shut down", self.worked)?;
+        writeln!(f, "went on      {} writes of documents and acquires after refused commits", self.after_refusals)?;
+        writeln!(f, "not opened   {} handles, on a collection with a collation", self.opened)?;
         write!(f, "stalls       {} times a process did not run for 0.1 s", self.stalls)
     }
 }

@@ -133,6 +133,13 @@ pub(crate) enum Event {
         count: u64,
         at: Micros,
     },
+    /// A worker opened a handle on a collection that must be refused: `refused`, `unavailable`, `opened`, or another error.
+    Opened {
+        worker: u32,
+        begin: Micros,
+        end: Micros,
+        outcome: String,
+    },
     /// A handle of a worker was shut down.
     Shutdown {
         worker: u32,

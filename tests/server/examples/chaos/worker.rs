@@ -5,6 +5,7 @@ mod closing;
 mod handles;
 pub(crate) mod holder;
 pub(crate) mod observed;
+mod opener;
 mod process;
 mod tampered;
 pub(crate) mod ticker;
@@ -48,6 +49,8 @@ pub(crate) const HOT_PREFIX: &str = "hot/";
 pub(crate) const WRITTEN_KEYS: [&str; 4] = ["doc/0", "doc/1", "ledger/0", "ledger/1"];
 /// The collection of those documents.
 pub(crate) const DOCUMENTS: &str = "documents";
+/// A collection on which no handle may be opened, because it has a collation.
+pub(crate) const COLLATED: &str = "collated";
 /// What is led.
 pub(crate) const LEADERSHIP: &str = "lead/0";
 /// The key that four of each process wait for all the time.
@@ -95,8 +98,9 @@ const WATCH_SLOT: u32 = 1;
 /// The most by which a client waits longer because the machine is slow. In an outage no write is confirmed for long.
 const LONGEST_RELIEF: Duration = Duration::from_secs(1);
 const COLD_KEYS: usize = 150;
-/// Keys that are asked for in bursts.
-const BUSY_KEYS: usize = 60;
+/// Keys that are asked for in bursts, and what they begin with.
+pub(crate) const BUSY_KEYS: usize = 60;
+pub(crate) const BUSY_KEY: &str = "busy/";
 /// How often there is a burst.
 const BURST_EVERY: Duration = Duration::from_secs(3);
 
@@ -167,6 +171,11 @@ pub(crate) enum By {
 /// A key for which few ask.
 pub(crate) fn cold_key(rng: &mut Rng) -> String {
     format!("cold/{}", rng.usize(..COLD_KEYS))
+}
+
+/// A key that is asked for in bursts.
+pub(crate) fn busy_key(number: usize) -> String {
+    format!("{BUSY_KEY}{number}")
 }
 
 /// The key of a client of the fleet, in order.
@@ -277,7 +286,9 @@ async fn work(spec: Spec) {
     });
     // A sabotage shows sooner with fewer clients beside those that meet it.
     let sits_out = |role: Role| match role {
-        Role::Writing => sabotage.is_some_and(|sabotage| sabotage != Sabotage::NoFence),
+        Role::Writing => {
+            sabotage.is_some_and(|sabotage| !matches!(sabotage, Sabotage::NoFence | Sabotage::TransactionLeft))
+        }
         Role::Patient => sabotage.is_some_and(|sabotage| sabotage != Sabotage::Impatient),
         Role::Ending => sabotage.is_some(),
         Role::Least => {
@@ -305,6 +316,10 @@ async fn work(spec: Spec) {
             let worker = Arc::clone(&worker);
             tokio::spawn(async move { ticker::run(&worker, number).await })
         }));
+    }
+    if worker.has_documents() && sabotage.is_none_or(|sabotage| sabotage == Sabotage::ChecksSkipped) {
+        let worker = Arc::clone(&worker);
+        clients.push(tokio::spawn(async move { opener::run(&worker).await }));
     }
     let is_closing = CLOSING_SLOTS.contains(&worker.spec.slot);
     if is_closing && sabotage.is_none_or(|sabotage| sabotage == Sabotage::UnknownWork) {

@@ -1,5 +1,7 @@
 //! Faults of commands, which fail, hang, or are not confirmed.
 
+use std::time::Duration;
+
 use fastrand::Rng;
 use mongodb::{
     Client,
@@ -59,6 +61,29 @@ impl Chaos<ReplicaSet> {
         let point = self.servers.fail_point(primary, command).await;
         sleep(millis(rng, 1500..5000)).await;
         format!("{} with code {code} and {} labels", point.off().await, labels.len())
+    }
+
+    /// The checks of a handle that opens are refused for a while by an overload.
+    pub(super) async fn refuse_checks(&self, rng: &mut Rng) -> String {
+        let length = millis(rng, 1500..4000);
+        self.overload(&["buildInfo", "replSetGetConfig", "explain"], length, rng).await
+    }
+
+    /// Commits alone are refused by an overload, for longer than a call may take.
+    pub(super) async fn refuse_commits(&self, rng: &mut Rng) -> String {
+        let length = millis(rng, 3500..5000);
+        self.overload(&["commitTransaction"], length, rng).await
+    }
+
+    /// These commands are refused for so long by an overload.
+    async fn overload(&self, commands: &[&str], length: Duration, rng: &mut Rng) -> String {
+        let primary = self.servers.primary().await;
+        let code = OVERLOADED_CODES[rng.usize(..OVERLOADED_CODES.len())];
+        let data = doc! { "failCommands": commands, "errorCode": code, "errorLabels": OVERLOADED.to_vec() };
+        let command = doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data };
+        let point = self.servers.fail_point(primary, command).await;
+        sleep(length).await;
+        format!("{} with code {code}", point.off().await)
     }
 
     /// A worker loses its connections, and its logins fail for a while as if the server could not do them now.

@@ -8,7 +8,7 @@ use std::{
 use fastrand::Rng;
 use mongodb::{
     bson::{Document, doc},
-    options::ReadConcern,
+    options::{Collation, CollationStrength, ReadConcern},
 };
 use mongoseal::{Builder, Mongoseal};
 use mongoseal_test_support::ReplicaSet;
@@ -23,7 +23,7 @@ use crate::{
     options::Options,
     sabotage::Sabotage,
     words::{Entry, Event, Micros, micros, now},
-    worker::{Backing, DOCUMENTS, OPERATION_TIMEOUT, RETENTION, WRITTEN_KEYS, holder::contents},
+    worker::{Backing, COLLATED, DOCUMENTS, OPERATION_TIMEOUT, RETENTION, WRITTEN_KEYS, holder::contents},
 };
 
 impl Servers for ReplicaSet {
@@ -31,8 +31,11 @@ impl Servers for ReplicaSet {
         let mut builder = Self::builder().members(MEMBERS).proxied().election_timeout(Duration::from_secs(2));
         builder = builder.parameter("shutdownTimeoutMillisForSignaledShutdown", "500");
         // A worker that is killed in a transaction keeps the record locked for so long, by default for a minute: longer
-        // than any claim, so that at the end of a run its key could not be had.
-        builder = builder.parameter("transactionLifetimeLimitSeconds", "5");
+        // than any claim, so that at the end of a run its key could not be had. If commits alone are refused, no transaction
+        // may be left open, and one that is has to be seen.
+        if kinds.iter().any(|kind| *kind != Kind::RefuseCommits) {
+            builder = builder.parameter("transactionLifetimeLimitSeconds", "5");
+        }
         if kinds.contains(&Kind::Login) {
             builder = builder.auth();
         }
@@ -91,6 +94,9 @@ impl Servers for ReplicaSet {
         let documents = self.client().await.database(DATABASE).collection::<Document>(DOCUMENTS);
         let empty = WRITTEN_KEYS.map(|key| doc! { "_id": key, "count": 0_i64 });
         documents.insert_many(empty).await.expect("a new set takes documents");
+        let collation = Collation::builder().locale("en").strength(CollationStrength::Secondary).build();
+        let database = documents.client().database(DATABASE);
+        database.create_collection(COLLATED).collation(collation).await.expect("a new set takes collections");
     }
 
     /// Reports how many change streams each process waits for. A primary that does not answer reports nothing.

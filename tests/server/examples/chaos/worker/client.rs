@@ -8,7 +8,8 @@ use tokio::time::sleep;
 
 use super::{
     BURST_EVERY, BUSY_KEYS, By, CROWDED_KEY, ENDING_KEY, ENDS_EVERY, FLEET, HOT_KEYS, LEAST, OF_THREAD,
-    OPERATION_TIMEOUT, OUTSTAYED_KEYS, OWN, PATIENT_KEY, POOL, Role, SMALLEST_TTL, Worker, cold_key, fleet_key,
+    OPERATION_TIMEOUT, OUTSTAYED_KEYS, OWN, PATIENT_KEY, POOL, Role, SMALLEST_TTL, Worker, busy_key, cold_key,
+    fleet_key,
     holder::{self, Held},
     observed::NUMBER,
     say, writer,
@@ -216,7 +217,7 @@ fn bursting(rng: &mut Rng) -> Plan {
     if rng.u8(..5) == 0 {
         return Plan { hold: millis(rng, 2..60), ..trying(rng) };
     }
-    Plan { key: format!("busy/{}", rng.usize(..BUSY_KEYS)), ..cold(rng) }
+    Plan { key: busy_key(rng.usize(..BUSY_KEYS)), ..cold(rng) }
 }
 
 fn sharing(rng: &mut Rng) -> Plan {

@@ -26,6 +26,9 @@ const PLAIN: usize = 12;
 /// bound their requests as for 10 connections each.
 const POOL: u32 = CONNECTIONS + 2 * 10;
 
+/// The pool of that client if its stores are made for a hundred times as many connections.
+const OVERDRAWN: u32 = 10;
+
 /// Connects to the servers with the settings of a builder.
 type Connect<'a> = dyn Fn(Builder) -> BoxFuture<Result<Mongoseal>> + Sync + 'a;
 
@@ -47,13 +50,15 @@ impl Handles {
             Backing::MongoDb => {
                 let mut options =
                     ClientOptions::parse(&spec.uri).await.expect("the runner's connection string is valid");
-                options.max_pool_size = Some(POOL);
+                let is_overdrawn = spec.sabotage() == Some(Sabotage::OverdrawnPool);
+                options.max_pool_size = Some(if is_overdrawn { OVERDRAWN } else { POOL });
                 // As `Mongoseal::new` says of a client of the caller's.
                 options.max_connecting = Some(8);
                 options.max_adaptive_retries = Some(0);
                 let client = Client::with_options(options).expect("the options are valid");
                 let database = client.database(&spec.database);
                 let store = |connections| -> Arc<dyn Store> {
+                    let connections = if is_overdrawn { 100 * OVERDRAWN } else { connections };
                     Arc::new(MongoStore::with_connections(&database, "mongoseal", RETENTION, connections))
                 };
                 let independent = || builder(spec).retention(RETENTION).on(&database).expect("the settings are valid");
@@ -119,7 +124,7 @@ pub(super) fn sibling(spec: &Spec, handles: &Handles) -> Mongoseal {
     builder(spec).sibling_of(&handles.plain[0]).expect("the settings are valid")
 }
 
-fn builder(spec: &Spec) -> Builder {
+pub(super) fn builder(spec: &Spec) -> Builder {
     let owner = format!("slot-{}/{}", spec.slot, spec.worker);
     let builder = Mongoseal::builder().owner(owner).ttl(Duration::from_secs(2)).grace(spec.least_grace());
     builder.operation_timeout(OPERATION_TIMEOUT)

@@ -1,0 +1,29 @@
+//! A client in a worker: opens handles on a collection that must be refused.
+
+use std::time::Duration;
+
+use mongoseal::Error;
+use tokio::time::sleep;
+
+use super::{COLLATED, RETENTION, Worker, handles, say};
+use crate::words::{Event, now};
+
+const EVERY: Duration = Duration::from_secs(1);
+
+pub(super) async fn run(worker: &Worker) {
+    let documents = worker.handles.documents.as_ref().expect("it runs on MongoDB only");
+    let database = documents.client().database(&worker.spec.database);
+    while !worker.is_ending() {
+        let builder = handles::builder(&worker.spec).retention(RETENTION).collection(COLLATED);
+        let seal = builder.on(&database).expect("the settings are valid");
+        let begin = now();
+        let outcome = match seal.prepare().await {
+            Ok(()) => "opened".into(),
+            Err(Error::Unavailable { .. }) => "unavailable".into(),
+            Err(error) if error.to_string().contains("collation") => "refused".into(),
+            Err(error) => error.to_string(),
+        };
+        say(&Event::Opened { worker: worker.spec.worker, begin, end: now(), outcome });
+        sleep(EVERY).await;
+    }
+}
