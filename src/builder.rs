@@ -209,7 +209,7 @@ impl<M> Builder<M> {
     pub(crate) fn ensure_retention(&self, of_store: Duration) -> Result<()> {
         match self.retention {
             Some(retention) if retention != of_store => Err(Error::invalid(format!(
-                "a retention of {} has no effect on this store, which keeps idle records for {}: leave it out",
+                "`retention` of {} has no effect on this store, which keeps idle records for {}: leave it out",
                 format_duration(retention),
                 format_duration(of_store)
             ))),
@@ -225,26 +225,26 @@ impl<M> Builder<M> {
         };
         if self.operation_timeout < Duration::from_millis(10) || self.operation_timeout > Ttl::MAX.duration() {
             return Err(Error::invalid(format!(
-                "an operation timeout must be from 10ms to 365d and {} is not: seconds are usual",
+                "`operation_timeout` must be from 10ms to 365d and {} is not: seconds are usual",
                 format_duration(self.operation_timeout)
             )));
         }
         if !(1..=3_000).contains(&self.queue_limit) {
             return Err(Error::invalid(format!(
-                "a queue limit must be from 1 to 3,000 waiters and {} is not: a record has at most 16 MiB",
+                "`queue_limit` must be from 1 to 3,000 waiters and {} is not: a record has at most 16 MiB",
                 self.queue_limit
             )));
         }
         if self.drift_ppm > 500_000 {
             return Err(Error::invalid(format!(
-                "a drift allowance of {} millionths is more than half: choose less, 1,000 covers any clock under NTP",
+                "`drift_allowance_ppm` cannot be {}, which is more than half: choose less, 1,000 covers any clock under NTP",
                 self.drift_ppm
             )));
         }
         let retention = self.retention.unwrap_or(DEFAULT_RETENTION);
         if retention > Ttl::MAX.duration() {
             return Err(Error::invalid(format!(
-                "idle records can be kept for at most 365d and {} is longer: 24h are usual",
+                "`retention` can be at most 365d and {} is longer: 24h are usual",
                 format_duration(retention)
             )));
         }

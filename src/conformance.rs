@@ -109,6 +109,7 @@ pub fn requirements() -> &'static [Requirement] {
         leases::sharers_are_as_many_as_each_of_them_allows,
         leases::a_revocation_ends_the_leases_up_to_its_token_and_is_recorded,
         leases::a_transfer_changes_the_holder_and_the_token_once,
+        leases::an_upgrade_makes_a_sharer_that_is_alone_exclude_others,
         leases::a_downgrade_lets_sharers_in_and_keeps_lease_token_and_expiry,
         leases::a_raise_lifts_the_version_and_ends_no_lease,
         leases::texts_of_callers_are_returned_unchanged,

@@ -8,6 +8,7 @@ mod end;
 pub(crate) mod state_stream;
 #[cfg(feature = "mongodb")]
 pub(crate) mod transaction;
+mod upgrade;
 pub(crate) mod watchdog;
 pub(crate) mod work;
 

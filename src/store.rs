@@ -221,9 +221,9 @@ pub struct Capabilities {
     /// An answer means that no failure of a part of the store undoes the write. Without it, a token can be issued twice
     /// after a failure. [`Mongoseal::capabilities`](crate::Mongoseal::capabilities) tells a caller that needs it.
     pub durable_answers: bool,
-    /// It notifies handles of grants and revocations. Without it, waiters poll.
+    /// The store notifies handles of grants and revocations. Without it, waiters poll.
     pub notifications: bool,
-    /// It streams the changes of records. Without it, a handle polls them for [`watch`](crate::Mongoseal::watch) and
+    /// The store streams the changes of records. Without it, a handle polls them for [`watch`](crate::Mongoseal::watch) and
     /// [`observe`](crate::Mongoseal::observe).
     pub change_streams: bool,
 }

@@ -94,11 +94,17 @@ impl From<Status> for ExitCode {
 }
 
 /// Words of the library's messages, and the same with the option of the program.
-const OPTIONS: [(&str, &str); 4] = [
+const OPTIONS: [(&str, &str); 9] = [
     ("`min_hold`", "--min-hold"),
     ("`max_hold`", "--max-hold"),
-    ("an operation timeout", "--timeout"),
+    ("`operation_timeout`", "--timeout"),
+    ("`retention`", "--retention"),
     ("the retention of idle records", "the retention of idle records (--retention)"),
+    ("`shared_up_to`", "--shared"),
+    ("`by`", "--by"),
+    ("`reason`", "--reason"),
+    // The program has no such option.
+    (", or raise `queue_limit`", ""),
 ];
 
 /// An error: a message of one line, and the exit status.

@@ -151,7 +151,7 @@ impl<M> Acquire<M> {
     /// Sets the minimum hold: if the lease is released sooner, the key stays unavailable for the rest of this time,
     /// counted from the grant on the store's clock. Default: none.
     ///
-    /// So a short job does not run twice if two schedulers start it at slightly different times. It applies to a
+    /// A short job then does not run twice if two schedulers start it at slightly different times. It applies to a
     /// release, a drop and a shutdown. A lease that expires, is revoked, or is released with its [group](Self::group)
     /// frees the key at once. A transfer to another lease id is a new grant.
     ///
@@ -164,7 +164,7 @@ impl<M> Acquire<M> {
     /// Sets the maximum hold: no refresh extends the lease past this time, counted from the grant. Then the lease is
     /// lost with [`LossCause::HeldTooLong`](crate::LossCause::HeldTooLong). Default: none.
     ///
-    /// So a holder that hangs does not keep the key for ever by its refreshes. The store keeps to the limit, whatever a
+    /// A holder that hangs then does not keep the key for ever by its refreshes. The store keeps to the limit, whatever a
     /// client sends, and keeps the key for the [grace](Self::grace) after it. A lease that is
     /// [resumed](crate::Mongoseal::resume), or transferred to another lease id, keeps the end of its maximum hold.
     pub fn max_hold(mut self, time: Duration) -> Self {

@@ -86,7 +86,7 @@ impl AcquireOptions {
     /// Shares the key with up to this many holders, this one included.
     pub(crate) fn share_up_to(&mut self, holders: u32) {
         self.sharing = if holders == 0 {
-            Err(Error::invalid("a key cannot be shared by 0 holders: this one counts, so 1 or more"))
+            Err(Error::invalid("`shared_up_to` cannot be 0: this lease counts, so pass 1 or more"))
         } else {
             Ok(Sharing::from_limit(holders))
         };

@@ -318,7 +318,7 @@ impl<M> RunOnce<M> {
         let acquire = if waits { options.check()? } else { options.check()?.wait_for_a_dead_holder() };
         if keep_for > RunOnce::MAX_KEEP {
             return Err(Error::invalid(format!(
-                "a completed tick cannot be kept for {}: choose up to {}",
+                "`keep_for` cannot be {}: choose up to {}",
                 format_duration(keep_for),
                 format_duration(RunOnce::MAX_KEEP)
             )));

@@ -146,10 +146,10 @@ impl<M> Revoke<M> {
     pub(crate) async fn send(self) -> Result<Vec<Revoked>> {
         let Self { context, key, by, reason, token, up_to, mode: _mode } = self;
         let key = key?;
-        for (what, text) in [("name", &by), ("reason", &reason)] {
+        for (option, text) in [("by", &by), ("reason", &reason)] {
             if text.len() > MAX_TEXT_BYTES {
                 return Err(Error::invalid(format!(
-                    "the {what} of a revocation has {} bytes, more than {MAX_TEXT_BYTES}: shorten it, because it stays in the record",
+                    "`{option}` has {} bytes, more than {MAX_TEXT_BYTES}: shorten it, because it stays in the record",
                     text.len()
                 )));
             }

@@ -230,6 +230,17 @@ impl Lease {
         self.wait(move |lease| async move { lease.downgrade(holders).await })
     }
 
+    /// Makes a lease that shares its key exclude others, if no other lease holds the key: see
+    /// [`mongoseal::Lease::upgrade`](crate::Lease::upgrade).
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::Lease::upgrade`](crate::Lease::upgrade).
+    pub fn upgrade(&self) -> Result<Self> {
+        let upgraded = self.wait(move |lease| async move { lease.upgrade().await })?;
+        Ok(Self::new(upgraded, self.executor.clone()))
+    }
+
     /// Transfers the lease to another lease id, and returns its new, larger token: see
     /// [`mongoseal::Lease::transfer`](crate::Lease::transfer).
     ///

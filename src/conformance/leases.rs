@@ -241,6 +241,41 @@ pub(super) async fn a_transfer_changes_the_holder_and_the_token_once(fixture: Fi
     );
 }
 
+pub(super) async fn an_upgrade_makes_a_sharer_that_is_alone_exclude_others(fixture: Fixture) {
+    let sharing = || LeaseSpec { sharing: Sharing::UpTo(9), ..terms() };
+    let (sharer, other, waiter) = (sharing(), sharing(), terms());
+    let token = fixture.granted(once(&sharer)).await;
+    let beside = fixture.granted(once(&other)).await;
+    let to = terms().lease;
+    let upgrade = Request::Upgrade(Transfer { lease: sharer.lease, token, to });
+    let refused = fixture.send(upgrade.clone()).await;
+    assert!(
+        matches!(&refused, Outcome::Refused { holder } if holder.version == beside),
+        "a sharer beside another must be refused, and stay: {refused:?}"
+    );
+    assert_eq!(fixture.send(refresh(&sharer)).await, Outcome::Refreshed { token });
+    assert_eq!(fixture.send(release(&other, beside)).await, Outcome::Released);
+    assert!(matches!(fixture.send(wait(&waiter)).await, Outcome::Queued { .. }), "the key is held");
+    let Outcome::Transferred { token: larger } = fixture.send(upgrade.clone()).await else {
+        panic!("a sharer that is alone must be upgraded")
+    };
+    assert!(larger > beside, "the token must be larger than that of each earlier sharer");
+    assert_eq!(
+        fixture.send(upgrade).await,
+        Outcome::Transferred { token: larger },
+        "a repeated upgrade must return the same token"
+    );
+    let record = fixture.record().await;
+    let [holder] = &record.holders[..] else { panic!("one lease must hold the key: {:?}", record.holders) };
+    assert_eq!(holder.terms, LeaseSpec { lease: to, sharing: Sharing::Exclusive, ..sharer.clone() });
+    assert!(record.queue.iter().map(|queued| queued.terms.lease).eq([waiter.lease]), "the waiter must stay queued");
+    assert!(
+        matches!(fixture.send(once(&sharing())).await, Outcome::Refused { .. }),
+        "an upgraded lease must exclude sharers"
+    );
+    assert_eq!(fixture.send(refresh(&sharer)).await, Outcome::Absent);
+}
+
 pub(super) async fn a_downgrade_lets_sharers_in_and_keeps_lease_token_and_expiry(fixture: Fixture) {
     let sharing = || LeaseSpec { sharing: Sharing::UpTo(9), ..terms() };
     let (holder, sharer, excluding, last) = (terms(), sharing(), terms(), sharing());

@@ -100,7 +100,10 @@ fn random(met: Option<&Record>) -> Request {
         26 => Request::Reset(Reset { tick: fastrand::u64(0..9), upto: FencingToken::MAX, by: "$ops".into() }),
         _ => first.map_or(
             Request::Refresh(Refresh { lease: lease(), ttl: 1, grace: 0, metadata: None, acquire_id: None }),
-            |first| Request::Transfer(Transfer { lease: first.terms.lease, token: first.version, to: lease() }),
+            |first| {
+                let transfer = Transfer { lease: first.terms.lease, token: first.version, to: lease() };
+                if fastrand::bool() { Request::Transfer(transfer) } else { Request::Upgrade(transfer) }
+            },
         ),
     }
 }

@@ -132,9 +132,9 @@ impl<M> Campaign<M> {
         let leads = ttl.saturating_sub(stop_margin);
         if leads < stop_margin {
             return Err(Error::invalid(format!(
-                "a leader with a ttl of {} cannot stop {} earlier: choose up to half the ttl, so that one late answer is not the end",
-                format_duration(ttl),
-                format_duration(stop_margin)
+                "`stop_margin` cannot be {} if the ttl is {}: choose up to half the ttl, so that one late answer is not the end",
+                format_duration(stop_margin),
+                format_duration(ttl)
             )));
         }
         // The time to stop, plus the handle's grace.

@@ -15,19 +15,19 @@ use crate::{
 /// What happens to a lease at the store. Without one it is released.
 #[derive(Debug)]
 pub(crate) enum EndAction {
-    /// It is released, and the caller waits for that.
+    /// The lease is released, and the caller waits for that.
     Release(CallerSpan),
-    /// Its ttl ends it.
+    /// Nothing: its ttl ends the lease.
     Orphan,
-    /// It is transferred to this lease id.
+    /// The lease is transferred to this lease id.
     Transfer(LeaseId),
     /// One command releases it together with others.
     Jointly(Arc<ReleaseBatch>),
     /// The release of its group, by this handle, releases it.
     WithGroup(Arc<ReleaseBatch>),
-    /// It completes this tick, in the same write, which the store keeps for this long.
+    /// The write that releases the lease completes this tick, which the store keeps for this long.
     Complete(u64, Duration),
-    /// It is released although its minimum hold is not over: no work has run under it.
+    /// The lease is released although its minimum hold is not over: no work has run under it.
     TakeBack,
 }
 

@@ -365,7 +365,7 @@ impl LeaseInner {
         observers.emit(|| start);
         let observed = ObservedLease { observers: observers.clone(), since: self.clock.now(), is_campaign };
         self.lock().observed = Some(Box::new(observed));
-        // It may have ended before it was observed.
+        // The lease may have ended before it was observed.
         self.report_end();
     }
 

@@ -230,9 +230,9 @@ impl HandleEvent<'_> {
 pub enum AcquireMode {
     /// One attempt.
     Once,
-    /// It [waits](crate::Acquire::wait) in the queue.
+    /// The acquire [waits](crate::Acquire::wait) in the queue.
     Wait,
-    /// It [retries](crate::Acquire::retry).
+    /// The acquire [retries](crate::Acquire::retry).
     Retry,
 }
 
@@ -240,9 +240,9 @@ pub enum AcquireMode {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum AcquireOutcome<'a> {
-    /// It was granted the key with this token.
+    /// The acquire was granted the key with this token.
     Granted(FencingToken),
-    /// It failed. If [`Error::Held`] ended a wait, the key was held until the end of the wait.
+    /// The acquire failed. If [`Error::Held`] ended a wait, the key was held until the end of the wait.
     Failed(&'a Error),
     /// The caller dropped its future, or the runtime of the acquire ended.
     Abandoned,

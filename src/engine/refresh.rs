@@ -60,9 +60,9 @@ impl Refreshing {
         let half = ttl.duration().checked_div(2).unwrap_or_default();
         match self {
             Self::Every(interval) if interval.is_zero() || interval > half => Err(Error::invalid(format!(
-                "a lease of {} cannot be refreshed every {}: choose more than zero and up to half the ttl, so that one failure does not end it",
-                format_duration(ttl.duration()),
-                format_duration(interval)
+                "`refresh_every` cannot be {} if the ttl is {}: choose more than zero and up to half the ttl, so that one failure does not end the lease",
+                format_duration(interval),
+                format_duration(ttl.duration())
             ))),
             _ => Ok(()),
         }

@@ -117,7 +117,7 @@ pub(crate) struct Schedules {
     by_kind: Mutex<HashMap<Kind, Arc<Schedule>>>,
 }
 
-/// Which leases share a schedule: those with one ttl whose tasks are on one runtime. So a runtime that is not driven
+/// Which leases share a schedule: those with one ttl whose tasks are on one runtime. A runtime that is not driven
 /// stops only its own leases.
 type Kind = (Ttl, Option<Id>);
 
@@ -170,13 +170,13 @@ struct Scheduled {
 /// The stage of a lease's refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
-    /// It waits for a part. The earliest deadline comes first.
+    /// The lease waits for a part. The earliest deadline comes first.
     Due(Reading),
-    /// It waits to be refreshed alone. Whether it has failed, and its deadline.
+    /// The lease waits to be refreshed alone. Whether it has failed, and its deadline.
     Queued(bool, Reading),
-    /// It was sent with the attempt of this number.
+    /// The lease was sent with the attempt of this number.
     Sent(u64),
-    /// It is not due.
+    /// The lease is not due.
     Waiting,
 }
 

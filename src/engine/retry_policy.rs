@@ -183,7 +183,7 @@ impl Retry {
         };
         if self.attempts == Some(0) {
             return Err(Error::invalid(
-                "a retry of 0 attempts sends nothing: allow 1 or more, the first attempt counts",
+                "`attempts` cannot be 0, which sends nothing: allow 1 or more, the first attempt counts",
             ));
         }
         if self.is_unlimited && is_bounded {

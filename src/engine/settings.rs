@@ -59,7 +59,7 @@ impl Settings {
         let checked = Ttl::try_from(ttl)?;
         if ttl.saturating_add(grace) > self.retention {
             return Err(Error::invalid(format!(
-                "a ttl of {} and a grace of {} exceed the retention of idle records, {}: shorten them or raise the retention",
+                "a ttl of {} and a grace of {} exceed the retention of idle records, {}: shorten them or raise `retention`",
                 format_duration(ttl),
                 format_duration(grace),
                 format_duration(self.retention)

@@ -25,21 +25,21 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// It held the key when the watch began. Later also if an operator put an older record back, or the store's clock
+    /// The lease held the key when the watch began. Later also if an operator put an older record back, or the store's clock
     /// was set back so far that an expired lease holds again. So it does in a write that a lock of the record delayed past
     /// the expiry: such a write has the time at which it was sent.
     Holds {
         /// The holder.
         holding: HolderInfo,
     },
-    /// It was granted the key.
+    /// The lease was granted the key.
     Granted {
         /// The holder.
         holding: HolderInfo,
     },
     /// Its holder released it.
     Released,
-    /// It expired.
+    /// The lease expired.
     Expired,
     /// An operator revoked it.
     Revoked {

@@ -28,6 +28,8 @@ pub enum Request {
     Revoke(Revoke),
     /// Transfers a lease to another lease id.
     Transfer(Transfer),
+    /// Transfers a lease that alone holds its key, and excludes others from then on.
+    Upgrade(Transfer),
     /// Lets other holders share the key.
     Downgrade(Downgrade),
     /// Raises the version of the record.
@@ -261,7 +263,7 @@ impl Request {
             Self::Refresh(refresh) => Some(refresh.lease),
             Self::Release(release) => Some(release.lease),
             Self::Leave(leave) => Some(leave.lease),
-            Self::Transfer(transfer) => Some(transfer.lease),
+            Self::Transfer(transfer) | Self::Upgrade(transfer) => Some(transfer.lease),
             Self::Downgrade(downgrade) => Some(downgrade.lease),
             Self::Complete(complete) => Some(complete.lease),
             Self::Revoke(_) | Self::Raise(_) | Self::Reset(_) | Self::Prune => None,
@@ -275,6 +277,7 @@ impl Request {
             Self::Acquire(_)
             | Self::Refresh(_)
             | Self::Transfer(_)
+            | Self::Upgrade(_)
             | Self::Downgrade(_)
             | Self::Raise(_)
             | Self::Complete(_)
@@ -305,14 +308,18 @@ impl Request {
                 let ends = |holder: &&Holder| holder.expires_at > now && revoke.ends(holder);
                 Outcome::Revoked { holders: before.holders.iter().filter(ends).cloned().collect() }
             }
-            (Self::Transfer(transfer), Some(after)) => match after.holder(transfer.to) {
-                // The giver still holds: nothing was transferred.
-                Some(holder) if after.holders.iter().any(|holder| transfer.transfers(holder)) => {
-                    Outcome::Refused { holder: Box::new(holder.clone()) }
+            (Self::Transfer(transfer) | Self::Upgrade(transfer), Some(after)) => {
+                let is_giver = |holder: &&Holder| transfer.transfers(holder);
+                let has_giver = after.holders.iter().any(|holder| is_giver(&holder));
+                match after.holder(transfer.to) {
+                    Some(holder) if !has_giver => Outcome::Transferred { token: holder.version },
+                    // The giver still holds: nothing was transferred.
+                    receiver if has_giver => receiver
+                        .or_else(|| after.holders.iter().find(|holder| !is_giver(holder)))
+                        .map_or(Outcome::Absent, |holder| Outcome::Refused { holder: Box::new(holder.clone()) }),
+                    _ => Outcome::Absent,
                 }
-                Some(holder) => Outcome::Transferred { token: holder.version },
-                None => Outcome::Absent,
-            },
+            }
             (Self::Downgrade(downgrade), Some(after)) => {
                 match after.holders.iter().find(|holder| downgrade.names(holder)) {
                     Some(holder) if holder.terms.sharing == downgrade.sharing => Outcome::Downgraded,

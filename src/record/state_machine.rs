@@ -12,7 +12,7 @@ use super::{
     Record, RecordSummary, Refresh, Request, Reset, ReturnDocument, Revocation, Revoke, StoreClock, StoreTime,
     Transfer, WaitSpec, Waiter,
 };
-use crate::types::{acquire_id::AcquireId, lease_id::LeaseId, token::FencingToken, ttl::Ttl};
+use crate::types::{acquire_id::AcquireId, lease_id::LeaseId, sharing::Sharing, token::FencingToken, ttl::Ttl};
 
 /// Applies a request to the record of a key. Returns the record afterwards and the outcome.
 ///
@@ -153,7 +153,8 @@ impl State {
                 self.grant(&[]);
             }
             Request::Revoke(revoke) => self.revoke(revoke),
-            Request::Transfer(transfer) => self.transfer(transfer),
+            Request::Transfer(transfer) => self.transfer(transfer, false),
+            Request::Upgrade(upgrade) => self.transfer(upgrade, true),
             Request::Downgrade(downgrade) => self.downgrade(*downgrade),
             Request::Raise(raise) => self.raise(*raise),
             Request::Complete(complete) => self.complete(complete),
@@ -229,11 +230,11 @@ impl State {
             KeyRequest::Single(Request::Leave(leave)) => stays(&|holder| leave.ends(&holder.terms)),
             KeyRequest::Single(Request::Revoke(revoke)) => stays(&|holder| revoke.ends(holder)),
             KeyRequest::Single(Request::Complete(complete)) => stays(&|holder| complete.ends(holder)),
-            KeyRequest::Single(Request::Transfer(_) | Request::Downgrade(_)) => false,
+            KeyRequest::Single(Request::Transfer(_) | Request::Upgrade(_) | Request::Downgrade(_)) => false,
             KeyRequest::Batch(tokens, BatchRequest::Release | BatchRequest::Revoke { .. }) => {
                 stays(&|holder| tokens.contains(&holder.version))
             }
-            // They end no lease, and what was ready was granted by the request before.
+            // These requests end no lease, and what was ready was granted by the request before.
             KeyRequest::Single(Request::Refresh(_) | Request::Raise(_) | Request::Reset(_) | Request::Prune)
             | KeyRequest::Batch(_, BatchRequest::Keep { .. }) => true,
         }
@@ -346,14 +347,19 @@ impl State {
         }
     }
 
-    /// Gives the holder another lease id and a larger token. If that was done before, counts the request.
-    fn transfer(&mut self, transfer: &Transfer) {
+    /// Gives the holder another lease id and a larger token. If that was done before, counts the request. `exclusively`:
+    /// only if no other lease holds the key, and it excludes others from then on.
+    fn transfer(&mut self, transfer: &Transfer, exclusively: bool) {
+        let is_possible = !exclusively || self.holders.len() == 1;
         let (now, version) = (self.at.now, FencingToken::following(self.version, self.at.tick, self.queue.len()));
         let is_receiver = |holder: &&mut Holder| holder.terms.lease == transfer.to;
         if let Some(holder) = self.holders.iter_mut().find(is_receiver) {
             holder.refreshes = holder.refreshes.saturating_add(1);
-        } else if let Some(holder) = self.holders.iter_mut().find(|holder| transfer.transfers(holder)) {
+        } else if let Some(holder) = self.holders.iter_mut().find(|holder| is_possible && transfer.transfers(holder)) {
             holder.terms.lease = transfer.to;
+            if exclusively {
+                holder.terms.sharing = Sharing::Exclusive;
+            }
             holder.version = version;
             holder.refreshes = 0;
             holder.since = now;

@@ -74,12 +74,12 @@ pub(super) trait SendTogether: Send + Sync + Sized + 'static {
 /// Whether a request can be sent together with those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Join {
-    /// It can.
+    /// The request can.
     Together,
-    /// It cannot, and later requests may be sent before it.
+    /// The request cannot, and later requests may be sent before it.
     #[cfg_attr(not(feature = "mongodb"), allow(dead_code, reason = "for the store on MongoDB"))]
     Later,
-    /// It cannot, and no later request may be sent before it.
+    /// The request cannot, and no later request may be sent before it.
     Stop,
 }
 

@@ -144,7 +144,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossCause {
-    /// It expired: the store did not confirm a refresh before the deadline, or the lease was not refreshed.
+    /// The lease expired: the store did not confirm a refresh before the deadline, or the lease was not refreshed.
     Expired,
     /// The store granted the key to another lease.
     TakenOver {
@@ -161,7 +161,7 @@ pub enum LossCause {
     },
     /// The record of the key was deleted, or an older copy of it was put back.
     Removed,
-    /// It was held for its [maximum hold](crate::Acquire::max_hold).
+    /// The lease was held for its [maximum hold](crate::Acquire::max_hold).
     HeldTooLong,
     /// Its holder reported no [progress](crate::Lease::progress) for [too long](crate::Acquire::stalled_after).
     Stalled,
@@ -171,11 +171,11 @@ pub enum LossCause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EndReason {
-    /// It released or dropped the lease.
+    /// The holder released or dropped the lease.
     Released,
-    /// It [transferred](crate::Lease::transfer) the lease to another lease id.
+    /// The holder [transferred](crate::Lease::transfer) the lease to another lease id, or [upgraded](crate::Lease::upgrade) it.
     Transferred,
-    /// It shut the handle down, or the runtime of the lease ended.
+    /// The holder shut the handle down, or the runtime of the lease ended.
     ShutDown,
 }
 

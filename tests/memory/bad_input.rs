@@ -22,7 +22,7 @@ async fn a_bad_request_is_refused_and_nothing_is_sent() {
     invalid(seal.acquire("k").ttl(Duration::ZERO).await, "from 10ms");
     invalid(seal.acquire("k").ttl(Duration::from_micros(500)).await, "from 10ms");
     invalid(seal.acquire("k").ttl(Duration::MAX).await, "from 10ms to 365d and ");
-    invalid(seal.acquire("k").ttl(secs(25 * 3600)).await, "raise the retention");
+    invalid(seal.acquire("k").ttl(secs(25 * 3600)).await, "raise `retention`");
     invalid(seal.acquire("k").refresh_every(Duration::ZERO).await, "up to half the ttl");
     invalid(seal.acquire("k").ttl(secs(10)).refresh_every(secs(6)).await, "up to half the ttl");
     invalid(seal.acquire("k").metadata("$set", "x").await, "cannot name");
@@ -37,9 +37,9 @@ fn settings_that_contradict_each_other_are_refused() {
     invalid(builder().connections(20).in_memory(), "`connections` has no effect");
     invalid(builder().connections(20).sibling_of(&Mongoseal::in_memory()), "a client of yours");
     invalid(builder().ttl(Duration::ZERO).in_memory(), "from 10ms");
-    invalid(builder().retention(secs(10)).in_memory(), "raise the retention");
+    invalid(builder().retention(secs(10)).in_memory(), "raise `retention`");
     let store = std::sync::Arc::new(mongoseal::store::MemoryStore::new(secs(10)));
-    invalid(builder().on_store(store.clone()), "raise the retention");
+    invalid(builder().on_store(store.clone()), "raise `retention`");
     invalid(builder().retention(secs(100)).on_store(store), "keeps idle records for 10s: leave it out");
     let open = || std::sync::Arc::new(mongoseal::store::MemoryStore::default());
     let seal = builder().retention(mongoseal::store::Store::retention(&*open())).on_store(open()).unwrap();
@@ -49,13 +49,13 @@ fn settings_that_contradict_each_other_are_refused() {
     invalid(builder().database("app").on_store(open()), "`database` has no effect");
     invalid(builder().allow_sharded().on_store(open()), "`allow_sharded` has no effect");
     invalid(builder().collection("leases").sibling_of(&seal), "one place for records: leave `collection` out");
-    invalid(builder().retention(Duration::MAX).in_memory(), "365d");
+    invalid(builder().retention(Duration::MAX).in_memory(), "`retention` can be at most 365d");
     invalid(builder().grace(secs(48 * 3600)).in_memory(), "a grace of 2d");
-    invalid(builder().ttl(secs(20)).grace(secs(20)).retention(secs(30)).in_memory(), "raise the retention");
-    invalid(builder().operation_timeout(Duration::ZERO).in_memory(), "operation timeout");
-    invalid(builder().operation_timeout(Duration::MAX).in_memory(), "operation timeout");
-    invalid(builder().queue_limit(0).in_memory(), "queue limit");
-    invalid(builder().queue_limit(3_001).in_memory(), "queue limit");
+    invalid(builder().ttl(secs(20)).grace(secs(20)).retention(secs(30)).in_memory(), "raise `retention`");
+    invalid(builder().operation_timeout(Duration::ZERO).in_memory(), "`operation_timeout` must be");
+    invalid(builder().operation_timeout(Duration::MAX).in_memory(), "`operation_timeout` must be");
+    invalid(builder().queue_limit(0).in_memory(), "`queue_limit` must be");
+    invalid(builder().queue_limit(3_001).in_memory(), "`queue_limit` must be");
     invalid(builder().drift_allowance_ppm(1_000_000).in_memory(), "1,000 covers");
 }
 

@@ -10,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mongoseal::blocking::{Builder, Mongoseal};
+use mongoseal::{
+    blocking::{Builder, Mongoseal},
+    store::Store,
+};
 
 use crate::{faulty::Faulty, millis, secs};
 
@@ -22,7 +25,7 @@ fn on(store: &Faulty) -> Mongoseal {
     build(store, Mongoseal::builder())
 }
 
-fn build(store: &Faulty, builder: Builder) -> Mongoseal {
+fn build(store: &(impl Store + Clone), builder: Builder) -> Mongoseal {
     builder.on_store(Arc::new(store.clone())).unwrap()
 }
 

@@ -8,7 +8,11 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Deadline, Error, LeaseState, LossCause, Mongoseal, ReleaseOutcome, record::Request, store::Store};
+use mongoseal::{
+    Deadline, Error, LeaseState, LossCause, Mongoseal, ReleaseOutcome,
+    record::Request,
+    store::{MemoryStore, Store},
+};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -57,13 +61,13 @@ async fn a_store_that_refuses_loses_the_lease_by_the_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_at_risk_is_held_again_when_the_store_is_back() {
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
-    store.always(Fault::Hang);
+    let store = MemoryStore::default();
+    let lease = Mongoseal::in_memory_on(&store).acquire("k").ttl(secs(30)).await.unwrap();
+    store.set_reachable(false);
     tokio::time::sleep(secs(20)).await;
     assert_eq!(lease.state(), LeaseState::AtRisk);
     assert!(lease.is_valid());
-    store.heal();
+    store.set_reachable(true);
     tokio::time::sleep(secs(6)).await;
     assert_eq!(lease.state(), LeaseState::Held);
     tokio::time::sleep(secs(60)).await;
@@ -82,23 +86,23 @@ async fn the_deadline_is_counted_from_before_the_send() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_after_the_deadline_of_what_it_grants_is_thrown_away() {
-    let store = Faulty::new();
-    store.always(Fault::DelayReply(secs(2)));
-    let seal = store.build(Mongoseal::builder().operation_timeout(secs(5)));
+    let store = MemoryStore::default();
+    store.delay_replies(secs(2));
+    let seal = Mongoseal::builder().operation_timeout(secs(5)).on_store(Arc::new(store.clone())).unwrap();
     let error = seal.acquire("k").ttl(secs(1)).await.unwrap_err();
     assert!(error.to_string().contains("choose a longer ttl"), "{error}");
-    store.heal();
+    store.delay_replies(Duration::ZERO);
     tokio::time::sleep(secs(10)).await;
-    drop(store.seal().acquire("k").await.unwrap());
+    drop(Mongoseal::in_memory_on(&store).acquire("k").await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refresh_confirmed_after_the_deadline_does_not_revive_the_lease() {
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").ttl(secs(30)).refresh_every(secs(15)).await.unwrap();
-    store.always(Fault::DelayReply(secs(16)));
+    let store = MemoryStore::default();
+    let lease = Mongoseal::in_memory_on(&store).acquire("k").ttl(secs(30)).refresh_every(secs(15)).await.unwrap();
+    store.delay_replies(secs(16));
     assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Expired });
-    store.heal();
+    store.delay_replies(Duration::ZERO);
     tokio::time::sleep(secs(5)).await;
     assert!(matches!(lease.state(), LeaseState::Lost { .. }));
     assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::AlreadyLost { cause: LossCause::Expired });
@@ -257,11 +261,11 @@ async fn calls_that_come_together_do_not_wait_for_one_another() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_ends_in_time_whatever_is_under_way() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let store = MemoryStore::default();
+    let seal = Mongoseal::in_memory_on(&store);
     let _held = seal.acquire("held").await.unwrap();
-    store.always(Fault::Hang);
-    let clock = store.records.clock();
+    store.set_reachable(false);
+    let clock = store.clock();
     let asking = tokio::spawn(seal.acquire("asked").into_future());
     tokio::time::sleep(secs(1)).await;
     let began = clock.now();
@@ -274,15 +278,15 @@ async fn a_shutdown_ends_in_time_whatever_is_under_way() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_somebody_took_is_lost_with_the_next_refresh_and_says_to_whom() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let store = MemoryStore::default();
+    let seal = Mongoseal::in_memory_on(&store);
     let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
     let other = {
-        store.records.remove(lease.key());
+        store.remove(lease.key());
         seal.acquire("k").await.unwrap()
     };
     assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::TakenOver { token: other.token() } });
-    assert!(store.records.clock().now().since_origin() <= secs(11));
+    assert!(store.clock().now().since_origin() <= secs(11));
     assert!(other.is_valid());
     drop(lease);
     tokio::time::sleep(secs(60)).await;
@@ -291,10 +295,10 @@ async fn a_lease_that_somebody_took_is_lost_with_the_next_refresh_and_says_to_wh
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_whose_record_was_deleted_is_lost_and_verify_says_so_first() {
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").await.unwrap();
+    let store = MemoryStore::default();
+    let lease = Mongoseal::in_memory_on(&store).acquire("k").await.unwrap();
     lease.verify().await.unwrap();
-    store.records.remove(lease.key());
+    store.remove(lease.key());
     assert!(lease.is_valid(), "local and free is not proof");
     assert!(matches!(lease.verify().await, Err(Error::Lost { cause: LossCause::Removed, .. })));
     assert!(!lease.is_valid());

@@ -97,9 +97,9 @@ async fn durations_that_do_not_fit_are_refused_before_anything_is_sent() {
     let store = Faulty::new();
     let campaign = || store.seal().campaign("k").ttl(secs(30)).wait(secs(1));
     for (bad, says) in [
-        (campaign().stop_margin(secs(16)), "cannot stop 16s earlier: choose up to half the ttl"),
+        (campaign().stop_margin(secs(16)), "`stop_margin` cannot be 16s if the ttl is 30s: choose up to half the ttl"),
         (campaign().stop_margin(secs(10)).refresh_every(secs(11)), "up to half the ttl"),
-        (campaign().refresh_every(secs(0)), "cannot be refreshed every 0s"),
+        (campaign().refresh_every(secs(0)), "`refresh_every` cannot be 0s"),
         (campaign().ttl(secs(0)), "a ttl must be from 10ms to 365d and 0s is not"),
         (campaign().ttl(secs(48 * 3600)), "exceed the retention of idle records"),
         (campaign().value("x".repeat(5_000)), "at most 4096 bytes"),

@@ -43,6 +43,7 @@ mod spans;
 mod testing;
 mod tokens;
 mod tracing;
+mod upgrade;
 mod waiting;
 mod watch;
 mod watch_prefix;

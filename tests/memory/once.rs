@@ -310,7 +310,7 @@ async fn wrong_options_and_ticks_are_refused_before_a_lease_is_acquired() {
         (seal.once("k", Tick::number(0)), "no tick"),
         (seal.once("k", Tick::of(Duration::ZERO)), "period"),
         (seal.once("k", Tick::number(1)).ttl(Duration::ZERO), "ttl"),
-        (seal.once("k", Tick::number(1)).keep_for(RunOnce::MAX_KEEP + millis(1)), "kept"),
+        (seal.once("k", Tick::number(1)).keep_for(RunOnce::MAX_KEEP + millis(1)), "`keep_for` cannot be"),
         (seal.once("k", Tick::number(1)).min_hold(secs(9)).max_hold(secs(8)), "at least"),
     ] {
         let error = once.run(work).await.unwrap_err();

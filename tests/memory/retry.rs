@@ -139,13 +139,13 @@ async fn policies_that_contradict_themselves_or_have_no_end_are_refused() {
     for (policy, says) in [
         (Retry::fixed(millis(100)), "has no end"),
         (Retry::exponential(millis(100), secs(1)), "has no end"),
-        (Retry::fixed(millis(100)).attempts(0), "0 attempts"),
+        (Retry::fixed(millis(100)).attempts(0), "`attempts` cannot be 0"),
         (Retry::fixed(zero).attempts(3), "a delay of zero"),
         (Retry::exponential(zero, secs(1)).attempts(3), "a delay of zero"),
         (Retry::exponential(secs(2), secs(1)).attempts(3), "swap them"),
         (Retry::fixed(secs(2)).max_elapsed(secs(1)), "makes no second attempt"),
         (Retry::fixed(secs(2)).attempts(3).unlimited(), "one or the other"),
-        (Retry::custom(|_| None).attempts(0), "0 attempts"),
+        (Retry::custom(|_| None).attempts(0), "`attempts` cannot be 0"),
     ] {
         let shown = format!("{policy:?}");
         let error = seal.acquire("k").retry(policy.clone()).await.unwrap_err();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use mongoseal::{
     Deadline, Lease, LeaseState, Metadata, Mongoseal,
     record::Request,
-    store::{Snapshot, Store},
+    store::{MemoryStore, Snapshot, Store},
 };
 use tokio::time::Instant;
 
@@ -36,9 +36,9 @@ fn refreshes(
 async fn a_constant_round_trip_of_two_fifths_of_the_ttl_neither_loses_a_lease_nor_puts_it_at_risk() {
     for (ttl, many) in [(millis(1_500), 1), (millis(2_400), 1), (secs(12), 1), (millis(2_400), 20), (secs(12), 100)] {
         for tenths in [1, 2, 3, 4] {
-            let store = Faulty::new();
-            store.always(Fault::DelayReply(ttl * tenths / 10));
-            let seal = store.build(Mongoseal::builder().operation_timeout(secs(30)));
+            let store = MemoryStore::default();
+            store.delay_replies(ttl * tenths / 10);
+            let seal = Mongoseal::builder().operation_timeout(secs(30)).on_store(Arc::new(store.clone())).unwrap();
             let asking =
                 (0..many).map(|number| tokio::spawn(seal.acquire(format!("k{number}")).ttl(ttl).into_future()));
             let mut leases: Vec<Lease> = Vec::new();

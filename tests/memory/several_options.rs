@@ -97,7 +97,7 @@ async fn options_that_do_not_fit_are_refused_before_anything_is_sent() {
         (all().wait(secs(1)).retry(Retry::fixed(secs(1)).attempts(2)), "set one of them"),
         (all().retry(Retry::fixed(secs(1))), "has no end"),
         (all().without_expiry().ttl(secs(1)), "be without expiry"),
-        (all().shared_up_to(0), "shared by 0 holders"),
+        (all().shared_up_to(0), "`shared_up_to` cannot be 0"),
         (all().ttl(secs(10)).refresh_every(secs(6)), "up to half the ttl"),
         (all().grace(secs(48 * 3600)), "a grace of"),
     ] {

@@ -68,6 +68,7 @@ fn sent(request: &Request, met: Option<&Record>) -> Request {
     match &mut request {
         Request::Release(Release { token, .. }) => *token = first.version,
         Request::Transfer(Transfer { lease, token, .. })
+        | Request::Upgrade(Transfer { lease, token, .. })
         | Request::Downgrade(Downgrade { lease, token, .. })
         | Request::Complete(Complete { lease, token, .. }) => {
             let own = met.and_then(|record| record.holder(*lease));

@@ -123,29 +123,34 @@ fn run_each_step(uri: &str) {
     let of =
         |language: &str| blocks.iter().filter(|(of, _)| of == language).map(|(_, block)| block).collect::<Vec<_>>();
     let outputs: Vec<&str> = of("console").iter().filter_map(|block| block.strip_prefix("$ cargo run\n")).collect();
-    let (manifests, programs, diffs) = (of("toml"), of("rust"), of("diff"));
-    let ([manifest], [diff]) = (&manifests[..], &diffs[..]) else {
-        panic!("the page has one manifest and one change");
+    let (manifests, programs, diffs, on_server) = (of("toml"), of("rust"), of("diff"), of("rust,no_run"));
+    let ([manifest], [diff], [fenced]) = (&manifests[..], &diffs[..], &on_server[..]) else {
+        panic!("the page has one manifest, one change, and one program that needs a server");
     };
-    assert_eq!(programs.len() + 1, outputs.len(), "each program is run, and one once more");
+    let [in_memory @ .., output, fenced_output] = &outputs[..] else { panic!("each program prints something") };
+    assert_eq!(programs.len(), in_memory.len(), "each program is run, one of them on a server, too");
     assert!(of("console")[0].contains(&format!("cargo new {NAME}\n")));
     let hidden = |program: &String| program.lines().any(|line| line.starts_with("# "));
-    assert!(!programs.iter().any(|program| hidden(program)), "a reader of the file sees each line as it is");
+    let mut all = programs.iter().chain([fenced]);
+    assert!(!all.any(|program| hidden(program)), "a reader of the file sees each line as it is");
 
     let package = Package::new(manifest);
-    for (program, output) in programs.iter().zip(&outputs) {
+    for (program, output) in programs.iter().zip(in_memory) {
         shows(output, &package.run(program));
     }
     let (away, instead) = change(diff);
     let changed = programs.iter().rfind(|program| program.contains(away)).expect("a program has the line");
     assert_eq!(changed.matches(away).count(), 1, "{away}");
-    let (before, after) = instead.split_once("mongodb://").expect("it connects");
-    let (_, after) = after.split_once('"').expect("the connection string ends");
-    let on_mongodb = changed.replace(away, &format!("{before}{uri}\"{after}"));
-    let output = outputs.last().expect("there is one");
+    let connecting = |line: &str| {
+        let (before, after) = line.split_once("mongodb://").expect("it connects");
+        let (_, after) = after.split_once('"').expect("the connection string ends");
+        format!("{before}{uri}\"{after}")
+    };
+    let on_mongodb = changed.replace(away, &connecting(instead));
     let once = shows(output, &package.run(&on_mongodb));
     let again = shows(output, &package.run(&on_mongodb));
     assert!(once.iter().max() < again.iter().min(), "tokens grow over restarts: {once:?}, {again:?}");
+    shows(fenced_output, &package.run(&connecting(fenced)));
 }
 
 #[tokio::test]

@@ -193,11 +193,11 @@ impl<'a> Notation<'a> {
             "revoke" => {
                 Request::Revoke(Revoke { by: text("by"), reason: text("reason"), upto: self.token(&of["upto"]) })
             }
-            "transfer" => Request::Transfer(Transfer {
-                lease: lease(&of["lease"]),
-                token: self.token(&of["token"]),
-                to: lease(&of["to"]),
-            }),
+            "transfer" | "upgrade" => {
+                let (lease, token, to) = (lease(&of["lease"]), self.token(&of["token"]), lease(&of["to"]));
+                let transfer = Transfer { lease, token, to };
+                if name == "upgrade" { Request::Upgrade(transfer) } else { Request::Transfer(transfer) }
+            }
             "downgrade" => Request::Downgrade(Downgrade {
                 lease: lease(&of["lease"]),
                 token: self.token(&of["token"]),

@@ -27,7 +27,7 @@ pub(super) fn translate(error: DriverError, database: &str, collection: &str, ne
         )
         .caused_by(error),
         ErrorKind::InvalidArgument { .. } | ErrorKind::BsonSerialization(_) => refused(error),
-        // It was not sent.
+        // The write was not sent.
         ErrorKind::ServerSelection { .. } => store_error::translate(error, database, collection, needs),
         _ => match meaning(&error) {
             Meaning::Duplicate | Meaning::Refused => refused(error),

@@ -118,7 +118,7 @@ where
 /// How a transaction ended whose work is done.
 enum Settled {
     Committed,
-    /// It can be retried.
+    /// Nothing was committed, and the work can run again.
     Retryable(Error, Option<Box<ClientSession>>),
     /// The server had aborted it before the work was done. It can be retried.
     Aborted(Error, Option<Box<ClientSession>>),

@@ -240,7 +240,8 @@ fn request(rng: &mut Rng) -> Request {
         10..14 => release(number),
         14..16 => {
             let to = lease(rng.u8(1..6));
-            Request::Transfer(Transfer { lease: lease(number), token: FencingToken::MAX, to })
+            let transfer = Transfer { lease: lease(number), token: FencingToken::MAX, to };
+            if rng.bool() { Request::Transfer(transfer) } else { Request::Upgrade(transfer) }
         }
         16 => revoke(),
         17 => Request::Prune,
@@ -261,7 +262,9 @@ fn the_holders_follow_from_all_events() {
             if let Request::Acquire(acquire) = &mut request {
                 acquire.terms.acquire_id.number = number;
             }
-            if let (Request::Transfer(transfer), Some(record)) = (&mut request, &bench.record) {
+            if let (Request::Transfer(transfer) | Request::Upgrade(transfer), Some(record)) =
+                (&mut request, &bench.record)
+            {
                 transfer.token = record.holder(transfer.lease).map_or(FencingToken::MAX, |holder| holder.version);
             }
             if let (Request::Raise(raise), Some(record)) = (&mut request, &bench.record) {
@@ -275,7 +278,7 @@ fn the_holders_follow_from_all_events() {
                     }
                     EventKind::Transferred { to } => {
                         assert!(holding.remove(&token) && to.token > token && holding.insert(to.token), "{said}");
-                        assert!(matches!(request, Request::Transfer(_)), "{said}");
+                        assert!(matches!(request, Request::Transfer(_) | Request::Upgrade(_)), "{said}");
                     }
                     EventKind::Revoked { .. } => {
                         assert!(holding.remove(&token) && matches!(request, Request::Revoke(_)), "{said}");

@@ -1,12 +1,13 @@
 //! The fast path: acquires of a free key, and releases of a key without waiters.
 //!
-//! Purpose: most acquires and releases are such, and most of their cost at the server is to parse the whole pipeline.
+//! Purpose: most acquires find a free key, and most releases no waiters. Most of the cost of such a request at the server is
+//! to parse the whole pipeline.
 //!
-//! Mechanism: a request first sends a command whose short pipeline changes nothing unless the record is as it needs it
-//! (`fast_path/pipeline.rs`). If nothing was changed, the request is sent with the whole pipeline. But an acquire that
-//! does not wait may be refused without that: the state machine runs here on the record that the command returned. If
-//! the state machine refuses and changes nothing, the answer is that refusal. What the last answers said of the key
-//! decides whether the fast path is tried (`state/known_keys.rs`).
+//! Mechanism: a request first sends a command with a short pipeline (`fast_path/pipeline.rs`). The short pipeline changes
+//! the record only if it has the effect of the whole one. If the command has changed nothing, the request is sent again,
+//! with the whole pipeline. An acquire that does not wait may be refused without a second command: the state machine runs
+//! here on the record that the command returned, and if it refuses and changes nothing, the answer is that refusal. What
+//! the last answers said of the key decides whether the fast path is tried (`state/known_keys.rs`).
 //!
 //! Invariants: the fast path has the effect of the whole pipeline, or none. A refusal is as good as one of the pipeline:
 //! the command goes to the primary only, sees an own grant whose answer was lost, and is answered when a majority has

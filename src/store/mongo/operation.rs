@@ -33,6 +33,8 @@ pub(super) enum Operation {
     Leave,
     Revoke,
     Transfer,
+    /// Transfers what a lease id holds alone with this token, and lets no other share the key.
+    Upgrade,
     Downgrade,
     Raise,
     /// Completes a tick and releases what a lease id holds with this token.
@@ -57,6 +59,7 @@ impl Operation {
             Request::Leave(_) => Self::Leave,
             Request::Revoke(_) => Self::Revoke,
             Request::Transfer(_) => Self::Transfer,
+            Request::Upgrade(_) => Self::Upgrade,
             Request::Downgrade(_) => Self::Downgrade,
             Request::Raise(_) => Self::Raise,
             Request::Complete(_) => Self::Complete,
@@ -153,7 +156,9 @@ pub(super) fn constants(request: &Request) -> Document {
             doc! { "fields": fields, "validity": document::long(ttl.saturating_add(*grace)) }
         }
         Request::Release(Release { token, .. }) => doc! { "token": *token },
-        Request::Transfer(Transfer { token, to, .. }) => doc! { "token": *token, "to": document::encode_lease(*to) },
+        Request::Transfer(Transfer { token, to, .. }) | Request::Upgrade(Transfer { token, to, .. }) => {
+            doc! { "token": *token, "to": document::encode_lease(*to) }
+        }
         Request::Revoke(Revoke { by, reason, upto }) => doc! { "by": by, "reason": reason, "upto": *upto },
         Request::Raise(raise @ Raise { to }) => {
             doc! { "to": *to, "until": DateTime::from_millis(raise.keep_until().millis()) }

@@ -23,11 +23,11 @@ pub(super) struct Product {
     lack: &'static str,
 }
 
-/// It [replicates nothing](https://docs.ferretdb.io/configuration/oplog-support), with a set name or without.
+/// FerretDB [replicates nothing](https://docs.ferretdb.io/configuration/oplog-support), with a set name or without.
 const FERRETDB: Product =
     Product { name: "FerretDB", lack: "does not replicate, so no majority of members confirms a write" };
 
-/// It [presents itself as a router](https://github.com/documentdb/documentdb/issues/445) and has no replica set.
+/// DocumentDB [presents itself as a router](https://github.com/documentdb/documentdb/issues/445) and has no replica set.
 const DOCUMENTDB: Product =
     Product { name: "DocumentDB on PostgreSQL", lack: "is no replica set, so no majority of members confirms a write" };
 
@@ -40,7 +40,7 @@ const COSMOS_DB: Product = Product {
     lack: "has a consistency level of the account in place of the write concern of a write",
 };
 
-/// It [refuses updates by a pipeline](https://github.com/danny-avila/LibreChat/issues/14488) and has no `$$NOW`, as [a
+/// Amazon DocumentDB [refuses updates by a pipeline](https://github.com/danny-avila/LibreChat/issues/14488) and has no `$$NOW`, as [a
 /// test of version 5.0](https://github.com/danny-avila/LibreChat/pull/15375) showed.
 const AMAZON_DOCUMENTDB: Product =
     Product { name: "Amazon DocumentDB", lack: "refuses updates by an aggregation pipeline and has no $$NOW" };

@@ -55,7 +55,7 @@ pub(super) async fn begin(session: &mut ClientSession, deadline: Deadline) -> Dr
 pub(crate) enum NotCommitted {
     /// The server has aborted it. It can be run again in its session.
     Aborted(Box<ClientSession>, DriverError),
-    /// It may have been committed or not.
+    /// The transaction may have been committed or not.
     Unknown(DriverError),
     /// The server refuses the commit, or the driver, because there is no transaction.
     Refused(DriverError),

@@ -6,14 +6,11 @@ use std::{
     thread,
 };
 
-use mongoseal::{EndReason, Error, LeaseState, blocking::Mongoseal};
+use mongoseal::{EndReason, Error, LeaseState, blocking::Mongoseal, store::MemoryStore};
 use tokio::task;
 
 use super::{SHORT, SOON, compute_for, eventually, on};
-use crate::{
-    faulty::{Fault, Faulty},
-    millis, secs,
-};
+use crate::{faulty::Faulty, millis, secs};
 
 /// Calls verbs, and drops a lease, an iterator and the last handle.
 fn call_and_drop() {
@@ -141,9 +138,9 @@ fn siblings_share_the_threads_and_are_shut_down_by_themselves() {
 
 #[test]
 fn a_call_returns_within_the_operation_timeout_if_the_store_does_not_answer() {
-    let store = Faulty::new();
+    let store = MemoryStore::default();
     let seal = super::build(&store, Mongoseal::builder().operation_timeout(SHORT));
-    store.always(Fault::Hang);
+    store.set_reachable(false);
     let began = std::time::Instant::now();
     assert!(matches!(seal.acquire("k").run(), Err(Error::Unavailable { .. })));
     seal.shutdown();

@@ -103,8 +103,10 @@ fn step() -> impl Strategy<Value = Step> {
     let upto = prop_oneof![Just(FencingToken::MAX), Just(FencingToken::new(1).unwrap())];
     let revoke = upto.prop_map(|upto| Request::Revoke(Revoke { by: "$ops".into(), reason: "$$ROOT".into(), upto }));
     // Of a holder, if there is one: see `sent`.
-    let transfer = (lease_of(), lease_of())
-        .prop_map(|(lease, to)| Request::Transfer(Transfer { lease, token: FencingToken::MAX, to }));
+    let transfer = (lease_of(), lease_of(), proptest::bool::ANY).prop_map(|(lease, to, is_upgrade)| {
+        let transfer = Transfer { lease, token: FencingToken::MAX, to };
+        if is_upgrade { Request::Upgrade(transfer) } else { Request::Transfer(transfer) }
+    });
     let downgrade = (lease_of(), 0_u32..5).prop_map(|(lease, limit)| {
         Request::Downgrade(Downgrade { lease, token: FencingToken::MAX, sharing: Sharing::from_limit(limit) })
     });
@@ -135,7 +137,7 @@ fn step() -> impl Strategy<Value = Step> {
         Asked::Together(acquires.into_iter().map(request).collect())
     });
     let acquire = acquire.prop_map(Request::Acquire);
-    let request = prop_oneof![12 => acquire, 4 => refresh, 1 => release, 3 => taken_back, 1 => revoke, 2 => transfer, 2 => downgrade, 1 => raise, 3 => complete, 1 => reset, 3 => Just(Request::Prune)];
+    let request = prop_oneof![12 => acquire, 4 => refresh, 1 => release, 3 => taken_back, 1 => revoke, 3 => transfer, 2 => downgrade, 1 => raise, 3 => complete, 1 => reset, 3 => Just(Request::Prune)];
     let pause = prop_oneof![4 => Just(0_u64), 1 => 1_u64..25].prop_map(Duration::from_millis);
     let asked = prop_oneof![24 => request.prop_map(Asked::Of), 3 => joint, 3 => together];
     (pause, asked, proptest::bool::weighted(0.15)).prop_map(|(pause, asked, twice)| Step { pause, asked, twice })

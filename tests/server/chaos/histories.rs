@@ -174,6 +174,8 @@ fn histories_of_locks_delays_and_outages() -> Vec<History> {
     let long_acquired = || with(first(), "refreshes", json!(true));
     let expired = || lost(8600, "expired", None);
     let of_fleet = |event: Value| with(event, "key", json!("fleet/001"));
+    // By more than a third of the ttl.
+    let longer = |delay: Value| with(delay, "by", json!(700_000));
     vec![
         ("beside", &["I12"], vec![first(), lock("other", 4900, 9000)]),
         (
@@ -218,6 +220,9 @@ fn histories_of_locks_delays_and_outages() -> Vec<History> {
             &[],
             vec![of_fleet(refreshed()), delay(4000, 9000), of_fleet(expired()), slow(7000, 7060)],
         ),
+        ("delayed-long", &["I13"], vec![refreshed(), longer(delay(4000, 9000)), expired()]),
+        ("delayed-at-first", &["I13"], vec![refreshed(), delay(7000, 9000), expired()]),
+        ("delayed-long-at-first", &[], vec![refreshed(), longer(delay(7000, 9000)), expired()]),
         ("delayed-fault", &[], vec![refreshed(), delay(4000, 9000), expired(), fault(3500, 3900)]),
     ]
 }

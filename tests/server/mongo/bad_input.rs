@@ -256,6 +256,7 @@ async fn an_acquire_of_a_key_under_which_another_program_keeps_a_bare_document_i
             Request::Release(record::Release { lease, token }),
             Request::Revoke(record::Revoke { by: "a".into(), reason: String::new(), upto: token }),
             Request::Transfer(record::Transfer { lease, token, to: LeaseId::random() }),
+            Request::Upgrade(record::Transfer { lease, token, to: LeaseId::random() }),
             Request::Downgrade(record::Downgrade { lease, token, sharing: Sharing::UpTo(2) }),
             Request::Prune,
         ] {

@@ -38,6 +38,7 @@ mod shared;
 mod siblings;
 mod tls;
 mod tokens;
+mod upgrade;
 mod waiting;
 mod watch;
 mod watch_prefix;

@@ -102,6 +102,7 @@ impl LimitedUser {
             | "release a group" | "revoke" | "verify" | "transaction" => {
                 Some(seal.acquire(key).group(key).await.unwrap())
             }
+            "upgrade" => Some(seal.acquire(key).shared().await.unwrap()),
             "wait" | "campaign" | "resume" => Some(self.others.acquire(key).await.unwrap()),
             "purge" => {
                 let long_ago = DateTime::from_millis(1);
@@ -161,6 +162,7 @@ impl LimitedUser {
             "release" => drop(ready.expect("it is held").release().await?),
             "transfer" => drop(ready.expect("it is held").transfer(LeaseId::random()).await?),
             "downgrade" => lease().downgrade(2).await?,
+            "upgrade" => drop(lease().upgrade().await?),
             "refresh a group" => assert_eq!(seal.refresh_group(key, secs(60)).await?.refreshed.len(), 1),
             "release a group" => assert_eq!(seal.release_group(key).await?.len(), 1),
             "revoke" => assert_eq!(seal.revoke(key).await?.len(), 1),

@@ -11,7 +11,7 @@ use std::{
 
 use mongoseal::{
     FencingToken, Key, LeaseId, LeaseState,
-    record::{self, Record, Request, StoreClock},
+    record::{self, Holder, Record, Request, StoreClock},
 };
 
 use crate::{
@@ -79,6 +79,13 @@ impl Belief {
             () => 3_000,
         };
         self.is_at_work.load(Relaxed) && now < over + ttl / 2
+    }
+
+    /// Whether the store has made this the holder by an upgrade, whose answer is under way to the process.
+    fn is_upgraded_to(&self, held: &Holder) -> bool {
+        let is_of_process = held.terms.owner.as_str() == format!("process-{}", self.process);
+        let is_later = held.version > self.token && held.terms.sharing.is_exclusive();
+        self.step.has(Choice::Upgrades) && is_of_process && is_later
     }
 
     /// From now on others may share the key.
@@ -196,9 +203,10 @@ impl Beliefs {
                 continue;
             }
             let held = record.into_iter().flat_map(|record| &record.holders);
-            let is_held = held
-                .into_iter()
-                .any(|held| held.version == belief.token && held.expires_at > at.now && held.released_at.is_none());
+            let is_held = held.into_iter().any(|held| {
+                let is_its = held.version == belief.token || belief.is_upgraded_to(held);
+                is_its && held.expires_at > at.now && held.released_at.is_none()
+            });
             assert!(is_held, "belief: {} is not in {record:?} at {:?}", belief.describe(), world.now());
         }
     }

@@ -78,6 +78,7 @@ table! {
         Leaks: [],
         Orphans: ["orphan"],
         Transfers: ["transfer"],
+        Upgrades: ["upgrade"],
         EndsGroup: ["release_group"],
         IsRevoked: ["revoke", "token"],
         ShutsDown: ["shutdown"],
@@ -204,6 +205,7 @@ impl Choices {
                 Relabels | Extends => matches!(verb, Acquires | AcquiresTwo | Resumes),
                 Proclaims => verb == Campaigns && self.has(Holds),
                 Orphans | Transfers => matches!(verb, Acquires | Resumes) && !works_itself,
+                Upgrades => verb == Acquires && !self.has(Exclusive) && !works_itself,
                 RefreshesGroup | EndsGroup => self.has(InAGroup),
                 Drops | Leaks => !works_itself && (verb != Campaigns || self.has(Holds)),
                 // Sharers may write in transactions in any order, and only the store knows whether a resumed lease shares.

@@ -105,6 +105,14 @@ impl Defect {
         }
         request
     }
+
+    /// Falsifies the answer of the store.
+    pub(crate) fn change_answer(self, answer: &mut Result<Applied>) {
+        if let (Self::UnknownMaximum, Ok(Applied { outcome: Outcome::Granted { not_after, .. }, .. })) = (self, answer)
+        {
+            *not_after = None;
+        }
+    }
 }
 
 impl Store for Link {
@@ -132,10 +140,8 @@ impl Store for Link {
             let (world, store, key, request) = (Arc::clone(&world), store.clone(), key.clone(), request.clone());
             Box::pin(async move {
                 let mut applied = world.apply(&store, &key, request, deadline).await;
-                if let (Some(Defect::UnknownMaximum), Ok(Applied { outcome: Outcome::Granted { not_after, .. }, .. })) =
-                    (defect, &mut applied)
-                {
-                    *not_after = None;
+                if let Some(defect) = defect {
+                    defect.change_answer(&mut applied);
                 }
                 if remembers {
                     world.remember(&store, &key).await;

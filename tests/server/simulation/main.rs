@@ -125,7 +125,12 @@ fn print_seldom(pairs: &Pairs) {
 
 #[test]
 fn nothing_is_lost_and_nobody_waits_too_long_where_nothing_goes_wrong() {
-    print_seldom(&run_programs(Place::Memory, Weather::Calm, 1_000, &["a tick is completed", "purged"]));
+    print_seldom(&run_programs(
+        Place::Memory,
+        Weather::Calm,
+        1_000,
+        &["a sharer is upgraded", "a tick is completed", "purged"],
+    ));
 }
 
 #[test]
@@ -148,6 +153,7 @@ fn no_promise_is_broken_whatever_goes_wrong() {
         "a request is done twice",
         "a request is late",
         "a request times out",
+        "a sharer is upgraded",
         "a tick is completed",
         "a wake-up is lost",
         "a watch breaks off",

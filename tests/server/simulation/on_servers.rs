@@ -381,12 +381,12 @@ fn no_rule_is_broken(place: Place, weather: Weather) -> Result<(), Failed> {
         .into())
 }
 
-/// A store that takes an exclusive acquire for a shared one.
-fn a_shared_grant_is_noticed(place: Place) -> Result<(), Failed> {
-    let sum = run_all(place, Weather::Calm, Some(Defect::UnknownSharing), 0..1_000);
+/// The first of some programs that notices a defect breaks this rule.
+fn is_noticed(place: Place, defect: Defect, broken_rule: &str) -> Result<(), Failed> {
+    let sum = run_all(place, Weather::Calm, Some(defect), 0..1_000);
     let (run, _, _, broken) = sum.broken.first().ok_or("it is noticed")?;
-    println!("noticed by program {}: {broken}", run.seed + 1);
-    assert_eq!(rule(broken), "exclusion", "{broken}");
+    println!("{defect:?} is noticed by program {}, one of {}: {broken}", run.seed + 1, sum.programs);
+    assert_eq!(rule(broken), broken_rule, "{broken}");
     Ok(())
 }
 
@@ -407,8 +407,13 @@ fn main() -> ExitCode {
             let name = format!("no_rule_is_broken_on_{name}_with_{weather}");
             tests.push(trial(&name, place, move || no_rule_is_broken(place, of)));
         }
-        let name = format!("a_shared_grant_of_an_exclusive_acquire_is_noticed_on_{name}");
-        tests.push(trial(&name, place, move || a_shared_grant_is_noticed(place)));
+        for (what, defect, broken) in [
+            ("a_shared_grant_of_an_exclusive_acquire", Defect::UnknownSharing, "exclusion"),
+            ("a_maximum_hold_that_the_holder_does_not_know", Defect::UnknownMaximum, "belief"),
+        ] {
+            let name = format!("{what}_is_noticed_on_{name}");
+            tests.push(trial(&name, place, move || is_noticed(place, defect, broken)));
+        }
     }
     let arguments = Arguments { test_threads: Some(2), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, tests).exit_code()

@@ -84,7 +84,14 @@ impl Store for Observed {
         if let (Request::Revoke(revoke), false) = (&request, self.route.is_cut()) {
             self.route.world.revoke(key, revoke.upto);
         }
-        self.send(deadline, self.store.apply(key, request, deadline))
+        let answer = self.store.apply(key, request, deadline);
+        let Some(defect) = self.defect else { return self.send(deadline, answer) };
+        let falsified = Box::pin(async move {
+            let mut answer = answer.await;
+            defect.change_answer(&mut answer);
+            answer
+        });
+        self.send(deadline, falsified)
     }
 
     fn apply_batch(&self, leases: &LeaseRefs, joint: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {

@@ -283,7 +283,7 @@ impl Running<'_> {
     /// Whether a call on a lease of this step may find that its holder has ended it so.
     fn may_end(&self, reason: EndReason) -> bool {
         match reason {
-            EndReason::Transferred => self.has(Transfers),
+            EndReason::Transferred => self.has(Transfers) || self.has(Upgrades),
             EndReason::ShutDown => self.is_shut_down(),
             _ => false,
         }
@@ -528,9 +528,33 @@ impl Running<'_> {
             if let Some(token) = self.ask("transfers", on_thread(move || lease.transfer(to))).await {
                 self.process.common.given.lock().unwrap().push((given.0, to, token));
             }
+        } else if self.has(Upgrades) {
+            let lease = Arc::new(lease);
+            let sharer = Arc::clone(&lease);
+            if let Some(upgraded) = self.upgrade(on_thread(move || sharer.upgrade())).await {
+                let upgraded = Arc::new(upgraded);
+                self.believe_upgraded(&Any::Blocking(Arc::clone(&upgraded)));
+                self.pass(self.time() / 2, &[]).await;
+            }
         } else if !self.has(Drops) {
             self.ask("releases", on_thread(move || lease.release())).await;
         }
+    }
+
+    /// Upgrades a sharer. A refresh before it, the upgrade itself and the refresh after it have the operation timeout each.
+    async fn upgrade<T>(&self, upgrade: impl IntoFuture<Output = Result<T>>) -> Option<T> {
+        let upgraded = self.within("upgrades", 3 * OPERATION, upgrade).await;
+        upgraded.map_err(|error| self.accept(&error)).ok()
+    }
+
+    /// Notes that an upgraded lease excludes others.
+    fn believe_upgraded(&self, lease: &Any<'_>) -> Belief {
+        let Self { process, step, .. } = self;
+        let (key, token) = (lease.key(), lease.token());
+        self.note(&format!("holds {key:?} alone with {token}"));
+        self.world().count("a sharer is upgraded");
+        self.world().note_believed(key, lease.id(), token, 1);
+        process.common.beliefs.add(self.world(), process.number, step, (key.clone(), token), lease.state(), 1)
     }
 
     async fn end(&self, held: Held) {
@@ -548,6 +572,15 @@ impl Running<'_> {
                 if let Some(token) = self.ask("transfers", lease.transfer(to)).await {
                     self.process.common.given.lock().unwrap().push((lease.key().clone(), to, token));
                 }
+            }
+            Held::Lease(lease) if self.has(Upgrades) => {
+                if let Some(upgraded) = self.upgrade(lease.upgrade()).await {
+                    let beliefs = self.believe_upgraded(&Any::Async(&upgraded));
+                    self.pass(self.time() / 2, &[Any::Async(&upgraded)]).await;
+                    drop(beliefs);
+                    self.ask("releases", upgraded.release()).await;
+                }
+                self.ask("releases", lease.release()).await;
             }
             _ if self.has(EndsGroup) => {
                 self.ask("releases a group", self.handle.seal().release_group(self.group.as_str())).await;

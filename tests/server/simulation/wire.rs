@@ -70,7 +70,7 @@ impl Call {
     pub(crate) fn may_bring(&self, lease: LeaseId) -> bool {
         match &self.sent {
             Called::Request(Request::Acquire(acquire)) => acquire.terms.lease == lease,
-            Called::Request(Request::Transfer(transfer)) => transfer.to == lease,
+            Called::Request(Request::Transfer(transfer) | Request::Upgrade(transfer)) => transfer.to == lease,
             _ => false,
         }
     }

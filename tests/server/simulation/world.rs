@@ -438,7 +438,7 @@ pub(crate) fn may_end(request: &Request, held: &Holder) -> bool {
     match request {
         Request::Release(release) => theirs && release.token == held.version,
         Request::Leave(leave) => theirs && leave.acquire_id == held.terms.acquire_id,
-        Request::Transfer(transfer) => theirs && transfer.token == held.version,
+        Request::Transfer(transfer) | Request::Upgrade(transfer) => theirs && transfer.token == held.version,
         Request::Complete(complete) => theirs && complete.token == held.version,
         Request::Revoke(revoke) => held.version <= revoke.upto,
         _ => false,

@@ -15,7 +15,10 @@ pub(super) fn request(rng: &mut Rng, record: Option<&Record>) -> KeyRequest {
         12 => refresh(number),
         13 => Request::Release(Release { lease, token }),
         14 => revoke(),
-        15 => Request::Transfer(Transfer { lease, token, to: LeaseId::from_bytes([rng.u8(1..9); 16]) }),
+        15 => {
+            let transfer = Transfer { lease, token, to: LeaseId::from_bytes([rng.u8(1..9); 16]) };
+            if rng.bool() { Request::Transfer(transfer) } else { Request::Upgrade(transfer) }
+        }
         16 => Request::Downgrade(Downgrade { lease, token, sharing: Sharing::UpTo(9) }),
         17 => Request::Complete(Complete { lease, token, tick: 1, by: "test".into(), keep: 0 }),
         18 => return KeyRequest::Batch(vec![token], BatchRequest::Keep { ttl: 1_000 }),

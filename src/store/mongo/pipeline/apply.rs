@@ -5,7 +5,7 @@ use mongodb::bson::{Bson, Document, doc};
 use super::{is_named, is_own, next_version, own_value, without_own};
 use crate::{
     store::mongo::{document, operation::Operation},
-    types::lease_id::LeaseId,
+    types::{lease_id::LeaseId, sharing::Sharing},
 };
 
 /// Changes `h` and `q` as the request wants.
@@ -42,7 +42,8 @@ pub(super) fn changes(operation: Operation) -> Document {
             "h": holders(doc! { "$gt": ["$$this.version", "$$upto"] }),
             "notified": holders(doc! { "$lte": ["$$this.version", "$$upto"] }),
         },
-        Operation::Transfer => transfer(),
+        Operation::Transfer => transfer(false),
+        Operation::Upgrade => transfer(true),
         Operation::Raise => doc! { "v": { "$max": ["$v", "$$to"] } },
         // A stage must set something. `RefreshNamed` has stages of its own.
         Operation::Prune | Operation::RefreshNamed => doc! { "h": "$h" },
@@ -86,23 +87,33 @@ fn holds_exactly() -> Document {
 }
 
 /// Gives the holder in `h` the other lease id and the next token. If that was done before, counts the request.
-fn transfer() -> Document {
+/// `exclusively`: only if no other lease holds the key, and it excludes others from then on.
+fn transfer(exclusively: bool) -> Document {
     let version = next_version(doc! { "$size": "$q" });
-    let next = doc! { "$mergeObjects": ["$$this", {
+    let mut receiver = doc! {
         "lease": "$$to",
         "version": version.clone(),
         "refreshes": 0_i64,
         "since": "$$NOW",
         "last_seen": "$$NOW",
         "expires_at": { "$min": ["$$this.not_after", { "$add": ["$$NOW", "$$this.ttl", "$$this.grace"] }] },
-    }] };
+    };
+    if exclusively {
+        receiver.insert("limit", document::encode_sharing(Sharing::Exclusive));
+    }
+    let next = doc! { "$mergeObjects": ["$$this", receiver] };
     let counted = doc! { "$mergeObjects": ["$$this", { "refreshes": { "$add": ["$$this.refreshes", 1] } }] };
     let given = doc! { "$map": { "input": "$h", "in": { "$cond": [is_exact(), next, "$$this"] } } };
     let is_other = doc! { "$eq": ["$$this.lease", "$$to"] };
     let again = doc! { "$map": { "input": "$h", "in": { "$cond": [is_other, counted, "$$this"] } } };
     // Whether the receiver holds already, and whether the giver holds.
     let is_done = doc! { "$in": ["$$to", "$h.lease"] };
-    let is_held_by_giver = holds_exactly();
+    let is_alone = doc! { "$eq": [{ "$size": "$h" }, 1] };
+    let is_held_by_giver = if exclusively {
+        doc! { "$and": [is_alone, holds_exactly()] }
+    } else {
+        holds_exactly()
+    };
     let choose = |again: Bson, given: Bson, neither: Bson| {
         doc! { "$cond": [is_done.clone(), again, { "$cond": [is_held_by_giver.clone(), given, neither] }] }
     };
@@ -142,7 +153,7 @@ fn enqueue(operation: Operation) -> Document {
     };
     let known = doc! { "$concatArrays": ["$h.lease", "$q.lease"] };
     if operation == Operation::Acquire {
-        // It leaves the queue after the grant, so it needs no times there but those that the grant looks at.
+        // The entry leaves the queue after the grant, so it needs no times but those that the grant looks at.
         let entry = doc! { "$mergeObjects": ["$$entry", { "last_seen": "$$NOW", "expires_at": "$$NOW" }] };
         let queued = doc! { "$concatArrays": ["$q", [entry]] };
         return doc! { "$cond": [{ "$in": ["$$entry.lease", known] }, "$q", queued] };

@@ -1,7 +1,7 @@
 use super::{super::fast_path, *};
 
 /// The operations of single requests and of several for a key.
-const OF_REQUESTS: [Operation; 13] = [
+const OF_REQUESTS: [Operation; 14] = [
     Operation::Acquire,
     Operation::Wait,
     Operation::AcquireSeveral,
@@ -10,6 +10,7 @@ const OF_REQUESTS: [Operation; 13] = [
     Operation::Leave,
     Operation::Revoke,
     Operation::Transfer,
+    Operation::Upgrade,
     Operation::Downgrade,
     Operation::Raise,
     Operation::Complete,

@@ -18,11 +18,11 @@ const MAX_KEYS: usize = 65_536;
 /// What the last answer said of a key whose record exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store::mongo) enum PathHint {
-    /// It was granted to a single holder, without a waiter.
+    /// The key was granted to a single holder, without a waiter.
     Free,
-    /// It has other holders, or waiters.
+    /// The key has other holders, or waiters.
     Busy,
-    /// It has revocations, or a request of the fast path was not answered. The whole pipeline is sent.
+    /// The key has revocations, or a request of the fast path was not answered. The whole pipeline is sent.
     Full,
 }
 

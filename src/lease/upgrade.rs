@@ -1,0 +1,119 @@
+//! The verb `upgrade`: a sharing holder that is alone becomes an exclusive one.
+
+use std::{pin::pin, time::Duration};
+
+use super::work::run_while_held;
+use crate::{
+    engine::{
+        confirm::{confirm_loss, stale_error},
+        context::Context,
+        end_action::EndAction,
+        lease_inner::LeaseInner,
+        lease_state::LeaseState,
+        refresh::Refreshing,
+        resume::{self, ResumeSpec},
+        retry,
+    },
+    lease::Lease,
+    record::{Outcome, Request, Transfer},
+    store::answers::Applied,
+    types::{
+        deadline::Deadline,
+        error::{EndReason, Error, Result},
+        lease_id::LeaseId,
+        token::FencingToken,
+    },
+};
+
+impl Lease {
+    /// Makes a lease that shares its key exclude others, if no other lease holds the key. Returns the exclusive lease, which
+    /// has a new [`id`](Self::id) and the next token. This lease ends, as by a [`transfer`](Self::transfer). No other acquire
+    /// is granted the key in between, and waiters keep their places.
+    ///
+    /// The token is a new one, because a sharer that has released the key may have had a larger token than this lease. So
+    /// pass the new token with each write from then on.
+    ///
+    /// The exclusive lease has the ttl, the owner, the group, the metadata, the grace and the end of the maximum hold of
+    /// this one. Its minimum hold begins again. It is refreshed in the background, at a third of its ttl, and does not
+    /// [stall](crate::Acquire::stalled_after).
+    ///
+    /// # Caveats
+    ///
+    /// If two sharers want to upgrade, each is refused as long as the other holds the key: let one of them
+    /// [`release`](Self::release) it.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Held`]: another lease holds the key, too. This lease is held as before.
+    /// - [`Error::Invalid`]: the lease excludes others already, and is held as before. Also if another program wrote over
+    ///   the record, or a privilege was removed.
+    /// - [`Error::Lost`] or [`Error::Ended`]: the lease is over. If the store has upgraded it and the reply was lost, no process
+    ///   has the exclusive lease, and its ttl ends it, or a revocation if it has no expiry.
+    /// - [`Error::Unavailable`]: the store did not confirm the refresh, the upgrade, or the refresh of the exclusive lease
+    ///   within the operation timeout, which each of them has. If this lease is still held, retry. Otherwise it is as if
+    ///   the lease were lost.
+    /// - [`Error::Corrupt`]: the document is not a record.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future abandons the answer, as if it ended in [`Error::Unavailable`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use mongoseal::Mongoseal;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let reader = seal.acquire("index").shared().await?;
+    /// // Reads the index, and finds that it must be rebuilt.
+    /// let writer = reader.upgrade().await?;
+    /// assert!(writer.token() > reader.token() && !reader.is_valid());
+    /// assert!(seal.acquire("index").shared().await.is_err());
+    /// # writer.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn upgrade(&self) -> Result<Self> {
+        let (lease, context) = (self.lease_inner(), self.context());
+        lease.check()?;
+        if lease.is_exclusive() {
+            return Err(Error::invalid(format!("the lease on {:?} excludes others already: go on with it", lease.key)));
+        }
+        // A refresh that comes after the upgrade does not find this lease. After this one, none is due for a while.
+        self.refresh().await?;
+        let to = LeaseId::random();
+        let attempt = |deadline| upgrade(context, lease, to, deadline);
+        let upgraded = retry::until_definite(context.operation_deadline(), context.settings.attempt, attempt);
+        let token = run_while_held(&lease.ended, || lease.check(), pin!(upgraded)).await??;
+        // At the store, the upgrade has ended this lease.
+        lease.end_with(EndAction::Orphan, &LeaseState::Ended { reason: EndReason::Transferred });
+        let key = lease.key.clone();
+        let spec = ResumeSpec { key, id: to, token, ttl: None, refreshing: Refreshing::AtAThird };
+        resume::resume(&self.held.shared, spec).await.map(Self::new)
+    }
+}
+
+/// Sends an upgrade once. If the lease is gone, the lease is lost.
+async fn upgrade(context: &Context, lease: &LeaseInner, to: LeaseId, deadline: Deadline) -> Result<FencingToken> {
+    let request = Transfer { lease: lease.id, token: lease.token, to };
+    let Applied { outcome, at, .. } = context.store.apply(&lease.key, Request::Upgrade(request), deadline).await?;
+    match outcome {
+        Outcome::Transferred { token } => Ok(token),
+        Outcome::Refused { holder } => Err(Error::Held {
+            key: lease.key.clone(),
+            remaining: at.and_then(|at| holder.remaining(at.now)).unwrap_or(Duration::MAX),
+            is_released: holder.released_at.is_some(),
+            owner: holder.terms.owner,
+            token: holder.version,
+        }),
+        Outcome::Absent => {
+            lease.lose(confirm_loss(context, lease, deadline).await?.ok_or_else(stale_error)?);
+            Err(lease.end_error())
+        }
+        outcome => {
+            Err(Error::invalid(format!("the store answered an upgrade with {outcome:?}: report this bug of the store")))
+        }
+    }
+}
