@@ -250,7 +250,7 @@ fn a_tick_that_is_forgotten_is_noticed() {
 
 #[test]
 fn a_resumed_lease_that_is_not_notified_of_its_revocation_is_noticed() {
-    assert_eq!(broken_by(Place::Memory, Weather::Calm, 1_878, Defect::UntoldRevocation), "revocation");
+    assert_eq!(broken_by(Place::Memory, Weather::Calm, 2_667, Defect::UntoldRevocation), "revocation");
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn a_store_that_sends_abandoned_requests_is_noticed() {
 
 #[test]
 fn a_store_that_answers_a_request_with_the_outcome_of_another_is_noticed() {
-    assert_eq!(broken_by(Place::Table, Weather::Faulty, 5, Defect::SwapsAnswers), "I12");
+    assert_eq!(broken_by(Place::Table, Weather::Faulty, 6, Defect::SwapsAnswers), "I12");
 }
 
 #[test]
