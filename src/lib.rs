@@ -187,7 +187,7 @@ pub use action::{
     once::{OnceOutcome, RewindTick, RunOnce, Tick, TickLease},
     purge::Purged,
     resume::Resume,
-    revoke::{Revoke, Revoked},
+    revoke::Revoke,
     watch::{EventStream, WatchItem},
 };
 pub use builder::Builder;
@@ -199,7 +199,7 @@ pub use engine::{
 };
 pub use fence::FenceGate;
 #[cfg(feature = "mongodb")]
-pub use fence::{Fence, Fenced, FencedWriter};
+pub use fence::{Fence, Fenced};
 pub use handle::{Async, Mongoseal};
 pub use lease::{Lease, state_stream::StateStream, watchdog::Watchdog};
 #[cfg(feature = "mongodb")]

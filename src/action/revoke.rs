@@ -5,14 +5,13 @@ use std::{mem, sync::Arc};
 use crate::{
     engine::{context::Context, retry},
     handle::{Async, Mongoseal},
-    record::{self, BatchRequest, Holder, Outcome, Request, Revocation},
+    record::{self, BatchRequest, Holder, HolderInfo, Outcome, Request, Revocation},
     store::{BoxFuture, answers::Snapshot},
     types::{
         deadline::Deadline,
         error::{Error, Result},
         into_name::IntoName,
         key::Key,
-        owner::Owner,
         token::FencingToken,
     },
 };
@@ -31,7 +30,8 @@ impl Mongoseal {
 }
 
 /// Revokes the leases that hold a key at that moment: all of them, or those that [`token`](Self::token) and
-/// [`up_to`](Self::up_to) select. Awaiting it returns them. If waiters are queued, the first is handed the key.
+/// [`up_to`](Self::up_to) select. Awaiting it returns them, as they were before. If waiters are queued, the first is handed
+/// the key.
 ///
 /// [`Mongoseal::revoke`](crate::Mongoseal::revoke) makes it. For operators: the holder does not know of it in advance.
 /// The change stream tells the holder at once that its lease is lost. If there is no change stream, its next refresh
@@ -77,16 +77,6 @@ pub struct Revoke<M = Async> {
     token: Option<FencingToken>,
     up_to: Option<FencingToken>,
     pub(crate) mode: M,
-}
-
-/// A lease that was revoked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Revoked {
-    /// The owner of the lease.
-    pub owner: Owner,
-    /// The token of the lease.
-    pub token: FencingToken,
 }
 
 impl<M> Revoke<M> {
@@ -143,7 +133,7 @@ impl<M> Revoke<M> {
         self
     }
 
-    pub(crate) async fn send(self) -> Result<Vec<Revoked>> {
+    pub(crate) async fn send(self) -> Result<Vec<HolderInfo>> {
         let Self { context, key, by, reason, token, up_to, mode: _mode } = self;
         let key = key?;
         for (option, text) in [("by", &by), ("reason", &reason)] {
@@ -171,7 +161,7 @@ impl<M> Revoke<M> {
             Some(token) => revoke_one(&context, &key, token, revoke, held, until).await?,
             None => revoke_all(&context, &key, revoke, held, until).await?,
         };
-        Ok(holders.into_iter().map(|holder| Revoked { owner: holder.terms.owner, token: holder.version }).collect())
+        Ok(holders.into_iter().map(|holder| HolderInfo::of(holder, at.now)).collect())
     }
 }
 
@@ -230,8 +220,8 @@ async fn revoke_one(
 }
 
 impl IntoFuture for Revoke {
-    type Output = Result<Vec<Revoked>>;
-    type IntoFuture = BoxFuture<Result<Vec<Revoked>>>;
+    type Output = Result<Vec<HolderInfo>>;
+    type IntoFuture = BoxFuture<Result<Vec<HolderInfo>>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())

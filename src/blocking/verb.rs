@@ -5,8 +5,8 @@
 
 use super::{Leader, Lease, LeaseSet, StreamIter, executor::Blocking};
 use crate::{
-    action::{list::LeaseStream, revoke::Revoked},
-    record::CompletedTick,
+    action::list::LeaseStream,
+    record::{CompletedTick, HolderInfo},
     types::error::{Error, Result},
 };
 
@@ -189,7 +189,7 @@ impl Revoke {
     /// # Errors
     ///
     /// Those of [`mongoseal::Revoke`](crate::Revoke).
-    pub fn run(self) -> Result<Vec<Revoked>> {
+    pub fn run(self) -> Result<Vec<HolderInfo>> {
         self.mode.clone().wait(self.send())
     }
 }

@@ -5,7 +5,7 @@ use std::{
     io::{self, IsTerminal, Write},
 };
 
-use mongoseal::{Inspection, Mongoseal, Revoked};
+use mongoseal::{HolderInfo, Inspection, Mongoseal};
 use nix::unistd::{Uid, User};
 use serde::Serialize;
 
@@ -84,9 +84,9 @@ async fn held(seal: &Mongoseal, options: &Revoke) -> Result<Inspection, Failure>
 }
 
 /// Prints what was revoked. Returns whether that is anything.
-fn print(options: &Revoke, revoked: &[Revoked]) -> io::Result<bool> {
+fn print(options: &Revoke, revoked: &[HolderInfo]) -> io::Result<bool> {
     let key = &options.key;
-    for Revoked { owner, token, .. } in revoked {
+    for HolderInfo { owner, token, .. } in revoked {
         if options.json {
             output::json(&RevokedView { key, owner: owner.as_str(), token: token.get() })?;
         } else {

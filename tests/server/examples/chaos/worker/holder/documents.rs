@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
-use mongoseal::{Error, Fence, FencedWriter, FencingToken, Lease, Result};
+use mongoseal::{Error, Fence, FencingToken, Lease, Result, fence::FencedWriter};
 use tokio::time::timeout;
 
 use super::{OPERATION_TIMEOUT, Plan, Worker, said, say};
