@@ -103,7 +103,7 @@ async fn upgrade(context: &Context, lease: &LeaseInner, to: LeaseId, deadline: D
         Outcome::Transferred { token } => Ok(token),
         Outcome::Refused { holder } => Err(Error::Held {
             key: lease.key.clone(),
-            remaining: at.and_then(|at| holder.remaining(at.now)).unwrap_or(Duration::MAX),
+            remaining: at.map(|at| holder.remaining(at.now).unwrap_or(Duration::MAX)).unwrap_or_default(),
             is_released: holder.released_at.is_some(),
             owner: holder.terms.owner,
             token: holder.version,

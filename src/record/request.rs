@@ -309,16 +309,14 @@ impl Request {
                 Outcome::Revoked { holders: before.holders.iter().filter(ends).cloned().collect() }
             }
             (Self::Transfer(transfer) | Self::Upgrade(transfer), Some(after)) => {
-                let is_giver = |holder: &&Holder| transfer.transfers(holder);
-                let has_giver = after.holders.iter().any(|holder| is_giver(&holder));
-                match after.holder(transfer.to) {
-                    Some(holder) if !has_giver => Outcome::Transferred { token: holder.version },
-                    // The giver still holds: nothing was transferred.
-                    receiver if has_giver => receiver
-                        .or_else(|| after.holders.iter().find(|holder| !is_giver(holder)))
-                        .map_or(Outcome::Absent, |holder| Outcome::Refused { holder: Box::new(holder.clone()) }),
-                    _ => Outcome::Absent,
+                let receiver = after.holder(transfer.to);
+                let is_giver = |holder: &Holder| transfer.transfers(holder);
+                if !after.holders.iter().any(is_giver) {
+                    return receiver.map_or(Outcome::Absent, |holder| Outcome::Transferred { token: holder.version });
                 }
+                // The giver still holds: nothing was transferred.
+                let other = receiver.or_else(|| after.holders.iter().find(|holder| !is_giver(holder)));
+                other.map_or(Outcome::Absent, |holder| Outcome::Refused { holder: Box::new(holder.clone()) })
             }
             (Self::Downgrade(downgrade), Some(after)) => {
                 match after.holders.iter().find(|holder| downgrade.names(holder)) {

@@ -15,7 +15,7 @@ impl Case<'_> {
         })
     }
 
-    /// It is refused, or nobody answers. That takes no longer than a call may take, as I8 says of all calls.
+    /// The library refuses the handle, or the store does not answer. The call takes no longer than I8 allows each call.
     pub(super) fn unfit_collections_are_refused(&self, found: &mut Vec<Violation>) {
         for (worker, begin, end, outcome) in self.opened() {
             let allowed = micros(OPERATION_TIMEOUT) + 2 * SLACK + self.stalls.within(worker, begin, end);

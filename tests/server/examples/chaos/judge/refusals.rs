@@ -6,7 +6,7 @@ use crate::{
     worker::{OPERATION_TIMEOUT, WRITTEN_KEYS},
 };
 
-/// How long a transaction that nobody ends is open at most, in a run with other faults: `transactionLifetimeLimitSeconds`,
+/// How long a transaction that no client ends is open at most, in a run with other faults: `transactionLifetimeLimitSeconds`,
 /// and half of it, after which the server looks for such transactions again.
 const LEFT_OPEN: Micros = 7_500_000;
 
@@ -69,7 +69,7 @@ impl Case<'_> {
 }
 
 /// Whether a fault may concern it. The transaction of a worker that was killed or cut off is open for as long as one that
-/// nobody ends.
+/// no client ends.
 fn may_concern(fault: &Fault, one: &Afterwards<'_>) -> bool {
     let lasts = if fault.kind == "refuse-commits" { 0 } else { LEFT_OPEN };
     fault.begin <= one.end && fault.end + lasts >= one.begin
