@@ -1,4 +1,4 @@
-//! The alerts and the dashboard name metrics that there are, and what to do about an alert is in the runbook.
+//! The alerts and the dashboard name metrics that there are, and what to do about an alert is on a page of the guide.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,8 +8,8 @@ use std::{
 
 use serde_json::Value;
 
-/// Where the runbook is once it is published.
-const RUNBOOK: &str = "https://docs.rs/mongoseal/latest/mongoseal/guide/runbook/#";
+/// Where that page is once it is published.
+const ALERTS: &str = "https://docs.rs/mongoseal/latest/mongoseal/guide/alerts/#";
 
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
@@ -60,7 +60,7 @@ fn the_page_describes_each_metric_of_the_source_and_no_other() {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `mongoseal.")?.split('`').next());
     let described: BTreeSet<_> = rows.map(|name| format!("mongoseal.{name}")).collect();
     assert_eq!(described, metrics());
-    let other = ["docs/runbook.md", "docs/metrics.md"].map(read);
+    let other = ["docs/alerts.md", "docs/metrics.md"].map(read);
     for name in other.iter().flat_map(|page| words(page, "mongoseal.")) {
         assert!(metrics().contains(name), "a page names {name}");
     }
@@ -102,10 +102,9 @@ fn alerts_and_dashboard_name_labels_that_the_page_describes() {
 }
 
 #[test]
-fn each_alert_has_its_section_in_the_runbook_and_its_row_on_the_page() {
-    let (runbook, page) = (read("docs/runbook.md"), read("docs/metrics.md"));
-    let section = runbook.split("\n## Alerts\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
-    let headings = section.lines().filter_map(|line| line.strip_prefix("### "));
+fn each_alert_has_its_section_and_its_row_on_the_page_about_metrics() {
+    let (advice, page) = (read("docs/alerts.md"), read("docs/metrics.md"));
+    let headings = advice.lines().filter_map(|line| line.strip_prefix("## "));
     let sections: Vec<_> = headings.map(|heading| heading.trim_matches('`').to_owned()).collect();
     let rows: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("| `Mongoseal")?.split('`').next()).collect();
     let rows: Vec<_> = rows.iter().map(|name| format!("Mongoseal{name}")).collect();
@@ -115,7 +114,7 @@ fn each_alert_has_its_section_in_the_runbook_and_its_row_on_the_page() {
     assert_eq!(rows, names);
     for (name, rule) in alerts() {
         let url = rule.lines().find_map(|line| line.trim().strip_prefix("runbook_url: "));
-        assert_eq!(url, Some(&*format!("{RUNBOOK}{}", name.to_lowercase())), "{name}");
+        assert_eq!(url, Some(&*format!("{ALERTS}{}", name.to_lowercase())), "{name}");
         for field in ["\n        expr: ", "\n        labels:\n          severity: ", "\n          summary: '"] {
             assert!(format!("\n{rule}").contains(field), "{name} has no {}", field.trim());
         }

@@ -110,7 +110,7 @@ impl Builder {
 impl<M> Builder<M> {
     /// Accepts a sharded cluster. Default: a sharded cluster is refused with [`Error::Invalid`].
     ///
-    /// On a sharded cluster only expiry is guaranteed: see [guarantees](crate::guide::guarantees#sharded-clusters).
+    /// On a sharded cluster only expiry is guaranteed: see [sharded clusters](crate::guide::sharded).
     /// Set it on the handle that connects; its siblings follow it.
     pub fn allow_sharded(mut self) -> Self {
         self.allow_sharded = true;

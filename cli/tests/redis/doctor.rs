@@ -106,7 +106,7 @@ pub(crate) async fn replicas_are_counted() {
 
 /// The pages of the guide.
 const PAGE: &str = include_str!("../../../docs/redis.md");
-const PAGE_OF_THE_PROGRAM: &str = include_str!("../../../docs/cli.md");
+const PAGE_OF_DOCTOR: &str = include_str!("../../../docs/doctor.md");
 
 /// A text without what differs from one run to the next: numbers and spans of time.
 fn shape(text: &str) -> String {
@@ -126,7 +126,7 @@ pub(crate) async fn the_page_shows_what_the_program_prints() {
     let mut doctor = mongoseal(&["doctor"]);
     doctor.env("MONGOSEAL_URI", server.url());
     let printed = Ended::by(doctor).await.done().replace(&server.address(), "redis0:6379");
-    let (_, shown) = PAGE_OF_THE_PROGRAM.split_once("$ mongoseal --uri redis://redis0:6379 doctor\n").unwrap();
+    let (_, shown) = PAGE_OF_DOCTOR.split_once("$ mongoseal --uri redis://redis0:6379 doctor\n").unwrap();
     let (shown, _) = shown.split_once("```").unwrap();
     assert_eq!(shape(&printed), shape(shown), "{printed}");
 }

@@ -13,7 +13,7 @@ use mongoseal::{Clock, Error, EventStream, Mongoseal, Reading, Result, StoreTime
 
 use crate::arguments::Watch;
 
-/// How long an event waits for earlier ones. `docs/cli.md` names it.
+/// How long an event waits for earlier ones. `docs/operating.md` names it.
 const WINDOW: Duration = Duration::from_millis(200);
 /// The largest number of events that wait.
 const MAX_WAITING: usize = 1024;
