@@ -10,6 +10,7 @@ use crate::{
     exit_status::{Failure, Status},
     ui::escape,
     ui::json::Until,
+    ui::output,
 };
 
 /// An event. `docs/languages.md` describes each member.
@@ -97,11 +98,7 @@ impl Event {
 
     /// The line that is printed.
     pub(super) fn line(&self, is_json: bool) -> String {
-        if !is_json {
-            return escape::visible(&self.to_string());
-        }
-        // The keys of all maps are texts, so that this cannot fail.
-        escape::visible_json(&serde_json::to_string(self).unwrap_or_default())
+        if is_json { output::json_line(self) } else { escape::visible(&self.to_string()) }
     }
 }
 
