@@ -60,7 +60,8 @@ impl FromStr for NamedTick {
 
 /// Parses a time in the form of RFC 3339, with or without seconds. Returns milliseconds since the Unix epoch.
 fn parse_time(text: &str) -> Option<u64> {
-    let time = OffsetDateTime::parse(&with_seconds(text), &Rfc3339).ok()?;
+    // The parser takes any character in place of the `T`.
+    let time = OffsetDateTime::parse(&with_seconds(text), &Rfc3339).ok().filter(|_| text.get(10..11) == Some("T"))?;
     u64::try_from(time.unix_timestamp_nanos().div_euclid(1_000_000)).ok()
 }
 

@@ -22,6 +22,7 @@ use mongoseal::{
     store::{MongoStore, Store},
 };
 pub(super) use streams::{Events, StreamStart};
+use tokio::task::JoinSet;
 
 use crate::{connection::Connection, time};
 
@@ -158,19 +159,11 @@ impl Deployment {
     /// that is not confirmed may take effect, so its error is transient.
     pub(super) async fn run(&self, command: Document) -> Answer<Document> {
         let reply = run_on_primary(&self.database, command).await?;
-        let described = |error: &Document| {
-            let (code, message) = (error.get_i32("code").unwrap_or(0), error.get_str("errmsg").unwrap_or("?"));
-            (code, format!("write error with code {code}: {message}"))
-        };
-        if let Some(error) = documents(&reply, "writeErrors").next() {
-            let (code, text) = described(error);
-            return Err(Refusal::Server(code, text));
-        }
-        if let Ok(error) = reply.get_document("writeConcernError") {
-            let (code, text) = described(error);
-            return Err(Refusal::Transient(code, text));
-        }
-        Ok(reply)
+        let failed = documents(&reply, "writeErrors").next();
+        let Some(error) = failed.or_else(|| reply.get_document("writeConcernError").ok()) else { return Ok(reply) };
+        let (code, message) = (error.get_i32("code").unwrap_or(0), error.get_str("errmsg").unwrap_or("?"));
+        let text = format!("write error with code {code}: {message}");
+        Err(if failed.is_some() { Refusal::Server(code, text) } else { Refusal::Transient(code, text) })
     }
 
     /// Runs a read in the database of the leases, with read concern `majority` and this time limit.
@@ -335,17 +328,26 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// The time after which a scan reads no further document.
 pub(super) const SCAN_TIME: Duration = Duration::from_secs(8);
 
-/// Waits for a future of the driver, at most for `within`. The future runs on a task of its own, which goes on after that: a
-/// future of the driver that is dropped half-way can leave a connection in a bad state.
+/// The task of a future of the driver. If this is dropped, the task goes on: a future of the driver that is dropped
+/// half-way can leave a connection in a bad state.
+struct DriverTask<T: 'static>(JoinSet<T>);
+
+impl<T: 'static> Drop for DriverTask<T> {
+    fn drop(&mut self) {
+        self.0.detach_all();
+    }
+}
+
+/// Waits for a future of the driver, at most for `within`. The future runs on a task of its own.
 async fn with_timeout<T: Send + 'static>(
     within: Duration,
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Answer<T> {
-    #[allow(clippy::disallowed_methods, reason = "the task must not end with this future; it ends with its answer")]
-    let task = tokio::spawn(work);
-    match tokio::time::timeout(within, task).await {
-        Ok(Ok(done)) => Ok(done?),
-        Ok(Err(_)) => Err(Refusal::Other("the task of the command ended early".into())),
+    let mut task = DriverTask(JoinSet::new());
+    task.0.spawn(work);
+    match tokio::time::timeout(within, task.0.join_next()).await {
+        Ok(Some(Ok(done))) => Ok(done?),
+        Ok(_) => Err(Refusal::Other("the task of the command ended early".into())),
         Err(_elapsed) => Err(Refusal::Other(format!("no answer within {}", time::format(within)))),
     }
 }

@@ -52,7 +52,7 @@ pub(crate) async fn perform(connection: &Connection, options: Hold) -> Result<St
     if let Err(failure) = &result {
         // A loss has an event of its own, a signal has no message, and people read the standard error.
         if options.json && failure.status() != Status::LOST && !failure.message().is_empty() {
-            client.print(&Event::failed(failure));
+            client.print(&Event::failed(None, failure));
         }
     }
     let written = client.finish().await;
@@ -208,14 +208,14 @@ async fn keep(lease: &Lease, signals: &mut Signals, client: &mut Client) -> Resu
 async fn verify(lease: &Lease, id: Value) -> Event {
     match lease.verify().await {
         Ok(()) => Event::Verified { id, until: Until::of(lease) },
-        Err(error) => Event::refused(id, error),
+        Err(error) => Event::failed(Some(id), &error.into()),
     }
 }
 
 async fn refresh(lease: &Lease, id: Value) -> Event {
     match lease.refresh().await {
         Ok(()) => Event::Refreshed { id, until: Until::of(lease) },
-        Err(error) => Event::refused(id, error),
+        Err(error) => Event::failed(Some(id), &error.into()),
     }
 }
 

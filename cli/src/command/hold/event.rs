@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mongoseal::{Error, FencingToken, Lease, LossCause};
+use mongoseal::{FencingToken, Lease, LossCause};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -80,15 +80,9 @@ impl Event {
         Self::Lost { token: token.get(), cause: cause.kind(), message: cause.to_string() }
     }
 
-    /// The answer to a request that a lease did not accept or that the server did not answer.
-    pub(super) fn refused(id: Value, error: Error) -> Self {
-        let failure = Failure::from(error);
-        Self::Error { id: Some(id), code: code(failure.status()), message: failure.message().to_owned() }
-    }
-
-    /// The last event of a program that ends with this failure.
-    pub(super) fn failed(failure: &Failure) -> Self {
-        Self::Error { id: None, code: code(failure.status()), message: failure.message().to_owned() }
+    /// The answer to the request with this id, or the last event of a program that ends with this failure.
+    pub(super) fn failed(id: Option<Value>, failure: &Failure) -> Self {
+        Self::Error { id, code: code(failure.status()), message: failure.message().to_owned() }
     }
 
     /// Whether the next such event replaces this one, if the reader has not read it.
