@@ -109,11 +109,12 @@ pub(crate) async fn open(
 pub(crate) async fn unless_signalled<T>(
     seal: &Mongoseal,
     signals: &mut Signals,
+    wait: &WaitOptions,
     request: impl Future<Output = Result<T>>,
 ) -> std::result::Result<T, Failure> {
     let failure = match signals.unless(request).await {
         Ok(Ok(result)) => return Ok(result),
-        Ok(Err(error)) => error.into(),
+        Ok(Err(error)) => wait.status_of(error.into()),
         Err(number) => Failure::by_signal(number),
     };
     // If the shutdown is cut short, the waiter expires by its ttl.

@@ -15,14 +15,16 @@ use clap::{
 };
 use clap_complete::Shell;
 pub(crate) use holding::{
-    Acquire, Elect, Hold, HoldOptions, LeaseOptions, LeasePlace, Once, Refresh, Release, Run, Terms, WaitOptions,
-    WantedLease,
+    Acquire, Elect, Hold, LeaseOptions, LeasePlace, Once, Refresh, Release, Run, Terms, WaitOptions,
 };
 use mongoseal::FencingToken;
 
 use crate::{
     connection::{Connection, URI_VARIABLES},
-    examples, time,
+    examples,
+    exit_status::{Failure, Status},
+    time,
+    ui::output,
 };
 
 /// Leases with fencing tokens on MongoDB or Redis: run commands under a lease, elect leaders, inspect leases.
@@ -33,14 +35,6 @@ pub(crate) struct Arguments {
     pub(crate) connection: Connection,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// Why the arguments were not parsed.
-pub(crate) enum Unparsed {
-    /// They are wrong, or help was requested.
-    Usage(clap::Error),
-    /// The value of this environment variable is not UTF-8.
-    NotUtf8(String),
 }
 
 /// The commands that need no connection.
@@ -64,8 +58,8 @@ impl Arguments {
     }
 
     /// Parses the arguments of this process, and the environment variables that stand for missing ones. An empty
-    /// variable counts as unset.
-    pub(crate) fn read() -> Result<Self, Unparsed> {
+    /// variable counts as unset. Prints the requested help, or what is wrong with the arguments.
+    pub(crate) fn read() -> Result<Self, Failure> {
         let mut variables = Vec::new();
         let mut choose_variable = |arg: Arg| {
             let Some(own) = arg.get_env().map(OsStr::to_owned) else { return arg };
@@ -88,12 +82,26 @@ impl Arguments {
         parsed.map_err(|error| {
             let is_not_utf8 = |(value, _): &&(OsString, OsString)| value.to_str().is_none();
             match variables.iter().find(is_not_utf8) {
-                Some((_, name)) if error.kind() == ErrorKind::InvalidUtf8 => {
-                    Unparsed::NotUtf8(name.to_string_lossy().into_owned())
-                }
-                _ => Unparsed::Usage(with_hint(error.format(&mut program), &program)),
+                Some((_, name)) if error.kind() == ErrorKind::InvalidUtf8 => not_utf8(&name.to_string_lossy()),
+                _ => print_usage(&with_hint(error.format(&mut program), &program)),
             }
         })
+    }
+}
+
+/// The value of this environment variable is not UTF-8.
+fn not_utf8(variable: &str) -> Failure {
+    let is_uri = URI_VARIABLES.contains(&variable);
+    let remedy = if is_uri { "percent-encode the other bytes, such as %ff" } else { "set it to a text in UTF-8" };
+    Failure::invalid(format!("the environment variable {variable} is not UTF-8: {remedy}, or unset the variable"))
+}
+
+/// Prints the requested help, or what is wrong with the arguments. Returns the status of the program.
+fn print_usage(error: &clap::Error) -> Failure {
+    match output::help(error) {
+        _ if error.use_stderr() => Failure::new(Status::INVALID, ""),
+        Ok(()) => Failure::new(Status::DONE, ""),
+        Err(error) => error.into(),
     }
 }
 

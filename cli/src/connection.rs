@@ -50,7 +50,7 @@ pub(crate) struct Connection {
         value_parser = NonEmptyStringValueParser::new(),
         value_name = "NAME"
     )]
-    db: Option<String>,
+    pub(crate) db: Option<String>,
     /// Lease collection; on Redis: prefix of the keys
     ///
     /// Environment: `MONGOSEAL_COLLECTION`.
@@ -62,12 +62,12 @@ pub(crate) struct Connection {
         default_value = "mongoseal",
         value_name = "NAME"
     )]
-    collection: String,
+    pub(crate) collection: String,
     /// Time limit of a request to the server
     ///
     /// After this time the server counts as unavailable. For example 30s.
     #[arg(long, global = true, default_value = "10s", value_parser = time::parse, value_name = "TIME")]
-    timeout: Duration,
+    pub(crate) timeout: Duration,
     /// Retention of idle records
     ///
     /// The server deletes idle records after this time. It must be the same in all programs that use the collection.
@@ -81,23 +81,17 @@ pub(crate) struct Connection {
         value_parser = time::parse,
         value_name = "TIME"
     )]
-    retention: Duration,
+    pub(crate) retention: Duration,
     /// Accept a sharded cluster
     ///
     /// Only on MongoDB. On a sharded cluster only expiry is promised.
     #[arg(long, global = true)]
-    allow_sharded: bool,
+    pub(crate) allow_sharded: bool,
     /// Redis replicas that acknowledge each write
     ///
     /// If fewer do so in time, the request is not confirmed. Default: none.
     #[arg(long, global = true, value_name = "N")]
     redis_replicas: Option<u32>,
-}
-
-/// A server to connect to, with options that fit it.
-pub(crate) struct Target {
-    pub(crate) uri: String,
-    pub(crate) product: Product,
 }
 
 impl Connection {
@@ -112,8 +106,8 @@ impl Connection {
         }
     }
 
-    /// Returns the server to connect to. Fails if an option is for the other product.
-    pub(crate) fn target(&self) -> Result<Target, Failure> {
+    /// Returns the connection string, and the product that it is for. Fails if an option is for the other product.
+    pub(crate) fn target(&self) -> Result<(String, Product), Failure> {
         let uri = self.uri()?;
         let product = Product::of(&uri);
         let misfit = match product {
@@ -127,16 +121,16 @@ impl Connection {
             Product::MongoDb if self.redis_replicas.is_some() => {
                 "--redis-replicas is for Redis: leave it out on MongoDB, where a majority confirms each write"
             }
-            Product::Redis | Product::MongoDb => return Ok(Target { uri, product }),
+            Product::Redis | Product::MongoDb => return Ok((uri, product)),
         };
         Err(Failure::invalid(misfit))
     }
 
     /// Fails on Redis, before anything is sent. `why`: a clause with the reason, and what to do.
     pub(crate) fn require_mongodb(&self, command: &str, why: &str) -> Result<(), Failure> {
-        match self.target()?.product {
-            Product::MongoDb => Ok(()),
-            Product::Redis => Err(Failure::invalid(format!("`mongoseal {command}` does not run on Redis, {why}"))),
+        match self.target()? {
+            (_, Product::MongoDb) => Ok(()),
+            (_, Product::Redis) => Err(Failure::invalid(format!("`mongoseal {command}` does not run on Redis, {why}"))),
         }
     }
 
@@ -145,9 +139,17 @@ impl Connection {
         self.open_with(self.builder()).await
     }
 
+    /// Connects, runs `work` with the handle, and shuts the handle down.
+    pub(crate) async fn with_handle<T>(&self, work: impl AsyncFnOnce(&Mongoseal) -> T) -> Result<T, Failure> {
+        let seal = self.open().await?;
+        let done = work(&seal).await;
+        seal.shutdown().await;
+        Ok(done)
+    }
+
     /// Connects with the settings of `builder`, and checks the deployment. Reports that the server does not answer.
     pub(crate) async fn open_with(&self, builder: Builder) -> Result<Mongoseal, Failure> {
-        let Target { uri, product } = self.target()?;
+        let (uri, product) = self.target()?;
         let connecting = async {
             match product {
                 #[cfg(feature = "redis")]
@@ -176,30 +178,9 @@ impl Connection {
         connected.await
     }
 
-    /// The database that the options name.
-    pub(crate) fn db(&self) -> Option<&str> {
-        self.db.as_deref()
-    }
-
-    pub(crate) fn collection(&self) -> &str {
-        &self.collection
-    }
-
-    pub(crate) fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
-    pub(crate) fn allows_sharded(&self) -> bool {
-        self.allow_sharded
-    }
-
     /// The number of replicas that must acknowledge each write.
     #[cfg(feature = "redis")]
     pub(crate) fn redis_replicas(&self) -> u32 {
         self.redis_replicas.unwrap_or_default()
-    }
-
-    pub(crate) fn retention(&self) -> Duration {
-        self.retention
     }
 }

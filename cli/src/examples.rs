@@ -190,27 +190,23 @@ pub(crate) const MAN: &str = "Examples:
   mongoseal man > /usr/local/share/man/man1/mongoseal.1
   mongoseal man | man -l -";
 
-/// The texts of all commands, in the order of the commands.
-pub(crate) const ALL: [&str; 21] = [
-    RUN,
-    ONCE,
-    ELECT,
-    HOLD,
-    ACQUIRE,
-    REFRESH,
-    RELEASE,
-    LEADER,
-    LS,
-    SHOW,
-    WATCH,
-    REVOKE,
-    FENCES,
-    RAISE,
-    PURGE,
-    DOCTOR,
-    CONFORM,
-    VERIFY,
-    DEMO,
-    COMPLETIONS,
-    MAN,
-];
+/// What the manual has beside the help of the program.
+pub(crate) const PROGRAM: &str = "Exit status: that of the command of run, once and elect, or 128 plus the number of the signal that ended it. Otherwise:
+  0    Done, or the answer is yes.
+  1    The answer is no: not the newest token, no such record, no leader, no holder to revoke, no tick to reset, documents ahead of the clock, a failed check.
+  119  A later tick of the schedule is done.
+  120  The tick of the schedule is already done.
+  121  The key is held, or its queue is full.
+  122  The lease was lost; run and elect have ended the command.
+  123  The server did not answer in time; the request may have taken effect.
+  125  The arguments or the deployment must be changed.
+  126  The command could not be started.
+  127  The command was not found.
+
+Environment: an option precedes its variable, and an empty variable counts as unset.
+  MONGOSEAL_URI, MONGODB_URI  --uri. The second is read if the first is unset.
+  MONGOSEAL_DB, MONGOSEAL_COLLECTION, MONGOSEAL_RETENTION  --db, --collection, --retention.
+  MONGOSEAL_OWNER  --owner of run, once, elect, hold and acquire.
+  MONGOSEAL_KEY, MONGOSEAL_TOKEN, MONGOSEAL_LEASE_ID, MONGOSEAL_DEADLINE  Set for the command of run, once and elect: its key, token, lease id (a secret) and first deadline. verify takes the first two as defaults.
+  MONGOSEAL_TICK  Set for the command of once: the number of its tick.
+  NO_COLOR  If set, no colours on a terminal.";

@@ -25,7 +25,7 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) const DONE: Self = Self::of_command(0);
-    /// The answer is no: see [`MEANINGS`](Self::MEANINGS).
+    /// The answer is no, or a check failed.
     pub(crate) const NO: Self = Self::of_command(1);
     /// A later tick of the schedule is done.
     pub(crate) const SUPERSEDED: Self = Self::of_command(119);
@@ -43,23 +43,6 @@ impl Status {
     pub(crate) const NOT_EXECUTABLE: Self = Self::of_command(126);
     /// The command was not found.
     pub(crate) const NOT_FOUND: Self = Self::of_command(127);
-
-    /// The meaning of each status, for the manual.
-    pub(crate) const MEANINGS: [(&str, &str); 10] = [
-        ("0", "Done, or the answer is yes."),
-        (
-            "1",
-            "The answer is no: not the newest token, no such record, no leader, no holder to revoke, no tick to reset, documents ahead of the clock, a failed check.",
-        ),
-        ("119", "A later tick of the schedule is done."),
-        ("120", "The tick of the schedule is already done."),
-        ("121", "The key is held, or its queue is full."),
-        ("122", "The lease was lost; run and elect have ended the command."),
-        ("123", "The server did not answer in time; the request may have taken effect."),
-        ("125", "The arguments or the deployment must be changed."),
-        ("126", "The command could not be started."),
-        ("127", "The command was not found."),
-    ];
 
     /// Returns the status of a command that exited with `code`.
     pub(crate) const fn of_command(code: u8) -> Self {
@@ -126,11 +109,6 @@ impl Failure {
     /// The end of this program by a signal, which needs no message.
     pub(crate) fn by_signal(signal: i32) -> Self {
         Self::new(Status::of_signal(signal), "")
-    }
-
-    /// An error of a system call.
-    pub(crate) fn internal(error: io::Error) -> Self {
-        Self::new(Status::INVALID, error)
     }
 
     /// Returns the failure with another status.
@@ -201,7 +179,7 @@ impl From<io::Error> for Failure {
         if ReaderGone::is_cause_of(&error) {
             Self { message: String::new(), status: Status::DONE }
         } else {
-            Self::internal(error)
+            Self::invalid(error)
         }
     }
 }

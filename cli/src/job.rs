@@ -34,7 +34,7 @@ use tokio::{
 };
 
 use crate::{
-    arguments::{HoldOptions, LeaseOptions},
+    arguments::LeaseOptions,
     connection,
     exit_status::{Failure, Status},
     job::guard::{
@@ -50,7 +50,7 @@ use crate::{
     ui::message::print_message,
 };
 
-/// The time within which a guard must report the end of a command that was killed.
+/// The time within which a guard must report the end of a command that was killed. Also the least time of a release.
 const GRACE: Duration = Duration::from_secs(1);
 /// The state of a lease whose maximum hold is over.
 const HELD_TOO_LONG: LeaseState = LeaseState::Lost { cause: LossCause::HeldTooLong };
@@ -72,8 +72,8 @@ enum End {
 
 impl Times {
     /// Returns the times of the options, or their defaults, if they fit the ttl and the maximum hold.
-    pub(crate) fn of(options: &LeaseOptions, hold: &HoldOptions) -> Result<Self, Failure> {
-        let shortest = options.ttl.min(hold.max_hold.unwrap_or(Duration::MAX));
+    pub(crate) fn of(options: &LeaseOptions, max_hold: Option<Duration>) -> Result<Self, Failure> {
+        let shortest = options.ttl.min(max_hold.unwrap_or(Duration::MAX));
         let term_before = options.term_before.unwrap_or(shortest / 6);
         let kill_before = options.kill_before.unwrap_or(term_before / 5);
         if term_before > options.ttl / 2 {
@@ -177,7 +177,7 @@ impl Job {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .process_group(0)
             .spawn()?;
-        let begin = GuardCommand::Begin { until, times, is_nested: !outer.is_empty() };
+        let begin = GuardCommand::Begin { until: until.since_origin(), times, is_nested: !outer.is_empty() };
         protocol::send_begin(&ours, begin, io::stdin().as_fd())?;
         ours.set_nonblocking(true)?;
         let (reader, commands) = UnixStream::from_std(ours)?.into_split();
@@ -193,14 +193,14 @@ impl Job {
             self.kill_if_due();
             let pause = if self.killed_at.is_some() { GRACE / 10 } else { self.interval() };
             tokio::select! {
-                report = self.reports.next_line() => match report.ok().flatten().map(|line| line.parse()) {
-                    Some(Ok(Report::Group(group))) => self.group = Some(group),
-                    Some(Ok(Report::Stopped(signal))) => self.handle_stop(signal),
-                    Some(Ok(Report::Ended { exit, signalled })) => {
+                report = self.reports.next_line() => match report.ok().flatten().and_then(|line| protocol::parse(&line)) {
+                    Some(Report::Group(group)) => self.group = Pid::from_raw(group),
+                    Some(Report::Stopped(signal)) => self.handle_stop(signal),
+                    Some(Report::Ended { exit, signalled }) => {
                         let signalled = signalled || self.killed_at.is_some();
                         return Ok(if signalled { End::Signalled } else { End::Itself(exit) });
                     }
-                    Some(Err(_)) | None => return self.unguarded(leases).await,
+                    None => return self.unguarded(leases).await,
                 },
                 number = signals.next() => self.send(GuardCommand::Signal(number)),
                 () = leases.cancelled(), if !lost => {
@@ -233,7 +233,7 @@ impl Job {
         let until = leases.deadline();
         if leases.is_valid() && until > self.until.after(Duration::from_millis(1)) {
             self.until = until;
-            self.send(GuardCommand::Until(until));
+            self.send(GuardCommand::Until(until.since_origin()));
         }
     }
 
@@ -246,7 +246,7 @@ impl Job {
 
     /// Sends a message to the guard. If the guard is stopped and the socket is full, the message is dropped.
     fn send(&self, command: GuardCommand) {
-        drop(self.commands.try_write(format!("{command}\n").as_bytes()));
+        drop(self.commands.try_write(protocol::line(&command).as_bytes()));
     }
 
     fn handle_stop(&mut self, signal: i32) {
@@ -285,7 +285,7 @@ impl Job {
     async fn unguarded(&mut self, leases: &Leases<'_>) -> Result<End, Failure> {
         drop(self.guard.start_kill());
         self.kill();
-        let status = self.guard.wait().await.map_err(Failure::internal)?;
+        let status = self.guard.wait().await?;
         // It has reported why.
         let has_failed = status.code().is_some_and(|code| code != 0);
         let Some(mut rest) = self.rest() else {
@@ -355,6 +355,28 @@ pub(crate) async fn finish(
     release: impl Future<Output = mongoseal::Result<ReleaseOutcome>>,
     verdict: Result<Status, Failure>,
 ) -> Result<Status, Failure> {
+    match release_in_time(seal, signals, remaining, release).await {
+        // Released now, or unknown because a reply was lost: the lease was valid when the command had ended.
+        Some(Ok(ReleaseOutcome::Released | ReleaseOutcome::Unknown)) => {}
+        Some(Ok(ReleaseOutcome::AlreadyLost { cause })) if is_end_of_time(&cause) => {}
+        Some(Ok(ReleaseOutcome::AlreadyLost { cause })) => {
+            return verdict.and(Err(lost(format!(
+                "the lease was lost before its release, and the command may have written without it: {cause}"
+            ))));
+        }
+        doubtful if verdict.is_ok() => report_doubt(doubtful),
+        _ => {}
+    }
+    verdict
+}
+
+/// Releases a lease by `release`, and shuts down the handle. Returns `None` if there is no answer in time.
+pub(crate) async fn release_in_time(
+    seal: &Mongoseal,
+    signals: &mut Signals,
+    remaining: Duration,
+    release: impl Future<Output = mongoseal::Result<ReleaseOutcome>>,
+) -> Option<mongoseal::Result<ReleaseOutcome>> {
     let mut released = None;
     let shutdown = async {
         released = Some(release.await);
@@ -367,23 +389,17 @@ pub(crate) async fn finish(
         _ = signals.finish(shutdown) => {}
         () = Clock::Boot.sleep_until(until) => {}
     }
+    released
+}
+
+/// Reports that a release is not confirmed.
+pub(crate) fn report_doubt(released: Option<mongoseal::Result<ReleaseOutcome>>) {
     let doubt = match released {
-        // Released now, or unknown because a reply was lost: the lease was valid when the command had ended.
-        Some(Ok(ReleaseOutcome::Released | ReleaseOutcome::Unknown)) => return verdict,
-        Some(Ok(ReleaseOutcome::AlreadyLost { cause })) if is_end_of_time(&cause) => return verdict,
-        Some(Ok(ReleaseOutcome::AlreadyLost { cause })) => {
-            return verdict.and(Err(lost(format!(
-                "the lease was lost before its release, and the command may have written without it: {cause}"
-            ))));
-        }
-        Some(Ok(other)) => format!("{other:?}"),
+        Some(Ok(outcome)) => format!("{outcome:?}"),
         Some(Err(error)) => error.to_string(),
         None => "no answer".to_owned(),
     };
-    if verdict.is_ok() {
-        print_message(&format!(
-            "the release of the lease is not confirmed, so the lease may last until it expires: {doubt}"
-        ));
-    }
-    verdict
+    print_message(&format!(
+        "the release of the lease is not confirmed, so the lease may last until it expires: {doubt}"
+    ));
 }

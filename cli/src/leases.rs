@@ -1,8 +1,9 @@
 //! The leases that a command runs under: one, or one for each of several keys.
 
-use std::{env, ffi::OsString, fmt, future::poll_fn, task::Poll, time::Duration};
+use std::{env, ffi::OsString, fmt, time::Duration};
 
-use mongoseal::{Clock, FencingToken, Lease, LeaseSet, LeaseState, LossCause, Reading, TickLease};
+use futures_util::future::select_all;
+use mongoseal::{Clock, FencingToken, Lease, LeaseState, LossCause, Reading};
 
 /// The deadline of leases without expiry: a time on the boot-time clock that is never reached.
 const NEVER: Reading = Reading::at(Duration::from_secs(1 << 40));
@@ -22,24 +23,6 @@ pub(crate) struct Leases<'a> {
     tick: Option<u64>,
 }
 
-impl<'a> From<&'a Lease> for Leases<'a> {
-    fn from(lease: &'a Lease) -> Self {
-        Self { leases: vec![lease], tick: None }
-    }
-}
-
-impl<'a> From<&'a LeaseSet> for Leases<'a> {
-    fn from(set: &'a LeaseSet) -> Self {
-        Self { leases: set.iter().collect(), tick: None }
-    }
-}
-
-impl<'a> From<&'a TickLease> for Leases<'a> {
-    fn from(lease: &'a TickLease) -> Self {
-        Self { leases: vec![lease.lease()], tick: Some(lease.number()) }
-    }
-}
-
 impl fmt::Display for Leases<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let texts = self.leases.iter().map(|lease| format!("{:?} with token {}", lease.key(), lease.token()));
@@ -47,7 +30,11 @@ impl fmt::Display for Leases<'_> {
     }
 }
 
-impl Leases<'_> {
+impl<'a> Leases<'a> {
+    pub(crate) fn of(leases: impl IntoIterator<Item = &'a Lease>, tick: Option<u64>) -> Self {
+        Self { leases: leases.into_iter().collect(), tick }
+    }
+
     pub(crate) fn is_valid(&self) -> bool {
         self.leases.iter().all(|lease| lease.is_valid())
     }
@@ -71,12 +58,7 @@ impl Leases<'_> {
 
     /// Waits until one of the leases is lost.
     pub(crate) async fn cancelled(&self) {
-        let mut tokens: Vec<_> = self.leases.iter().map(|lease| Box::pin(lease.cancelled())).collect();
-        poll_fn(|context| {
-            let is_lost = tokens.iter_mut().any(|lost| lost.as_mut().poll(context).is_ready());
-            if is_lost { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        select_all(self.leases.iter().map(|lease| Box::pin(lease.cancelled()))).await;
     }
 
     /// Returns the lease that decides how the command ends, as a text, and its state: a lease that was lost before its

@@ -22,44 +22,22 @@ mod ui;
 
 use std::process::ExitCode;
 
-use arguments::{Arguments, Command, Unparsed};
+use arguments::{Arguments, Command};
 use exit_status::{Failure, Status};
 use job::guard;
-use ui::output;
 
 fn main() -> ExitCode {
     if let Some(status) = guard::run_stage() {
         return status;
     }
-    let status = connection::hide_uri().map_err(Failure::internal).and_then(|()| match Arguments::read() {
-        Ok(arguments) => perform(arguments),
-        Err(Unparsed::Usage(error)) => print_usage(&error),
-        Err(Unparsed::NotUtf8(variable)) => {
-            let is_uri = connection::URI_VARIABLES.contains(&variable.as_str());
-            let remedy =
-                if is_uri { "percent-encode the other bytes, such as %ff" } else { "set it to a text in UTF-8" };
-            Err(Failure::invalid(format!(
-                "the environment variable {variable} is not UTF-8: {remedy}, or unset the variable"
-            )))
-        }
-    });
+    let status = connection::hide_uri().map_err(Failure::from).and_then(|()| perform(Arguments::read()?));
     status.unwrap_or_else(Failure::report).end()
-}
-
-/// Prints the requested help, or what is wrong with the arguments.
-fn print_usage(error: &clap::Error) -> Result<Status, Failure> {
-    let printed = output::help(error);
-    if error.use_stderr() {
-        return Ok(Status::INVALID);
-    }
-    printed?;
-    Ok(Status::DONE)
 }
 
 fn perform(arguments: Arguments) -> Result<Status, Failure> {
     let Arguments { connection, command } = arguments;
     // One thread is enough: a command mostly waits.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let status = runtime.block_on(perform_on(&connection, command));
     // Does not wait for a name lookup that still runs.
     runtime.shutdown_background();

@@ -1,10 +1,8 @@
 //! Ticks of a schedule, in arguments and in messages.
 
-use std::{
-    str::FromStr,
-    time::{Duration, UNIX_EPOCH},
-};
+use std::{str::FromStr, time::Duration};
 
+use ::time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use mongoseal::{StoreTime, Tick};
 
 use crate::time;
@@ -62,30 +60,9 @@ impl FromStr for NamedTick {
 
 /// Parses a time in the form of RFC 3339, with or without seconds. Returns milliseconds since the Unix epoch.
 fn parse_time(text: &str) -> Option<u64> {
-    let (local, ahead) = if let Some(local) = text.strip_suffix('Z') {
-        (local, 0)
-    } else {
-        let (local, offset) = text.split_at_checked(text.len().checked_sub(6)?)?;
-        (local, parse_offset(offset)?)
-    };
-    let time = humantime::parse_rfc3339(&format!("{}Z", with_seconds(local))).ok()?;
-    let millis = i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()?;
-    u64::try_from(millis.checked_sub(ahead)?).ok()
-}
-
-/// Parses the difference of a local time from UTC, such as `-07:00`, into milliseconds.
-fn parse_offset(text: &str) -> Option<i64> {
-    let (hours, minutes) = text.get(1..)?.split_once(':')?;
-    let part = |digits: &str, end: i64| {
-        let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
-        digits.parse::<i64>().ok().filter(|part| is_number && *part < end)
-    };
-    let millis = part(hours, 24)?.checked_mul(60)?.checked_add(part(minutes, 60)?)?.checked_mul(60_000)?;
-    match text.get(..1)? {
-        "+" => Some(millis),
-        "-" => millis.checked_neg(),
-        _ => None,
-    }
+    // The parser takes any character in place of the `T`.
+    let time = OffsetDateTime::parse(&with_seconds(text), &Rfc3339).ok().filter(|_| text.get(10..11) == Some("T"))?;
+    u64::try_from(time.unix_timestamp_nanos().div_euclid(1_000_000)).ok()
 }
 
 /// Adds the seconds to a time that has none.

@@ -102,10 +102,6 @@ pub(crate) struct HoldOptions {
     pub(crate) max_hold: Option<Duration>,
 }
 
-impl HoldOptions {
-    pub(crate) const NONE: Self = Self { min_hold: None, max_hold: None };
-}
-
 #[derive(Args, Debug)]
 pub(crate) struct Run {
     /// Key to hold, for example reports/nightly
@@ -202,9 +198,11 @@ pub(crate) struct Elect {
     pub(crate) command: Vec<OsString>,
 }
 
-/// The options of a lease that a script or another program keeps.
 #[derive(Args, Debug)]
-pub(crate) struct WantedLease {
+#[allow(clippy::struct_field_names, reason = "the fields have the names of the options")]
+pub(crate) struct Hold {
+    /// Key to hold, for example reports/nightly
+    pub(crate) key: String,
     /// Time to live of the lease
     ///
     /// The lease expires if no refresh reaches the server for this long. For example 5m.
@@ -225,14 +223,6 @@ pub(crate) struct WantedLease {
     pub(crate) max_hold: Option<Duration>,
     #[command(flatten)]
     pub(crate) wait: WaitOptions,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct Hold {
-    /// Key to hold, for example reports/nightly
-    pub(crate) key: String,
-    #[command(flatten)]
-    pub(crate) lease: WantedLease,
     /// Do not read requests, and ignore the end of stdin
     #[arg(long)]
     pub(crate) no_stdin: bool,

@@ -1,9 +1,9 @@
 //! `mongoseal acquire`: acquires a key, writes its lease to a file, and ends without a release.
 
-use std::{io, slice, time::Duration};
+use std::{slice, time::Duration};
 
 use mongoseal::{Error, Lease, Mongoseal};
-use serde::Serialize;
+use serde_json::json;
 
 use super::lease_file::LeaseFile;
 use crate::{
@@ -12,26 +12,16 @@ use crate::{
     connection::Connection,
     exit_status::{Failure, Status},
     job::signals::Signals,
+    leases::Leases,
     ui::json::Until,
     ui::output,
 };
-
-/// The lease, as JSON.
-#[derive(Serialize)]
-struct View<'a> {
-    key: &'a str,
-    owner: &'a str,
-    token: u64,
-    #[serde(flatten)]
-    until: Until,
-}
 
 pub(crate) async fn perform(connection: &Connection, options: Acquire) -> Result<Status, Failure> {
     let mut signals = Signals::terminating()?;
     let mut file = LeaseFile::create(&options.place, connection)?;
     let seal = acquire::open(connection, options.owner.as_deref(), &mut signals).await?;
-    let acquired = acquire::unless_signalled(&seal, &mut signals, acquire(&seal, &options)).await;
-    let lease = acquired.map_err(|failure| options.wait.status_of(failure))?;
+    let lease = acquire::unless_signalled(&seal, &mut signals, &options.wait, acquire(&seal, &options)).await?;
     let left = file.write(&lease).and_then(|()| print(&lease, options.json));
     if left.is_ok() {
         file.keep();
@@ -56,22 +46,24 @@ async fn acquire(seal: &Mongoseal, options: &Acquire) -> mongoseal::Result<Lease
     {
         return Err(error);
     }
-    wait.report_grant(&(&lease).into());
+    wait.report_grant(&Leases::of([&lease], None));
     Ok(lease)
 }
 
 /// Prints the lease. If the reader has closed the pipe, the file still has the token.
 fn print(lease: &Lease, is_json: bool) -> Result<(), Failure> {
-    let printed = if is_json {
-        let (key, owner, token) = (lease.key().as_str(), lease.owner().as_str(), lease.token().get());
-        output::json(&View { key, owner, token, until: Until::of(lease) })
-    } else {
-        output::line(&lease.token().to_string())
-    };
-    match printed {
+    let until = Until::of(lease);
+    let view = json!({
+        "key": lease.key().as_str(),
+        "owner": lease.owner().as_str(),
+        "token": lease.token().get(),
+        "remaining_ms": until.remaining_ms,
+        "deadline_ms": until.deadline_ms,
+    });
+    match output::json_or_line(is_json, &view, &lease.token().to_string()) {
         Err(error) if !output::ReaderGone::is_cause_of(&error) => {
             let message = format!("cannot print the token, so the key is not held: {error}");
-            Err(Failure::internal(io::Error::new(error.kind(), message)))
+            Err(Failure::invalid(message))
         }
         _ => Ok(()),
     }

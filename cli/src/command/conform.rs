@@ -16,17 +16,18 @@ mod scratch;
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
+use futures_util::StreamExt;
 use mongoseal::{Deadline, conformance, store::Store};
 use tokio::sync::watch;
 
-use self::{probes::Lab, requirements::Running, scratch::Scratch};
+use self::{probes::Lab, scratch::Scratch};
 use super::{
     driver::Deployment,
     finding::{Finding, Report, Verdict},
 };
 use crate::{
     arguments::Conform,
-    connection::{Connection, Target},
+    connection::Connection,
     exit_status::{Failure, Status},
     job::signals::Signals,
     ui::message::print_message,
@@ -41,8 +42,8 @@ const EXPLANATION_TIME: Duration = Duration::from_secs(2);
 
 pub(crate) async fn perform(connection: &Connection, options: Conform) -> Result<Status, Failure> {
     // Before the collection is created, so that no signal leaves it behind.
-    let mut signals = Signals::terminating().map_err(Failure::internal)?;
-    let Target { uri, product } = connection.target()?;
+    let mut signals = Signals::terminating()?;
+    let (uri, product) = connection.target()?;
     #[cfg(feature = "redis")]
     if product == crate::connection::Product::Redis {
         return Box::pin(redis::perform(&uri, connection, options, &mut signals)).await;
@@ -61,7 +62,7 @@ async fn open(uri: &str, connection: &Connection) -> Result<Deployment, Failure>
     }
     // If it can connect, the library creates its collection.
     let name = scratch::random_name();
-    let timeout = EXPLANATION_TIME.min(connection.timeout());
+    let timeout = EXPLANATION_TIME.min(connection.timeout);
     let seal = connection.builder().collection(&name).operation_timeout(timeout).connect(uri).await?;
     seal.shutdown().await;
     Err(Failure::new(
@@ -164,27 +165,23 @@ async fn run_requirements(
     stopped: &mut watch::Receiver<bool>,
 ) -> Result<(), Failure> {
     let (requirements, left_out) = conformance::requirements_of(&**store);
-    let mut running = Running::start(&requirements, store);
-    let (mut names, mut held) = (requirements.iter().map(|requirement| requirement.name()), 0);
-    let ended = loop {
+    let mut results = pin!(requirements::run(&requirements, store));
+    let mut held = 0;
+    for requirement in &requirements {
         let result = tokio::select! {
             biased;
-            _ = stopped.wait_for(|is_stopped| *is_stopped) => break Ok(false),
-            result = running.next() => result,
+            _ = stopped.wait_for(|is_stopped| *is_stopped) => return Ok(()),
+            result = results.next() => result,
         };
-        let (Some(result), Some(name)) = (result, names.next()) else { break Ok(true) };
-        held += usize::from(result.is_ok());
         let finding = match result {
-            Ok(()) => Finding::pass(name, "holds"),
-            Err(message) => Finding::fail(name, message, "report it, with the version of the server"),
+            Some(Ok(())) => Finding::pass(requirement.name(), "holds"),
+            Some(Err(message)) => {
+                Finding::fail(requirement.name(), message, "report it, with the version of the server")
+            }
+            None => break,
         };
-        if let Err(failure) = add_requirement(report, &finding, is_verbose || finding.verdict == Verdict::Fail) {
-            break Err(failure);
-        }
-    };
-    running.stop().await;
-    if !ended? {
-        return Ok(());
+        held += usize::from(finding.verdict == Verdict::Pass);
+        add_requirement(report, &finding, is_verbose || finding.verdict == Verdict::Fail)?;
     }
     for requirement in &left_out {
         let (found, advice) = ("not run, because this store does not declare it", "use MongoDB if you need it");

@@ -71,29 +71,10 @@ impl Storage {
     }
 }
 
-/// Prints what a worker does, with the time since the beginning.
-#[derive(Clone, Copy)]
-struct Narrator {
-    clock: Clock,
-    began: Reading,
-}
-
-impl Narrator {
-    fn begin() -> Self {
-        let clock = Clock::Boot;
-        Self { clock, began: clock.now() }
-    }
-
-    fn print(self, worker: &str, action: &str) -> Result<(), Failure> {
-        let since = self.clock.now().since(self.began).as_secs_f64();
-        Ok(output::line(&format!("  {since:>4.1} s  {worker:<5}  {action}"))?)
-    }
-}
-
 /// Runs both workers, the first with a pause. Returns the final balance.
 async fn story(storage: Storage) -> Result<i64, Failure> {
-    let (seal, storage, narrator) = (Mongoseal::in_memory(), Arc::new(storage), Narrator::begin());
-    let alice = Worker { name: "Alice", seal: seal.clone(), storage: Arc::clone(&storage), narrator };
+    let (seal, storage, began) = (Mongoseal::in_memory(), Arc::new(storage), Clock::Boot.now());
+    let alice = Worker { name: "Alice", seal: seal.clone(), storage: Arc::clone(&storage), began };
     let bob = Worker { name: "Bob", ..alice.clone() };
     let (paused, has_paused) = tokio::sync::oneshot::channel();
     let (wake, woken) = mpsc::channel();
@@ -118,12 +99,14 @@ struct Worker {
     name: &'static str,
     seal: Mongoseal,
     storage: Arc<Storage>,
-    narrator: Narrator,
+    began: Reading,
 }
 
 impl Worker {
+    /// Prints what the worker does, with the time since the beginning.
     fn print(&self, action: &str) -> Result<(), Failure> {
-        self.narrator.print(self.name, action)
+        let since = Clock::Boot.now().since(self.began).as_secs_f64();
+        Ok(output::line(&format!("  {since:>4.1} s  {:<5}  {action}", self.name))?)
     }
 
     async fn acquire(&self) -> Result<Lease, Failure> {
@@ -147,7 +130,7 @@ impl Worker {
         paused: tokio::sync::oneshot::Sender<()>,
         woken: &mpsc::Receiver<()>,
     ) -> Result<Option<Self>, Failure> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::internal)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let lease = runtime.block_on(self.acquire())?;
         self.print(&format!("gets the lease, with token {}", lease.token()))?;
         let balance = self.storage.read();

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     arguments::Doctor,
-    connection::{Connection, Target},
+    connection::Connection,
     exit_status::{Failure, Status},
 };
 
@@ -35,7 +35,7 @@ use crate::{
 const COLUMN: usize = 16;
 
 pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<Status, Failure> {
-    let Target { uri, product } = connection.target()?;
+    let (uri, product) = connection.target()?;
     let mut report = Report::new(options.json, COLUMN);
     let opened = connection.open().await;
     if let Err(failure) = &opened
@@ -56,19 +56,18 @@ pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<
         return Ok(report.status());
     }
     let seal = opened.as_ref().ok();
-    let examined = match product {
+    let unreachable = match product {
         #[cfg(feature = "redis")]
-        crate::connection::Product::Redis => redis::examine(&uri, connection, seal, options.grace, &mut report).await,
-        _ => examine(&uri, connection, seal, options.grace, &mut report).await,
+        crate::connection::Product::Redis => redis::examine(&uri, connection, seal, options.grace, &mut report).await?,
+        _ => examine(&uri, connection, seal, options.grace, &mut report).await?,
     };
-    match (examined, &opened) {
-        (Err(Unexamined::Failed(failure)), _) => return Err(failure),
+    match (unreachable, &opened) {
         // The library's message is better than the driver's.
-        (Err(Unexamined::Unreachable(_)), Err(failure)) => report.add(&Finding::refused("reachable", failure))?,
-        (Err(Unexamined::Unreachable(error)), Ok(_)) => report.add(&Finding::fail("reachable", error, "retry"))?,
+        (Some(_), Err(failure)) => report.add(&Finding::refused("reachable", failure))?,
+        (Some(error), Ok(_)) => report.add(&Finding::fail("reachable", error, "retry"))?,
         // The library refuses the deployment for a reason that no check covers.
-        (Ok(()), Err(failure)) if report.worst != Verdict::Fail => report.add(&Finding::refused("library", failure))?,
-        (Ok(()), _) => {}
+        (None, Err(failure)) if report.worst != Verdict::Fail => report.add(&Finding::refused("library", failure))?,
+        (None, _) => {}
     }
     if let Ok(seal) = opened {
         seal.shutdown().await;
@@ -76,33 +75,21 @@ pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<
     Ok(report.status())
 }
 
-/// Why a deployment was not examined to the end.
-enum Unexamined {
-    /// The connection of the checks could not be opened.
-    Unreachable(String),
-    /// A finding could not be printed.
-    Failed(Failure),
-}
-
-impl From<Failure> for Unexamined {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
-
-/// Examines a deployment of MongoDB.
+/// Examines a deployment of MongoDB. If the connection of the checks cannot be opened, returns why.
 async fn examine(
     uri: &str,
     connection: &Connection,
     seal: Option<&Mongoseal>,
     grace: Option<Duration>,
     report: &mut Report,
-) -> Result<(), Unexamined> {
-    let opened = Deployment::open(uri, connection, "doctor").await;
-    let deployment = opened.map_err(|refusal| Unexamined::Unreachable(refusal.to_string()))?;
+) -> Result<Option<String>, Failure> {
+    let deployment = match Deployment::open(uri, connection, "doctor").await {
+        Ok(deployment) => deployment,
+        Err(refusal) => return Ok(Some(refusal.to_string())),
+    };
     let examined = check(&deployment, seal, connection, grace, report).await;
     deployment.close().await;
-    Ok(examined?)
+    examined.map(|()| None)
 }
 
 async fn check(
@@ -113,12 +100,12 @@ async fn check(
     report: &mut Report,
 ) -> Result<(), Failure> {
     report.add(&Finding::pass("reachable", format!("{} answers", deployment.answering())))?;
-    report.add(&deployment::replica_set(deployment, connection.allows_sharded()).await)?;
+    report.add(&deployment::replica_set(deployment, connection.allow_sharded).await)?;
     report.add(&deployment::version(deployment).await)?;
     if !deployment.is_standalone() {
         report.add(&deployment::journal(deployment).await)?;
     }
-    report.add(&collection::index(deployment, connection.retention()).await)?;
+    report.add(&collection::index(deployment, connection.retention).await)?;
     report.add_all(&privileges::of_the_user(deployment).await)?;
     if !deployment.is_standalone() {
         report.add(&times::clocks(deployment, grace).await)?;

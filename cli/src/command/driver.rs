@@ -106,7 +106,7 @@ pub(super) fn database_name(uri: &str, connection: &Connection) -> String {
 }
 
 fn database(connection: &Connection, default: Option<&str>) -> String {
-    connection.db().or(default).unwrap_or("mongoseal").to_owned()
+    connection.db.as_deref().or(default).unwrap_or("mongoseal").to_owned()
 }
 
 impl Deployment {
@@ -114,7 +114,7 @@ impl Deployment {
     pub(super) async fn misnamed_set(uri: &str, connection: &Connection) -> Option<String> {
         let mut options = ClientOptions::parse(uri).await.ok()?;
         let wanted = options.repl_set_name.take()?;
-        options.server_selection_timeout = Some(connection.timeout());
+        options.server_selection_timeout = Some(connection.timeout);
         options.direct_connection = Some(true);
         options.hosts.truncate(1);
         let client = Client::with_options(options).ok()?;
@@ -126,7 +126,7 @@ impl Deployment {
 
     pub(super) async fn open(uri: &str, connection: &Connection, purpose: &str) -> Answer<Self> {
         let mut options = ClientOptions::parse(uri).await?;
-        let within = connection.timeout();
+        let within = connection.timeout;
         options.server_selection_timeout = Some(options.server_selection_timeout.map_or(within, |own| own.min(within)));
         options.connect_timeout = Some(options.connect_timeout.map_or(within, |own| own.min(within)));
         options.app_name = Some(format!("mongoseal {purpose}"));
@@ -137,7 +137,7 @@ impl Deployment {
         let client = Client::with_options(options.clone())?;
         let database = client.database(&database(connection, options.default_database.as_deref()));
         let hello = run_on_primary(&client.database("admin"), doc! { "hello": 1 }).await?;
-        Ok(Self { options, client, database, collection: connection.collection().to_owned(), hello })
+        Ok(Self { options, client, database, collection: connection.collection.clone(), hello })
     }
 
     pub(super) async fn close(self) {
@@ -146,8 +146,8 @@ impl Deployment {
 
     /// Returns a store of records in a collection of this database. Its client stays this deployment's.
     pub(super) fn store(&self, collection: &str, connection: &Connection) -> Arc<dyn Store> {
-        let store = MongoStore::new(&self.database, collection, connection.retention());
-        Arc::new(if connection.allows_sharded() { store.allow_sharded() } else { store })
+        let store = MongoStore::new(&self.database, collection, connection.retention);
+        Arc::new(if connection.allow_sharded { store.allow_sharded() } else { store })
     }
 
     /// Runs a command on the primary, in the database `admin`.
@@ -155,9 +155,15 @@ impl Deployment {
         run_on_primary(&self.client.database("admin"), command).await
     }
 
-    /// Runs a command on the primary, in the database of the leases.
+    /// Runs a command on the primary, in the database of the leases. Fails if its reply has the error of a write. A write
+    /// that is not confirmed may take effect, so its error is transient.
     pub(super) async fn run(&self, command: Document) -> Answer<Document> {
-        run_on_primary(&self.database, command).await
+        let reply = run_on_primary(&self.database, command).await?;
+        let failed = documents(&reply, "writeErrors").next();
+        let Some(error) = failed.or_else(|| reply.get_document("writeConcernError").ok()) else { return Ok(reply) };
+        let (code, message) = (error.get_i32("code").unwrap_or(0), error.get_str("errmsg").unwrap_or("?"));
+        let text = format!("write error with code {code}: {message}");
+        Err(if failed.is_some() { Refusal::Server(code, text) } else { Refusal::Transient(code, text) })
     }
 
     /// Runs a read in the database of the leases, with read concern `majority` and this time limit.
@@ -318,9 +324,9 @@ async fn send(database: &Database, command: Document, to: ReadPreference) -> Ans
 /// How many connections to a server the client may open, unless the connection string allows more.
 const POOL_SIZE: u32 = 64;
 /// The time limit of a command that the driver itself does not limit.
-const TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// The time after which a scan reads no further document.
-const SCAN_TIME: Duration = Duration::from_secs(8);
+pub(super) const SCAN_TIME: Duration = Duration::from_secs(8);
 
 /// The task of a future of the driver. If this is dropped, the task goes on: a future of the driver that is dropped
 /// half-way can leave a connection in a bad state.

@@ -6,26 +6,26 @@ use mongoseal::{Leader, LeaseState, Mongoseal};
 
 use crate::{
     acquire::{self, Wait},
-    arguments::{Elect, HoldOptions},
+    arguments::Elect,
     connection::Connection,
     exit_status::{Failure, Status},
     job,
     job::guard::protocol::Times,
     job::signals::Signals,
+    leases::Leases,
     ui::message::print_message,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Elect) -> Result<Status, Failure> {
-    let times = Times::of(&options.lease, &HoldOptions::NONE)?;
+    let times = Times::of(&options.lease, None)?;
     let mut signals = Signals::terminating()?;
     let seal = acquire::open(connection, options.lease.owner.as_deref(), &mut signals).await?;
-    let elected = acquire::unless_signalled(&seal, &mut signals, campaign(&seal, &options)).await;
-    let leader = elected.map_err(|failure| options.wait.status_of(failure))?;
+    let leader = acquire::unless_signalled(&seal, &mut signals, &options.wait, campaign(&seal, &options)).await?;
     let lease = leader.lease();
     let verdict = if options.command.is_empty() {
         lead(&leader, &mut signals).await
     } else {
-        job::perform(&lease.into(), times, &options.command, &mut signals).await
+        job::perform(&Leases::of([lease], None), times, &options.command, &mut signals).await
     };
     job::finish(&seal, &mut signals, lease.remaining(), leader.resign(), verdict).await
 }
@@ -43,7 +43,7 @@ async fn campaign(seal: &Mongoseal, options: &Elect) -> mongoseal::Result<Leader
     };
     let wait = Wait::new(seal, slice::from_ref(&options.name), &options.wait);
     let leader = wait.acquire(attempt).await?;
-    wait.report_grant(&leader.lease().into());
+    wait.report_grant(&Leases::of([leader.lease()], None));
     Ok(leader)
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mongoseal::{FencingToken, StoreTime};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::driver::{Answer, Bson, Deployment, Document, Refusal, doc, first_batch, number};
 use crate::{
@@ -27,11 +27,11 @@ pub(crate) async fn perform(connection: &Connection, options: Fences) -> Result<
         "because it reads documents of MongoDB: pass the connection string of their database",
     )?;
     // The library's error explains an unusable deployment better than the driver's.
-    connection.open().await?.shutdown().await;
-    let uri = connection.target()?.uri;
+    connection.with_handle(async |_| ()).await?;
+    let (uri, _) = connection.target()?;
     let deployment =
         Deployment::open(&uri, connection, "fences").await.map_err(|refusal| refused(&refusal, &options))?;
-    let found = examine(&deployment, &options, connection.timeout()).await;
+    let found = examine(&deployment, &options, connection.timeout).await;
     let namespace = format!("{}.{}", deployment.database(), options.fenced);
     deployment.close().await;
     let found = found.map_err(|refusal| refused(&refusal, &options))?;
@@ -41,11 +41,11 @@ pub(crate) async fn perform(connection: &Connection, options: Fences) -> Result<
         )));
     };
     if options.json {
-        output::json(&FencesView::of(&found, &namespace, field))?;
+        output::json(&view(&found, &namespace, field))?;
     } else {
         output::lines(&text(&found, &namespace, field))?;
     }
-    if found.lacks_tokens() {
+    if found.largest.is_none() && !found.is_empty {
         return Err(Failure::invalid(format!(
             "no document of {namespace} has a token in the field {field:?}: check --field, and whether writes of this collection are fenced"
         )));
@@ -82,23 +82,21 @@ struct Found {
     foreign: Option<i64>,
 }
 
-/// Whether the collection exists. A user who may read it may ask for its name.
-async fn exists(deployment: &Deployment, name: &str) -> Answer<bool> {
-    let list =
-        doc! { "listCollections": 1, "filter": { "name": name }, "nameOnly": true, "authorizedCollections": true };
-    Ok(first_batch(&deployment.run(list).await?).next().is_some())
-}
-
 /// Returns `None` if the collection does not exist.
 async fn examine(deployment: &Deployment, options: &Fences, within: Duration) -> Answer<Option<Found>> {
     let Fences { fenced, field, .. } = options;
     // Also of a collection that does not exist, so that a missing privilege is reported as such.
     let any = doc! { "find": fenced, "projection": { "_id": 1 }, "limit": 1, "singleBatch": true };
     let is_empty = first_batch(&deployment.read(any, within).await?).next().is_none();
-    if is_empty && !exists(deployment, fenced).await? {
+    // A user who may read the collection may list its name.
+    let list =
+        doc! { "listCollections": 1, "filter": { "name": fenced }, "nameOnly": true, "authorizedCollections": true };
+    if is_empty && first_batch(&deployment.run(list).await?).next().is_none() {
         return Ok(None);
     }
-    let possible = farthest(clock_of(deployment).await?);
+    // The largest possible token of a set, to which a key can still be raised: 365 days ahead of the clock.
+    let farthest = clock_of(deployment).await?.clock_seconds().saturating_add(365 * 24 * 3_600);
+    let possible = FencingToken::at_clock(farthest, u64::MAX);
     let find = doc! {
         "find": fenced,
         "filter": carries(field, &doc! { "$gte": FencingToken::MIN, "$lte": possible }),
@@ -141,20 +139,12 @@ fn carries(field: &str, holds: &Document) -> Document {
     ] }
 }
 
+/// Returns the token of the set's current cluster time.
 async fn clock_of(deployment: &Deployment) -> Answer<FencingToken> {
     let hello = deployment.run_admin(doc! { "hello": 1 }).await?;
-    clock(&hello).ok_or_else(|| Refusal::Other("the server reports no cluster time".into()))
-}
-
-/// Returns the largest possible token of a set, to which a key can still be raised: 365 days ahead of the clock.
-fn farthest(clock: FencingToken) -> FencingToken {
-    FencingToken::at_clock(clock.clock_seconds().saturating_add(365 * 24 * 3_600), u64::MAX)
-}
-
-/// Returns the token of the set's current cluster time.
-fn clock(hello: &Document) -> Option<FencingToken> {
-    let time = hello.get_document("$clusterTime").ok()?.get_timestamp("clusterTime").ok()?;
-    Some(FencingToken::at_clock(time.time.into(), time.increment.into()))
+    let time = hello.get_document("$clusterTime").and_then(|clock| clock.get_timestamp("clusterTime"));
+    time.map(|time| FencingToken::at_clock(time.time.into(), time.increment.into()))
+        .map_err(|_| Refusal::Other("the server reports no cluster time".into()))
 }
 
 /// Returns the time in a token.
@@ -163,46 +153,26 @@ fn of(token: FencingToken) -> StoreTime {
 }
 
 impl Found {
-    /// Whether there are documents, and none has a token.
-    fn lacks_tokens(&self) -> bool {
-        self.largest.is_none() && !self.is_empty
-    }
-
     /// Returns the largest token if it is ahead of the clock: the token to raise keys to.
     fn to(&self) -> Option<FencingToken> {
         self.largest.filter(|_| self.ahead > 0)
     }
 }
 
-#[derive(Serialize)]
-struct FencesView<'a> {
-    collection: &'a str,
-    field: &'a str,
-    largest: Option<u64>,
-    largest_at: Option<String>,
-    clock: u64,
-    clock_at: String,
-    ahead: i64,
-    refused_until: Option<String>,
-    raise_to: Option<u64>,
-    foreign: Option<i64>,
-}
-
-impl<'a> FencesView<'a> {
-    fn of(found: &Found, collection: &'a str, field: &'a str) -> Self {
-        Self {
-            collection,
-            field,
-            largest: found.largest.map(FencingToken::get),
-            largest_at: found.largest.map(|token| time::of_store(of(token))),
-            clock: found.clock.get(),
-            clock_at: time::of_store(of(found.clock)),
-            ahead: found.ahead,
-            refused_until: found.to().map(|to| time::of_store(passed(to))),
-            raise_to: found.to().map(FencingToken::get),
-            foreign: found.foreign,
-        }
-    }
+/// Describes what was found as JSON.
+fn view(found: &Found, collection: &str, field: &str) -> Value {
+    json!({
+        "collection": collection,
+        "field": field,
+        "largest": found.largest.map(FencingToken::get),
+        "largest_at": found.largest.map(|token| time::of_store(of(token))),
+        "clock": found.clock.get(),
+        "clock_at": time::of_store(of(found.clock)),
+        "ahead": found.ahead,
+        "refused_until": found.to().map(|to| time::of_store(passed(to))),
+        "raise_to": found.to().map(FencingToken::get),
+        "foreign": found.foreign,
+    })
 }
 
 /// Returns the time from which the clock is past a token: the end of its second.
@@ -210,16 +180,13 @@ fn passed(token: FencingToken) -> StoreTime {
     of(token).after(1_000)
 }
 
-fn without_token(found: &Found) -> String {
-    if found.is_empty { "none, because the collection is empty".into() } else { "none".into() }
-}
-
 fn text(found: &Found, namespace: &str, field: &str) -> Vec<String> {
     let described = |token: FencingToken| format!("{token} ({})", time::of_store(of(token)));
+    let none = if found.is_empty { "none, because the collection is empty" } else { "none" };
     let documents = |count: i64| if count == 1 { "1 document".to_owned() } else { format!("{count} documents") };
     let mut lines = vec![
         format!("Collection     {}, tokens in field {}", escape::visible(namespace), escape::visible(field)),
-        format!("Largest token  {}", found.largest.map_or_else(|| without_token(found), described)),
+        format!("Largest token  {}", found.largest.map_or_else(|| none.into(), described)),
         format!("Clock          {}", described(found.clock)),
         format!("Ahead          {}", documents(found.ahead)),
         match found.foreign {

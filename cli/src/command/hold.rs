@@ -8,7 +8,8 @@ mod event;
 
 use std::{pin::Pin, slice, time::Duration};
 
-use mongoseal::{Clock, FencingToken, Key, Lease, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
+use futures_util::future::OptionFuture;
+use mongoseal::{FencingToken, Key, Lease, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
 use serde_json::Value;
 use tokio::time::sleep;
 
@@ -18,10 +19,12 @@ use self::{
 };
 use crate::{
     acquire::{self, Wait},
-    arguments::{Hold, WantedLease},
+    arguments::Hold,
     connection::Connection,
     exit_status::{Failure, Status},
+    job,
     job::signals::Signals,
+    leases::Leases,
     ui::json::Until,
     ui::message::print_message,
     ui::output,
@@ -30,8 +33,6 @@ use crate::{
 /// The wait after which the position is read first, and the interval at which it is read again.
 const FIRST_POSITION: Duration = Duration::from_millis(200);
 const POSITION_INTERVAL: Duration = Duration::from_secs(2);
-/// The least time that a release has.
-const RELEASE_TIME: Duration = Duration::from_secs(1);
 
 /// How a wait or a lease ends by the client's wish or by a signal.
 struct End {
@@ -51,11 +52,11 @@ pub(crate) async fn perform(connection: &Connection, options: Hold) -> Result<St
     if let Err(failure) = &result {
         // A loss has an event of its own, a signal has no message, and people read the standard error.
         if options.json && failure.status() != Status::LOST && !failure.message().is_empty() {
-            client.print(&Event::failed(failure));
+            client.print(&Event::failed(None, failure));
         }
     }
     let written = client.finish().await;
-    let status = result.map_err(|failure| options.lease.wait.status_of(failure))?;
+    let status = result.map_err(|failure| options.wait.status_of(failure))?;
     // A client that has left needs no message.
     written.map(|()| status).map_err(Failure::from)
 }
@@ -66,7 +67,7 @@ async fn hold(
     signals: &mut Signals,
     client: &mut Client,
 ) -> Result<Status, Failure> {
-    let seal = acquire::open(connection, options.lease.owner.as_deref(), signals).await?;
+    let seal = acquire::open(connection, options.owner.as_deref(), signals).await?;
     let lease = match wait(&seal, options, signals, client).await {
         Ok(Ok(lease)) => lease,
         Ok(Err(End { id, status })) => {
@@ -92,7 +93,7 @@ async fn hold(
 }
 
 async fn acquire(seal: &Mongoseal, options: &Hold) -> mongoseal::Result<Lease> {
-    let WantedLease { ttl, shared, max_hold, wait, .. } = &options.lease;
+    let Hold { ttl, shared, max_hold, wait, .. } = options;
     let attempt = |wait| {
         let mut acquire = seal.acquire(options.key.as_str()).ttl(*ttl).wait(wait);
         if let Some(time) = max_hold {
@@ -106,7 +107,7 @@ async fn acquire(seal: &Mongoseal, options: &Hold) -> mongoseal::Result<Lease> {
     };
     let wait = Wait::new(seal, slice::from_ref(&options.key), wait);
     let lease = wait.acquire(attempt).await?;
-    wait.report_grant(&(&lease).into());
+    wait.report_grant(&Leases::of([&lease], None));
     Ok(lease)
 }
 
@@ -189,7 +190,7 @@ async fn keep(lease: &Lease, signals: &mut Signals, client: &mut Client) -> Resu
             },
             _number = signals.next_terminating() => return Ok(End::DONE),
             () = &mut closed => return Ok(End::DONE),
-            event = answered(&mut answer) => {
+            Some(event) = OptionFuture::from(answer.as_mut()) => {
                 answer = None;
                 client.print(&event);
             }
@@ -204,25 +205,17 @@ async fn keep(lease: &Lease, signals: &mut Signals, client: &mut Client) -> Resu
     }
 }
 
-/// Waits for the answer to a request. Without a request it waits for ever.
-async fn answered(answer: &mut Option<Pin<Box<dyn Future<Output = Event> + '_>>>) -> Event {
-    match answer {
-        Some(answer) => answer.await,
-        None => std::future::pending().await,
-    }
-}
-
 async fn verify(lease: &Lease, id: Value) -> Event {
     match lease.verify().await {
         Ok(()) => Event::Verified { id, until: Until::of(lease) },
-        Err(error) => Event::refused(id, error),
+        Err(error) => Event::failed(Some(id), &error.into()),
     }
 }
 
 async fn refresh(lease: &Lease, id: Value) -> Event {
     match lease.refresh().await {
         Ok(()) => Event::Refreshed { id, until: Until::of(lease) },
-        Err(error) => Event::refused(id, error),
+        Err(error) => Event::failed(Some(id), &error.into()),
     }
 }
 
@@ -238,19 +231,8 @@ async fn release(
     signals: &mut Signals,
     client: &mut Client,
 ) -> Result<Status, Failure> {
-    // After that time the lease has expired anyway. A signal shortens the wait.
-    let until = Clock::Boot.now().after(lease.remaining().max(RELEASE_TIME));
-    let (key, token) = (lease.key().clone(), lease.token());
-    let mut released = None;
-    tokio::select! {
-        biased;
-        _ = signals.finish(async {
-            released = Some(lease.release().await);
-            seal.shutdown().await;
-        }) => {}
-        () = Clock::Boot.sleep_until(until) => {}
-    }
-    let doubt = match released {
+    let (key, token, remaining) = (lease.key().clone(), lease.token(), lease.remaining());
+    match job::release_in_time(seal, signals, remaining, lease.release()).await {
         Some(Ok(ReleaseOutcome::Released)) => {
             client.print(&Event::Released { id, confirmed: true });
             return Ok(status);
@@ -259,13 +241,8 @@ async fn release(
             client.print(&Event::lost(token, &cause));
             return Err(lost(&key, token, &cause));
         }
-        Some(Ok(outcome)) => format!("{outcome:?}"),
-        Some(Err(error)) => error.to_string(),
-        None => "no answer".to_owned(),
-    };
-    print_message(&format!(
-        "the release of the lease is not confirmed, so the lease may last until it expires: {doubt}"
-    ));
+        doubtful => job::report_doubt(doubtful),
+    }
     client.print(&Event::Released { id, confirmed: false });
     Ok(status)
 }

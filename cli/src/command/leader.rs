@@ -26,10 +26,8 @@ pub(crate) async fn perform(connection: &Connection, options: Leader) -> Result<
         let mut signals = Signals::terminating()?;
         return signals.unless(follow(connection, &options)).await.unwrap_or(Ok(Status::DONE));
     }
-    let seal = connection.open().await?;
     let name = options.name.as_str();
-    let leader = seal.leader(name).await?;
-    seal.shutdown().await;
+    let leader = connection.with_handle(async |seal| seal.leader(name).await).await??;
     if leader.is_some() || options.json {
         print(&options, leader.as_ref())?;
     } else {

@@ -4,8 +4,6 @@
 //! Invariants: only this user can read the file. No error quotes its content. The file exists, empty, before the key is
 //! acquired. A lease that cannot be written is released.
 
-mod location;
-
 use std::{
     fmt,
     fs::{self, File, Metadata, OpenOptions},
@@ -19,8 +17,13 @@ use nix::libc::O_NONBLOCK;
 use serde::{Deserialize, Serialize};
 use serde_json::error::Category;
 
-use self::location::Location;
-use crate::{arguments::LeasePlace, connection::Connection, exit_status::Failure, ui::message::print_message};
+use crate::{
+    arguments::LeasePlace,
+    command::driver,
+    connection::{Connection, Product},
+    exit_status::Failure,
+    ui::message::print_message,
+};
 
 /// The version of the form that this program writes and reads.
 const VERSION: u64 = 1;
@@ -40,6 +43,38 @@ struct Content {
     key: String,
     lease_id: String,
     token: u64,
+}
+
+/// A place of leases. It does not name the servers: they have several addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+struct Location {
+    store: Product,
+    /// On Redis its number.
+    database: String,
+    /// On Redis the prefix of the keys.
+    collection: String,
+}
+
+impl Location {
+    fn of(connection: &Connection) -> Result<Self, Failure> {
+        let (uri, product) = connection.target()?;
+        let database = match product {
+            #[cfg(feature = "redis")]
+            Product::Redis => crate::command::redis::database_number(&uri).to_string(),
+            _ => driver::database_name(&uri, connection),
+        };
+        Ok(Self { store: product, database, collection: connection.collection.clone() })
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { store, database, collection } = self;
+        match store {
+            Product::MongoDb => write!(f, "the collection {collection:?} of the database {database:?} on {store}"),
+            Product::Redis => write!(f, "the prefix {collection:?} of the database {database:?} on {store}"),
+        }
+    }
 }
 
 /// A lease file or descriptor, as messages name it.
@@ -150,7 +185,7 @@ impl LeaseFile {
             options.create_new(true).mode(0o600);
         }
         let file = place.open(&options, true)?;
-        let metadata = file.metadata().map_err(Failure::internal)?;
+        let metadata = file.metadata()?;
         if metadata.len() > 0 {
             return Err(Failure::invalid(format!("{place} is a file with content: pass an empty file or a pipe")));
         }

@@ -8,15 +8,14 @@ use crate::{
     arguments::{Ls, LsOutput, SortColumn},
     connection::Connection,
     exit_status::{Failure, Status},
-    ui::json::{LeaseTable, LeaseView},
+    ui::json::{LeaseView, lease_row, lease_table},
     ui::output,
+    ui::table::Table,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Ls) -> Result<Status, Failure> {
-    let seal = connection.open().await?;
-    let listed = list(&seal, &options).await;
-    seal.shutdown().await;
-    listed.map(|()| Status::DONE)
+    connection.with_handle(async |seal| list(seal, &options).await).await??;
+    Ok(Status::DONE)
 }
 
 /// Applies the filters of the options.
@@ -127,16 +126,15 @@ fn sort(leases: &mut [ListedLease], column: SortColumn, reverse: bool) {
 /// Prints leases as JSON, or as a table.
 struct Printer {
     json: bool,
-    table: LeaseTable,
+    table: Table<12>,
     has_printed: bool,
 }
 
 impl Printer {
     fn new(options: &Ls) -> Self {
-        let is_wide = options.output == Some(LsOutput::Wide);
         Self {
             json: options.json || options.output == Some(LsOutput::Json),
-            table: if is_wide { LeaseTable::wide() } else { LeaseTable::new() },
+            table: lease_table(options.output == Some(LsOutput::Wide)),
             has_printed: false,
         }
     }
@@ -147,7 +145,7 @@ impl Printer {
             output::json(&LeaseView::of(lease))?;
             self.has_printed = true;
         } else {
-            self.table.row(lease);
+            self.table.row(lease_row(lease));
         }
         Ok(())
     }

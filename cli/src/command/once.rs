@@ -3,9 +3,7 @@
 //! The command is ended before its lease is lost, and only then the program ends. So the work cannot be a future that the
 //! library drops: the program begins and completes the tick itself.
 
-use std::cell::Cell;
-
-use mongoseal::{Error, Mongoseal, RunOnce, Tick, TickLease};
+use mongoseal::{Error, Mongoseal, OnceOutcome, RunOnce, Tick, TickLease};
 
 use super::revoke::user_and_host;
 use crate::{
@@ -26,24 +24,21 @@ pub(crate) async fn perform(connection: &Connection, options: Once) -> Result<St
     connection
         .require_mongodb("once", "whose reads can be outdated, so a completed tick could run again: use MongoDB")?;
     if options.reset {
-        let seal = connection.open().await?;
-        let reset = reset(&seal, &options).await;
-        seal.shutdown().await;
-        return reset;
+        return connection.with_handle(async |seal| reset(seal, &options).await).await?;
     }
-    let times = Times::of(&options.lease, &options.hold)?;
+    let times = Times::of(&options.lease, options.hold.max_hold)?;
     let mut signals = Signals::terminating()?;
     let seal = acquire::open(connection, options.lease.owner.as_deref(), &mut signals).await?;
-    let begun = acquire::unless_signalled(&seal, &mut signals, Box::pin(begin(&seal, &options))).await;
-    let (number, begun) = begun.map_err(|failure| options.wait.status_of(failure))?;
+    let begun = Box::pin(begin(&seal, &options));
+    let (number, begun) = acquire::unless_signalled(&seal, &mut signals, &options.wait, begun).await?;
     let lease = match begun {
-        mongoseal::OnceOutcome::Started(lease) => lease,
+        OnceOutcome::Started(lease) => lease,
         ended => {
             signals.finish(seal.shutdown()).await.unwrap_or_default();
             return Err(not_run(&options, number, &ended));
         }
     };
-    let leases = Leases::from(&lease);
+    let leases = Leases::of([lease.lease()], Some(lease.number()));
     let verdict = job::perform(&leases, times, &options.command, &mut signals).await;
     let remaining = leases.remaining();
     match verdict {
@@ -55,24 +50,13 @@ pub(crate) async fn perform(connection: &Connection, options: Once) -> Result<St
 }
 
 /// Acquires the key for the tick. Returns the number of the tick, too.
-async fn begin(seal: &Mongoseal, options: &Once) -> mongoseal::Result<(u64, mongoseal::OnceOutcome<TickLease>)> {
+async fn begin(seal: &Mongoseal, options: &Once) -> mongoseal::Result<(u64, OnceOutcome<TickLease>)> {
     let wait = Wait::new(seal, std::slice::from_ref(&options.key), &options.wait);
     // All attempts are for one tick.
-    let chosen = Cell::new(None);
-    let attempt = |wait| {
-        let chosen = &chosen;
-        async move {
-            let number = match chosen.get() {
-                Some(number) => number,
-                None => wanted_tick(options).number_at(seal.now().await?)?,
-            };
-            chosen.set(Some(number));
-            Ok((number, run_once(seal, options, number).wait(wait).begin().await?))
-        }
-    };
-    let (number, begun) = wait.acquire(attempt).await?;
-    if let mongoseal::OnceOutcome::Started(lease) = &begun {
-        wait.report_grant(&lease.into());
+    let number = wait.acquire(async |_| wanted_tick(options).number_at(seal.now().await?)).await?;
+    let begun = wait.acquire(|left| run_once(seal, options, number).wait(left).begin()).await?;
+    if let OnceOutcome::Started(lease) = &begun {
+        wait.report_grant(&Leases::of([lease.lease()], None));
         if options.wait.verbose {
             print_message(&format!("running tick {} of {:?}", tick::text(number), options.key));
         }
@@ -108,20 +92,20 @@ fn run_once(seal: &Mongoseal, options: &Once, number: u64) -> RunOnce {
 }
 
 /// Returns why the command did not run.
-fn not_run(options: &Once, number: u64, ended: &mongoseal::OnceOutcome<TickLease>) -> Failure {
+fn not_run(options: &Once, number: u64, ended: &OnceOutcome<TickLease>) -> Failure {
     let of_key = format!("tick {} of {:?}", tick::text(number), options.key);
     let (status, message) = match ended {
-        mongoseal::OnceOutcome::AlreadyDone { by, at } => {
+        OnceOutcome::AlreadyDone { by, at } => {
             (Status::ALREADY_DONE, format!("{of_key} is already done, by {by:?} at {}", time::of_store(*at)))
         }
-        mongoseal::OnceOutcome::Superseded { tick: last, by, at } => {
+        OnceOutcome::Superseded { tick: last, by, at } => {
             let (last, at) = (tick::text(*last), time::of_store(*at));
             let message = format!(
                 "{of_key} is superseded: tick {last} is done, by {by:?} at {at}: pass --reset to run earlier ticks"
             );
             (Status::SUPERSEDED, message)
         }
-        mongoseal::OnceOutcome::Busy { owner } => {
+        OnceOutcome::Busy { owner } => {
             let message = format!("{of_key} is not run, because {owner:?} keeps the key: retry later");
             return options.wait.status_of(Failure::new(Status::HELD, message));
         }

@@ -13,13 +13,9 @@ use redis::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-use super::driver::{self, Offset, Scan};
+use super::driver::{self, Offset, SCAN_TIME, Scan, TIMEOUT};
 use crate::time;
 
-/// The time limit of a command.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// The time after which a scan reads no further keys.
-const SCAN_TIME: Duration = Duration::from_secs(8);
 /// How many keys a step of a scan visits.
 const SCAN_COUNT: usize = 1_000;
 

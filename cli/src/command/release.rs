@@ -1,7 +1,7 @@
 //! `mongoseal release`: releases the lease that `mongoseal acquire` has left, and removes its file.
 
 use mongoseal::{Error, LossCause, Mongoseal, ReleaseOutcome, Result};
-use serde::Serialize;
+use serde_json::json;
 
 use super::lease_file::LeftLease;
 use crate::{
@@ -11,19 +11,9 @@ use crate::{
     ui::output,
 };
 
-/// The released lease, as JSON.
-#[derive(Serialize)]
-struct View<'a> {
-    key: &'a str,
-    token: u64,
-    released: bool,
-}
-
 pub(crate) async fn perform(connection: &Connection, options: Release) -> std::result::Result<Status, Failure> {
     let left = LeftLease::read(&options.place, connection)?;
-    let seal = connection.open().await?;
-    let released = release(&seal, &left).await;
-    seal.shutdown().await;
+    let released = connection.with_handle(async |seal| release(seal, &left).await).await?;
     // Without a confirmed end the file stays, so that the command can be repeated.
     if matches!(released, Ok(()) | Err(Error::Lost { .. })) {
         left.remove();
@@ -39,11 +29,8 @@ pub(crate) async fn perform(connection: &Connection, options: Release) -> std::r
         ),
         error => error.into(),
     })?;
-    if options.json {
-        output::json(&View { key: key.as_str(), token: token.get(), released: true })?;
-    } else {
-        output::line(&crate::ui::escape::visible(&format!("released {key:?} with token {token}")))?;
-    }
+    let view = json!({ "key": key.as_str(), "token": token.get(), "released": true });
+    output::json_or_line(options.json, &view, &format!("released {key:?} with token {token}"))?;
     Ok(Status::DONE)
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use mongoseal::{HolderInfo, Inspection, Mongoseal};
 use nix::unistd::{Uid, User};
-use serde::Serialize;
+use serde_json::json;
 
 use crate::{
     arguments::Revoke,
@@ -23,17 +23,7 @@ pub(crate) async fn perform(connection: &Connection, options: Revoke) -> Result<
     if !options.yes && !can_confirm {
         return Err(Failure::invalid("the confirmation needs a terminal: pass --yes to revoke without it"));
     }
-    let seal = connection.open().await?;
-    let revoked = revoke(&seal, &options).await;
-    seal.shutdown().await;
-    revoked
-}
-
-#[derive(Serialize)]
-struct RevokedView<'a> {
-    key: &'a str,
-    owner: &'a str,
-    token: u64,
+    connection.with_handle(async |seal| revoke(seal, &options).await).await?
 }
 
 async fn revoke(seal: &Mongoseal, options: &Revoke) -> Result<Status, Failure> {
@@ -87,11 +77,8 @@ async fn held(seal: &Mongoseal, options: &Revoke) -> Result<Inspection, Failure>
 fn print(options: &Revoke, revoked: &[HolderInfo]) -> io::Result<bool> {
     let key = &options.key;
     for HolderInfo { owner, token, .. } in revoked {
-        if options.json {
-            output::json(&RevokedView { key, owner: owner.as_str(), token: token.get() })?;
-        } else {
-            output::line(&escape::visible(&format!("revoked {key:?} from {owner}, with token {token}")))?;
-        }
+        let view = json!({ "key": key, "owner": owner.as_str(), "token": token.get() });
+        output::json_or_line(options.json, &view, &format!("revoked {key:?} from {owner}, with token {token}"))?;
     }
     Ok(!revoked.is_empty())
 }

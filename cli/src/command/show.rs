@@ -1,9 +1,7 @@
 //! `mongoseal show`.
 
-use std::collections::BTreeMap;
-
 use mongoseal::{HolderInfo, Inspection, StoreTime, WaiterInfo};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::{
     arguments::Show,
@@ -13,118 +11,69 @@ use crate::{
     ui::escape,
     ui::json::{self, HolderView},
     ui::output,
-    ui::table::{Column, Table},
+    ui::table::Table,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Show) -> Result<Status, Failure> {
-    let seal = connection.open().await?;
-    let found = seal.inspect(&options.key).await;
-    seal.shutdown().await;
-    let Some(record) = found? else {
+    let found = connection.with_handle(async |seal| seal.inspect(&options.key).await).await??;
+    let Some(record) = found else {
         return Err(Failure::new(
             Status::NO,
             format!("{:?} has no record: it was never used, or its idle record was deleted", options.key),
         ));
     };
     if options.json {
-        output::json(&RecordView::of(&record))?;
+        output::json(&record_json(&record))?;
     } else {
         output::lines(&text(&record, output::width()))?;
     }
     Ok(Status::DONE)
 }
 
-#[derive(Serialize)]
-struct RecordView<'a> {
-    key: &'a str,
-    version: u64,
-    read_at: String,
-    last_seen: String,
-    holders: Vec<HolderView<'a>>,
-    queue: Vec<WaiterView<'a>>,
-    history: Vec<RevocationView<'a>>,
-    done: Option<CompletionView<'a>>,
+/// Describes the record as JSON.
+fn record_json(record: &Inspection) -> Value {
+    let read_at = record.read_at;
+    let history = record.history.iter().map(|past| {
+        json!({
+            "by": past.by,
+            "reason": past.reason,
+            "at": time::of_store(past.at),
+            "tokens": past.tokens.iter().map(|token| token.get()).collect::<Vec<_>>(),
+        })
+    });
+    json!({
+        "key": record.key.as_str(),
+        "version": record.version.get(),
+        "read_at": time::of_store(read_at),
+        "last_seen": time::of_store(record.last_seen),
+        "holders": record.holders.iter().map(|holding| HolderView::of(holding, read_at)).collect::<Vec<_>>(),
+        "queue": record.queue.iter().map(|waiting| waiter_json(waiting, read_at)).collect::<Vec<_>>(),
+        "history": history.collect::<Vec<_>>(),
+        "done": record.done.as_ref().map(|done| json!({
+            "tick": done.tick,
+            // `null` if the number is not that of a time.
+            "time": tick::time_of(done.tick),
+            "token": done.token.get(),
+            "by": done.by,
+            "at": time::of_store(done.at),
+        })),
+    })
 }
 
-#[derive(Serialize)]
-struct CompletionView<'a> {
-    tick: u64,
-    /// The time of the tick; `null` if its number is not that of a time.
-    time: Option<String>,
-    token: u64,
-    by: &'a str,
-    at: String,
-}
-
-#[derive(Serialize)]
-struct WaiterView<'a> {
-    owner: &'a str,
-    /// 1 for the next in line.
-    position: usize,
-    shared: bool,
-    limit: Option<u32>,
-    since: String,
-    waited_ms: u64,
-    last_seen: String,
-    remaining_ms: u64,
-    group: Option<&'a str>,
-    metadata: BTreeMap<&'a str, &'a str>,
-}
-
-#[derive(Serialize)]
-struct RevocationView<'a> {
-    by: &'a str,
-    reason: &'a str,
-    at: String,
-    tokens: Vec<u64>,
-}
-
-impl<'a> RecordView<'a> {
-    fn of(record: &'a Inspection) -> Self {
-        let read_at = record.read_at;
-        Self {
-            key: record.key.as_str(),
-            version: record.version.get(),
-            read_at: time::of_store(read_at),
-            last_seen: time::of_store(record.last_seen),
-            holders: record.holders.iter().map(|holding| HolderView::of(holding, read_at)).collect(),
-            queue: record.queue.iter().map(|waiting| WaiterView::of(waiting, read_at)).collect(),
-            history: record
-                .history
-                .iter()
-                .map(|past| RevocationView {
-                    by: &past.by,
-                    reason: &past.reason,
-                    at: time::of_store(past.at),
-                    tokens: past.tokens.iter().map(|token| token.get()).collect(),
-                })
-                .collect(),
-            done: record.done.as_ref().map(|done| CompletionView {
-                tick: done.tick,
-                time: tick::time_of(done.tick),
-                token: done.token.get(),
-                by: &done.by,
-                at: time::of_store(done.at),
-            }),
-        }
-    }
-}
-
-impl<'a> WaiterView<'a> {
-    fn of(waiting: &'a WaiterInfo, read_at: StoreTime) -> Self {
-        Self {
-            owner: waiting.owner.as_str(),
-            position: waiting.position.saturating_add(1),
-            shared: !waiting.sharing.is_exclusive(),
-            limit: json::finite(waiting.sharing),
-            since: time::of_store(waiting.since),
-            waited_ms: time::millis(read_at.since(waiting.since)),
-            last_seen: time::of_store(waiting.last_seen),
-            remaining_ms: time::millis(waiting.remaining),
-            group: waiting.group.as_ref().map(mongoseal::Group::as_str),
-            metadata: json::metadata(&waiting.metadata),
-        }
-    }
+fn waiter_json(waiting: &WaiterInfo, read_at: StoreTime) -> Value {
+    json!({
+        "owner": waiting.owner.as_str(),
+        // 1 for the next in line.
+        "position": waiting.position.saturating_add(1),
+        "shared": !waiting.sharing.is_exclusive(),
+        "limit": json::finite(waiting.sharing),
+        "since": time::of_store(waiting.since),
+        "waited_ms": time::millis(read_at.since(waiting.since)),
+        "last_seen": time::of_store(waiting.last_seen),
+        "remaining_ms": time::millis(waiting.remaining),
+        "group": waiting.group.as_ref().map(mongoseal::Group::as_str),
+        "metadata": json::metadata(&waiting.metadata),
+    })
 }
 
 /// Formats the record as lines and tables.
@@ -152,8 +101,7 @@ fn text(record: &Inspection, width: Option<usize>) -> Vec<String> {
         lines.extend(output::with_bold_header(queue(record).lines(width)));
     }
     if !record.history.is_empty() {
-        let mut table =
-            Table::new([Column::whole("REVOKED"), Column::cut("BY"), Column::cut("REASON"), Column::cut("TOKENS")]);
+        let mut table = Table::new(["REVOKED", "BY", "REASON", "TOKENS"]);
         for past in &record.history {
             let tokens: Vec<String> = past.tokens.iter().map(ToString::to_string).collect();
             table.row([ago(past.at), past.by.clone(), past.reason.clone(), tokens.join(" ")]);
@@ -187,16 +135,7 @@ fn limits(holding: &HolderInfo, read_at: StoreTime) -> Vec<String> {
 }
 
 fn holders(record: &Inspection) -> Table<8> {
-    let mut table = Table::new([
-        Column::cut("HOLDER"),
-        Column::whole("TOKEN"),
-        Column::whole("HELD"),
-        Column::whole("LAST SEEN"),
-        Column::whole("REMAINING"),
-        Column::whole("MODE"),
-        Column::cut("GROUP"),
-        Column::cut("METADATA"),
-    ]);
+    let mut table = Table::new(["HOLDER", "TOKEN", "HELD", "LAST SEEN", "REMAINING", "MODE", "GROUP", "METADATA"]);
     for holding in &record.holders {
         table.row([
             holding.owner.to_string(),
@@ -213,15 +152,7 @@ fn holders(record: &Inspection) -> Table<8> {
 }
 
 fn queue(record: &Inspection) -> Table<7> {
-    let mut table = Table::new([
-        Column::cut("WAITER"),
-        Column::whole("POSITION"),
-        Column::whole("WAITED"),
-        Column::whole("LAST SEEN"),
-        Column::whole("MODE"),
-        Column::cut("GROUP"),
-        Column::cut("METADATA"),
-    ]);
+    let mut table = Table::new(["WAITER", "POSITION", "WAITED", "LAST SEEN", "MODE", "GROUP", "METADATA"]);
     for waiting in &record.queue {
         table.row([
             waiting.owner.to_string(),

@@ -15,9 +15,7 @@ pub(crate) async fn perform(connection: &Connection, options: Verify) -> Result<
         "whose reads can be outdated: pass the token with each write to a storage that checks it",
     )?;
     let Verify { key, token } = options;
-    let seal = connection.open().await?;
-    let record = seal.inspect(key.as_str()).await?;
-    seal.shutdown().await;
+    let record = connection.with_handle(async |seal| seal.inspect(key.as_str()).await).await??;
     let message = match record {
         // While an exclusive lease lives, no newer token is issued, even if the version was raised.
         Some(record) if record.version == token || is_held_exclusively(&record, token) => return Ok(Status::DONE),

@@ -29,7 +29,7 @@ use std::{
 };
 
 pub(crate) use exec::EXEC;
-use mongoseal::Clock;
+use mongoseal::{Clock, Reading};
 use nix::sys::signal::{SigSet, Signal::SIGCHLD};
 use orphans::Rest;
 use protocol::{Exit, GuardCommand, Report};
@@ -91,7 +91,7 @@ fn guard(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let GuardCommand::Begin { until, times, is_nested } = begin else {
         return Err(io::Error::other("the holder sent no deadline"));
     };
-    let mut schedule = Schedule::new(until, times);
+    let mut schedule = Schedule::new(Reading::at(until), times);
     if schedule.due(Clock::Boot.now()).is_some() {
         return report_end(&mut socket, Exit::Code(0), true);
     }
@@ -104,7 +104,7 @@ fn guard(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     thread::Builder::new().spawn(move || to_wait.1.recv().map(|group| wait_for_command(&sender, group)))?;
     thread::Builder::new().spawn(move || to_reap.1.recv().map(reap_orphans))?;
     let group = start(blocked, arguments, stdin)?;
-    report(&socket, Report::Group(group));
+    report(&socket, Report::Group(group.as_raw_pid()));
     [to_wait.0, to_reap.0].into_iter().try_for_each(|thread| thread.send(group)).map_err(io::Error::other)?;
     let exit = supervise(&socket, &events, &mut Rest::new(group, HashSet::new()), &mut schedule, is_nested);
     report_end(&mut socket, exit, schedule.is_signalled())
@@ -126,12 +126,12 @@ fn start(blocked: OsString, command: impl Iterator<Item = OsString>, stdin: Owne
 
 /// Sends a report that the holder can do without. If the socket is full, or the holder is gone, drops the report.
 fn report(socket: &UnixStream, report: Report) {
-    rustix::net::send(socket, format!("{report}\n").as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).ok();
+    rustix::net::send(socket, protocol::line(&report).as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).ok();
 }
 
 /// Sends the last report. Waits until the socket has room for it: no process of the command is left.
 fn report_end(socket: &mut UnixStream, exit: Exit, signalled: bool) -> io::Result<()> {
-    match writeln!(socket, "{}", Report::Ended { exit, signalled }) {
+    match socket.write_all(protocol::line(&Report::Ended { exit, signalled }).as_bytes()) {
         // The holder is gone.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written,
@@ -141,7 +141,7 @@ fn report_end(socket: &mut UnixStream, exit: Exit, signalled: bool) -> io::Resul
 /// Reads the holder's commands, until the socket ends or a line is invalid.
 fn read_commands(sender: &Sender<Event>, lines: BufReader<UnixStream>) {
     for line in lines.lines() {
-        let Some(command) = line.ok().and_then(|line| line.parse().ok()) else { break };
+        let Some(command) = line.ok().and_then(|line| protocol::parse(&line)) else { break };
         if sender.send(Event::Command(command)).is_err() {
             return;
         }
@@ -217,7 +217,7 @@ fn supervise(
             let now = Clock::Boot.now();
             match event {
                 Event::Command(GuardCommand::Begin { until, .. } | GuardCommand::Until(until)) => {
-                    schedule.extend_to(until);
+                    schedule.extend_to(Reading::at(until));
                 }
                 Event::Command(GuardCommand::Signal(number)) => {
                     if let Some(named) = Signal::from_named_raw(number) {

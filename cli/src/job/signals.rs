@@ -1,8 +1,9 @@
 //! The signals that this program handles.
 
-use std::{fmt, future::poll_fn, io, num::ParseIntError, pin::pin, str::FromStr, task::Poll, time::Duration};
+use std::{fmt, future::poll_fn, io, pin::pin, task::Poll, time::Duration};
 
 use nix::sys::signal::{self as unix, SigSet};
+use rustix::process::Signal as Named;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     time::timeout,
@@ -15,21 +16,9 @@ const GRACE: Duration = Duration::from_secs(2);
 const TERMINATING: [SignalKind; 5] =
     [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::quit(), SignalKind::terminate(), SignalKind::alarm()];
 
-/// The other signals that are forwarded to a command. The last two stop it at a terminal and continue it.
-const FORWARDED: [i32; 5] = [
-    rustix::process::Signal::USR1.as_raw(),
-    rustix::process::Signal::USR2.as_raw(),
-    rustix::process::Signal::WINCH.as_raw(),
-    rustix::process::Signal::TSTP.as_raw(),
-    rustix::process::Signal::CONT.as_raw(),
-];
-
-/// The other signals that a full-screen view handles: a new size of the terminal, Ctrl-Z, and the continuation after it.
-const SCREEN: [SignalKind; 3] = [
-    SignalKind::window_change(),
-    SignalKind::from_raw(rustix::process::Signal::TSTP.as_raw()),
-    SignalKind::from_raw(rustix::process::Signal::CONT.as_raw()),
-];
+/// The other signals that are forwarded to a command. The last three are a new size of the terminal, Ctrl-Z, and the
+/// continuation after it.
+const FORWARDED: [Named; 5] = [Named::USR1, Named::USR2, Named::WINCH, Named::TSTP, Named::CONT];
 
 /// Receives signals, each with its number.
 #[derive(Debug)]
@@ -53,14 +42,9 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Also handles the other signals that are forwarded to a command.
+    /// Also handles the other signals that are forwarded to a command. A full-screen view handles some of them itself.
     pub(crate) fn add_forwarded(&mut self) -> io::Result<()> {
-        FORWARDED.into_iter().try_for_each(|number| self.handle(SignalKind::from_raw(number)))
-    }
-
-    /// Also handles the other signals of a full-screen view.
-    pub(crate) fn add_screen(&mut self) -> io::Result<()> {
-        SCREEN.into_iter().try_for_each(|kind| self.handle(kind))
+        FORWARDED.into_iter().try_for_each(|signal| self.handle(SignalKind::from_raw(signal.as_raw())))
     }
 
     fn handle(&mut self, kind: SignalKind) -> io::Result<()> {
@@ -142,7 +126,11 @@ impl SignalMask {
     fn read(field: &str) -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mask = status.lines().find_map(|line| line.strip_prefix(field));
-        mask.and_then(|mask| mask.trim().parse().ok()).unwrap_or_default()
+        mask.and_then(|mask| Self::parse(mask.trim())).unwrap_or_default()
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        u64::from_str_radix(text, 16).map(Self).ok()
     }
 
     fn contains(self, number: i32) -> bool {
@@ -162,13 +150,5 @@ impl SignalMask {
 impl fmt::Display for SignalMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
-    }
-}
-
-impl FromStr for SignalMask {
-    type Err = ParseIntError;
-
-    fn from_str(text: &str) -> Result<Self, ParseIntError> {
-        u64::from_str_radix(text, 16).map(Self)
     }
 }

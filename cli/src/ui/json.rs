@@ -5,17 +5,14 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use mongoseal::{Clock, HolderInfo, Lease, ListedLease, Metadata, Sharing, StoreTime};
 use serde::Serialize;
 
-use crate::{
-    time,
-    ui::table::{Column, Table},
-};
+use crate::{time, ui::table::Table};
 
 /// How long a lease lasts without another refresh.
 #[derive(Debug, Serialize)]
 pub(crate) struct Until {
-    remaining_ms: u64,
+    pub(crate) remaining_ms: u64,
     /// Milliseconds of the boot-time clock.
-    deadline_ms: u64,
+    pub(crate) deadline_ms: u64,
 }
 
 impl Until {
@@ -141,64 +138,43 @@ pub(crate) fn mode(sharing: Sharing) -> String {
     }
 }
 
-/// The table of a list of leases.
-pub(crate) struct LeaseTable(Table<12>);
-
-/// How many columns the table has, unless it is wide.
+/// How many columns the table of leases has, unless it is wide.
 const NARROW: usize = 8;
 
-impl LeaseTable {
-    pub(crate) fn new() -> Self {
-        Self(Self::wide().0.first_columns(NARROW))
-    }
+/// Makes the table of a list of leases.
+pub(crate) fn lease_table(is_wide: bool) -> Table<12> {
+    let table = Table::new([
+        "KEY",
+        "OWNER",
+        "TOKEN",
+        "HELD",
+        "REMAINING",
+        "MODE",
+        "WAITERS",
+        "GROUP",
+        "LAST SEEN",
+        "SINCE",
+        "EXPIRES",
+        "METADATA",
+    ]);
+    if is_wide { table } else { table.first_columns(NARROW) }
+}
 
-    /// A table with further columns.
-    pub(crate) fn wide() -> Self {
-        Self(Table::new([
-            Column::cut("KEY"),
-            Column::cut("OWNER"),
-            Column::whole("TOKEN"),
-            Column::whole("HELD"),
-            Column::whole("REMAINING"),
-            Column::whole("MODE"),
-            Column::whole("WAITERS"),
-            Column::cut("GROUP"),
-            Column::whole("LAST SEEN"),
-            Column::whole("SINCE"),
-            Column::whole("EXPIRES"),
-            Column::cut("METADATA"),
-        ]))
-    }
-
-    pub(crate) fn row(&mut self, lease: &ListedLease) {
-        let holding = &lease.holder;
-        self.0.row([
-            lease.key.to_string(),
-            holding.owner.to_string(),
-            holding.token.to_string(),
-            time::brief(lease.read_at.since(holding.since)),
-            remaining(holding),
-            mode(holding.sharing),
-            lease.waiting.to_string(),
-            holding.group.as_ref().map(ToString::to_string).unwrap_or_default(),
-            format!("{} ago", time::brief(lease.read_at.since(holding.last_seen))),
-            time::of_store(holding.since),
-            expires_at(lease),
-            metadata_text(&holding.metadata),
-        ]);
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(crate) fn lines(&self, width: Option<usize>) -> Vec<String> {
-        self.0.lines(width)
-    }
-
-    /// Formats the rows since the last call, and removes them. The first call prepends the header and sets the widths of
-    /// the columns.
-    pub(crate) fn next_lines(&mut self, width: Option<usize>) -> Vec<String> {
-        self.0.next_lines(width)
-    }
+/// Formats a lease as a row of that table.
+pub(crate) fn lease_row(lease: &ListedLease) -> [String; 12] {
+    let holding = &lease.holder;
+    [
+        lease.key.to_string(),
+        holding.owner.to_string(),
+        holding.token.to_string(),
+        time::brief(lease.read_at.since(holding.since)),
+        remaining(holding),
+        mode(holding.sharing),
+        lease.waiting.to_string(),
+        holding.group.as_ref().map(ToString::to_string).unwrap_or_default(),
+        format!("{} ago", time::brief(lease.read_at.since(holding.last_seen))),
+        time::of_store(holding.since),
+        expires_at(lease),
+        metadata_text(&holding.metadata),
+    ]
 }

@@ -37,17 +37,13 @@ pub(crate) fn is_dumb() -> bool {
 
 /// Returns the columns and rows, if the standard output is a terminal.
 pub(crate) fn size() -> Option<(usize, usize)> {
-    is_terminal().then(|| window().unwrap_or((80, 24)))
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
+    is_terminal().then(|| size.map_or((80, 24), |size| (size.ws_col.into(), size.ws_row.into())))
 }
 
 /// Returns the columns, if the standard output is a terminal.
 pub(crate) fn width() -> Option<usize> {
     size().map(|(columns, _)| columns)
-}
-
-fn window() -> Option<(usize, usize)> {
-    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
-    (size.ws_col > 0 && size.ws_row > 0).then(|| (size.ws_col.into(), size.ws_row.into()))
 }
 
 /// Returns whether the reader has closed the pipe, as `head` does.
@@ -112,12 +108,9 @@ impl ReaderGone {
     }
 }
 
-/// Prints a line. Removes its colours outside a terminal and with `NO_COLOR`.
+/// Prints a line.
 pub(crate) fn line(line: &str) -> io::Result<()> {
-    match AutoStream::choice(&io::stdout()) {
-        ColorChoice::Never => raw(&format!("{}\n", strip_str(line))),
-        _ => raw(&format!("{line}\n")),
-    }
+    raw(&format!("{}\n", wanted(line)))
 }
 
 /// Prints bytes as they are. If the output does not block and is full, waits until it takes more.
@@ -145,12 +138,18 @@ pub(crate) fn lines(lines: &[String]) -> io::Result<()> {
 
 /// Prints an object as a line of JSON.
 pub(crate) fn json(value: &impl Serialize) -> io::Result<()> {
-    line(&json_line(value)?)
+    line(&json_line(value))
+}
+
+/// Prints an object as JSON if that is wanted, otherwise a text.
+pub(crate) fn json_or_line(is_json: bool, value: &impl Serialize, text: &str) -> io::Result<()> {
+    if is_json { json(value) } else { line(&escape::visible(text)) }
 }
 
 /// Formats an object as a line of JSON.
-pub(crate) fn json_line(value: &impl Serialize) -> serde_json::Result<String> {
-    Ok(escape::visible_json(&serde_json::to_string(value)?))
+pub(crate) fn json_line(value: &impl Serialize) -> String {
+    // The keys of all maps are texts, so that this cannot fail.
+    escape::visible_json(&serde_json::to_string(value).unwrap_or_default())
 }
 
 /// Writes control sequences and text as they are: `NO_COLOR` does not apply to cursor movements.
@@ -165,12 +164,12 @@ pub(crate) fn raw_now(text: &str) {
     }
 }
 
-/// Removes the colours of lines, unless the terminal gets colours.
-pub(crate) fn with_wanted_colours(lines: Vec<String>) -> Vec<String> {
-    if AutoStream::choice(&io::stdout()) != ColorChoice::Never {
-        return lines;
+/// Returns a text without its colours, unless the output is a terminal and `NO_COLOR` is unset.
+pub(crate) fn wanted(text: &str) -> String {
+    match AutoStream::choice(&io::stdout()) {
+        ColorChoice::Never => strip_str(text).to_string(),
+        _ => text.to_owned(),
     }
-    lines.iter().map(|line| strip_str(line).to_string()).collect()
 }
 
 /// Makes the first line of a table bold.

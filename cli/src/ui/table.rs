@@ -11,28 +11,13 @@ const EMPTY: &str = "-";
 /// The smallest width to which a column is cut. A longer title counts instead.
 pub(crate) const MIN_WIDTH: usize = 8;
 
-/// A column.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Column {
-    title: &'static str,
-    can_be_cut: bool,
-}
-
-impl Column {
-    /// A column that is never cut.
-    pub(crate) const fn whole(title: &'static str) -> Self {
-        Self { title, can_be_cut: false }
-    }
-
-    /// A column that is cut if the terminal is too narrow.
-    pub(crate) const fn cut(title: &'static str) -> Self {
-        Self { title, can_be_cut: true }
-    }
-}
+/// The titles of the columns that are cut if the terminal is too narrow.
+const CUT: [&str; 10] = ["KEY", "OWNER", "GROUP", "METADATA", "HOLDER", "WAITER", "BY", "REASON", "TOKENS", "DETAILS"];
 
 #[derive(Debug)]
 pub(crate) struct Table<const N: usize> {
-    columns: [Column; N],
+    /// The titles.
+    columns: [&'static str; N],
     /// How many of the columns are shown, from the first one on.
     count: usize,
     rows: Vec<[String; N]>,
@@ -48,7 +33,7 @@ struct Layout<const N: usize> {
 }
 
 impl<const N: usize> Table<N> {
-    pub(crate) const fn new(columns: [Column; N]) -> Self {
+    pub(crate) const fn new(columns: [&'static str; N]) -> Self {
         Self { columns, count: N, rows: Vec::new(), layout: None }
     }
 
@@ -71,7 +56,7 @@ impl<const N: usize> Table<N> {
     pub(crate) fn lines(&self, width: Option<usize>) -> Vec<String> {
         let shown: Vec<usize> = (0..self.count).filter(|at| width.is_none() || self.has_values(*at)).collect();
         let layout = Layout { widths: self.widths(&shown, width), shown };
-        let titles = self.titles();
+        let titles = self.columns.map(str::to_owned);
         let rows = std::iter::once(&titles).chain(&self.rows);
         rows.map(|cells| self.line(&layout, cells, width)).collect()
     }
@@ -84,7 +69,7 @@ impl<const N: usize> Table<N> {
         let layout = self.layout.take().unwrap_or_else(|| {
             let shown: Vec<usize> = (0..self.count).collect();
             let layout = Layout { widths: self.widths(&shown, width), shown };
-            lines.push(self.line(&layout, &self.titles(), width));
+            lines.push(self.line(&layout, &self.columns.map(str::to_owned), width));
             layout
         });
         lines.extend(self.rows.iter().map(|cells| self.line(&layout, cells, width)));
@@ -93,12 +78,8 @@ impl<const N: usize> Table<N> {
         lines
     }
 
-    fn titles(&self) -> [String; N] {
-        self.columns.map(|column| column.title.to_owned())
-    }
-
     fn line(&self, Layout { shown, widths }: &Layout<N>, cells: &[String; N], bound: Option<usize>) -> String {
-        join(shown.iter().map(|at| fill(self.columns[*at], widths[*at], &cells[*at], bound.is_some())), bound)
+        format_row(shown.iter().map(|at| (self.columns[*at], widths[*at], cells[*at].as_str())), bound)
     }
 
     fn has_values(&self, column: usize) -> bool {
@@ -106,7 +87,7 @@ impl<const N: usize> Table<N> {
     }
 
     fn widths(&self, shown: &[usize], bound: Option<usize>) -> [usize; N] {
-        let mut widths = self.columns.map(|column| column.title.width());
+        let mut widths = self.columns.map(UnicodeWidthStr::width);
         for row in &self.rows {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = (*width).max(cell.width());
@@ -117,8 +98,8 @@ impl<const N: usize> Table<N> {
         while shown.iter().map(|at| widths[*at]).sum::<usize>() + gaps > bound {
             // The widest column is cut first, so that narrow ones stay readable.
             let can_be_cut = |at: &&usize| {
-                let column = self.columns[**at];
-                column.can_be_cut && widths[**at] > MIN_WIDTH.max(column.title.width())
+                let title = self.columns[**at];
+                CUT.contains(&title) && widths[**at] > MIN_WIDTH.max(title.width())
             };
             let Some(widest) = shown.iter().filter(can_be_cut).max_by_key(|at| widths[**at]) else { break };
             widths[*widest] -= 1;
@@ -127,25 +108,16 @@ impl<const N: usize> Table<N> {
     }
 }
 
-/// Formats a row of a table that has no end, in columns of these widths. A wider cell is cut if there is a `width`, and
-/// otherwise moves the rest of its line. The cells must be escaped.
-pub(crate) fn format_row<const N: usize>(
-    columns: &[Column; N],
-    widths: &[usize; N],
-    cells: &[String; N],
-    width: Option<usize>,
-) -> String {
-    let filled = columns.iter().zip(widths).zip(cells);
-    join(filled.map(|((column, size), cell)| fill(*column, *size, cell, width.is_some())), width)
-}
-
-fn fill(column: Column, width: usize, cell: &str, is_bound: bool) -> String {
-    pad(if is_bound && column.can_be_cut { cut(cell, width) } else { cell.to_owned() }, width)
-}
-
-fn join(cells: impl Iterator<Item = String>, bound: Option<usize>) -> String {
-    let line = cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned();
-    bound.map_or(line.clone(), |bound| cut(&line, bound))
+/// Formats a row. Each cell has the title and the width of its column. A wider cell is cut if there is a `bound` and the
+/// column can be cut, and otherwise moves the rest of the line. The cells must be escaped.
+pub(crate) fn format_row<'a>(cells: impl Iterator<Item = (&'a str, usize, &'a str)>, bound: Option<usize>) -> String {
+    let padded = cells.map(|(title, width, cell)| {
+        let cell = if bound.is_some() && CUT.contains(&title) { cut(cell, width) } else { cell.to_owned() };
+        let missing = width.saturating_sub(cell.width());
+        cell + &" ".repeat(missing)
+    });
+    let line = padded.collect::<Vec<_>>().join(GAP);
+    cut(line.trim_end(), bound.unwrap_or(usize::MAX))
 }
 
 /// Cuts a text to a width; a cut text ends with `…`.
@@ -165,17 +137,12 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     kept
 }
 
-fn pad(cell: String, width: usize) -> String {
-    let missing = width.saturating_sub(cell.width());
-    cell + &" ".repeat(missing)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn table() -> Table<3> {
-        let mut table = Table::new([Column::cut("KEY"), Column::whole("TOKEN"), Column::cut("OWNER")]);
+        let mut table = Table::new(["KEY", "TOKEN", "OWNER"]);
         table.row(["reports/nightly/of/all/the/shops".into(), "226650000001".into(), "host-1/4711".into()]);
         table.row(["夜".into(), "7".into(), String::new()]);
         table
@@ -191,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_column_that_says_nothing_is_left_out_where_room_is_dear() {
-        let mut table = Table::new([Column::cut("KEY"), Column::cut("GROUP")]);
+        let mut table = Table::new(["KEY", "GROUP"]);
         table.row(["k".into(), String::new()]);
         assert_eq!(
             (table.lines(Some(80)), table.lines(None)[0].as_str()),

@@ -21,6 +21,7 @@ use nix::{
     },
     unistd::Pid,
 };
+use serde_json::json;
 
 use crate::{
     eventually,
@@ -161,12 +162,13 @@ fn a_guard_whose_lease_is_about_to_end_starts_no_command() {
     let guard = guard.spawn().unwrap();
     drop(command);
     let until = Clock::Boot.now().since_origin() + secs(3);
-    let begin = format!("begin {} {} {}\n", until.as_micros(), secs(5).as_micros(), secs(1).as_micros());
+    let times = json!({ "term_before": secs(5), "kill_before": secs(1) });
+    let begin = format!("{}\n", json!({ "Begin": { "until": until, "times": times, "is_nested": false } }));
     let input = [std::io::stdin().as_raw_fd()];
     let (text, rights) = ([IoSlice::new(begin.as_bytes())], [ControlMessage::ScmRights(&input)]);
     sendmsg::<()>(holder.as_raw_fd(), &text, &rights, MsgFlags::empty(), None).unwrap();
     let report = BufReader::new(holder).lines().next().unwrap().unwrap();
-    assert_eq!(report, "ended 0 signalled");
+    assert_eq!(report, r#"{"Ended":{"exit":{"Code":0},"signalled":true}}"#);
     let output = guard.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stdout), (Some(0), Vec::new()));
 }

@@ -19,7 +19,7 @@ use mongoseal::{Deadline, store::Store};
 use super::scratch::Scratch;
 use crate::{
     command::{
-        driver::{Answer, Deployment, Document, Refusal, doc},
+        driver::{Deployment, Document, Refusal, doc},
         finding::Finding,
     },
     connection::Connection,
@@ -158,7 +158,7 @@ fn version_of(build: &Document) -> Option<String> {
 
 /// Checks whether the library accepts the deployment. It recognises other products, and says what they lack.
 pub(super) async fn library(lab: Lab<'_>) -> Finding {
-    let deadline = Deadline::after(lab.store.clock(), lab.connection.timeout());
+    let deadline = Deadline::after(lab.store.clock(), lab.connection.timeout);
     match lab.store.prepare(deadline).await {
         Ok(()) => {
             // The program has the version of the library.
@@ -170,19 +170,6 @@ pub(super) async fn library(lab: Lab<'_>) -> Finding {
 }
 
 impl Lab<'_> {
-    /// Runs a command on the scratch collection. Fails if its reply has the error of a write.
-    async fn run(self, command: Document) -> Answer<Document> {
-        let reply = self.deployment.run(command).await?;
-        let write = reply.get_array("writeErrors").ok().and_then(|errors| errors.first()?.as_document());
-        match write.or_else(|| reply.get_document("writeConcernError").ok()) {
-            Some(error) => {
-                let (code, message) = (error.get_i32("code").unwrap_or(0), error.get_str("errmsg").unwrap_or("?"));
-                Err(Refusal::Server(code, format!("write error with code {code}: {message}")))
-            }
-            None => Ok(reply),
-        }
-    }
-
     /// Builds a `findAndModify` of one document of the scratch collection, an upsert that returns the new document.
     fn upsert(self, query: Document, update: Vec<Document>) -> Document {
         doc! {
@@ -197,7 +184,7 @@ impl Lab<'_> {
 
     /// Runs a `findAndModify`, and returns the document of its reply.
     async fn modify(self, command: Document) -> Result<Document, Unmet> {
-        let reply = self.run(command).await?;
+        let reply = self.deployment.run(command).await?;
         reply.get_document("value").cloned().map_err(|_| Unmet::Differs("the reply has no document".into()))
     }
 }

@@ -55,11 +55,11 @@ pub(super) async fn perform(
 /// Connects, and fails if the server is unfit or has keys with the prefix.
 async fn open(uri: &str, connection: &Connection, prefix: &str) -> Result<(Server, Arc<dyn Store>), Failure> {
     let backend = RedisBackend::new(uri)?.with_collection(prefix)?.with_replicas(connection.redis_replicas());
-    let store = RedisStore::new(backend, connection.retention());
-    store.prepare(Deadline::after(store.clock(), connection.timeout())).await?;
+    let store = RedisStore::new(backend, connection.retention);
+    store.prepare(Deadline::after(store.clock(), connection.timeout)).await?;
     let unavailable =
         |refusal: Refusal| Failure::new(Status::UNAVAILABLE, format!("cannot use the Redis server ({refusal}): retry"));
-    let server = Server::open(uri, prefix, connection.timeout()).await.map_err(unavailable)?;
+    let server = Server::open(uri, prefix, connection.timeout).await.map_err(unavailable)?;
     match server.has_keys().await {
         Ok(false) => match server.attempt(&["SET", &server.name(""), "", "XX"]).await {
             Ok(()) => Ok((server, Arc::new(store))),

@@ -1,82 +1,47 @@
 //! Runs the conformance suite of the library in the scratch collection, or under the scratch prefix.
 //!
-//! A requirement fails by a panic. Each requirement runs on a task of its own and has a time limit, so no requirement ends or delays
-//! the others. The message of the panic is the finding.
+//! A requirement fails by a panic, whose message is the finding. Each requirement has a time limit, so no requirement ends
+//! or delays the others.
 
 use std::{
     any::Any,
-    cell::Cell,
-    collections::BTreeMap,
     panic::{self, AssertUnwindSafe},
-    pin::pin,
     sync::{Arc, Once},
-    task::Poll,
     time::Duration,
 };
 
+use futures_util::{FutureExt, Stream, StreamExt, stream};
 use mongoseal::{conformance::Requirement, store::Store};
-use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
+use tokio::time::timeout;
 
 use crate::time;
 
 /// How many requirements run at a time. Most of their time passes until leases expire.
-const PARALLEL: usize = 8;
+const PARALLEL: usize = 16;
 /// The longest time that a requirement may take. Each takes a few seconds.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
-/// The results of requirements that are running, in the order of the suite. Dropping it ends the requirements.
-pub(super) struct Running {
-    tasks: JoinSet<(usize, Result<(), String>)>,
-    /// Results that came before that of an earlier requirement.
-    early: BTreeMap<usize, Result<(), String>>,
-    next: usize,
+tokio::task_local! {
+    /// Set while a requirement is polled, whose panics are caught.
+    static IS_CAUGHT: ();
 }
 
-impl Running {
-    /// Starts all requirements, a few at a time.
-    pub(super) fn start(requirements: &[&'static Requirement], store: &Arc<dyn Store>) -> Self {
-        silence_caught_panics();
-        let (mut tasks, permits) = (JoinSet::new(), Arc::new(Semaphore::new(PARALLEL)));
-        for (at, requirement) in requirements.iter().copied().enumerate() {
-            let (store, permits) = (Arc::clone(store), Arc::clone(&permits));
-            tasks.spawn(async move {
-                // The semaphore is never closed.
-                let _permit = permits.acquire().await;
-                (at, limited(LIMIT, requirement.check(store)).await)
-            });
-        }
-        Self { tasks, early: BTreeMap::new(), next: 0 }
-    }
-
-    /// Waits for the result of the next requirement. Dropping the future loses nothing.
-    pub(super) async fn next(&mut self) -> Option<Result<(), String>> {
-        loop {
-            if let Some(result) = self.early.remove(&self.next) {
-                self.next += 1;
-                return Some(result);
-            }
-            let (at, result) = self.tasks.join_next().await?.ok()?;
-            self.early.insert(at, result);
-        }
-    }
-
-    /// Ends the requirements that are still running.
-    pub(super) async fn stop(&mut self) {
-        self.tasks.shutdown().await;
-    }
+/// Runs requirements, a few at a time, and returns their results in their order. Dropping the stream ends them.
+pub(super) fn run(
+    requirements: &[&'static Requirement],
+    store: &Arc<dyn Store>,
+) -> impl Stream<Item = Result<(), String>> {
+    silence_caught_panics();
+    let checks = requirements.iter().map(|requirement| limited(LIMIT, requirement.check(Arc::clone(store))));
+    stream::iter(checks.collect::<Vec<_>>()).buffered(PARALLEL)
 }
 
 /// Runs a requirement, and returns why it failed.
 async fn limited(limit: Duration, requirement: impl Future<Output = ()>) -> Result<(), String> {
-    match timeout(limit, catch(requirement)).await {
-        Ok(done) => done,
+    match timeout(limit, IS_CAUGHT.scope((), AssertUnwindSafe(requirement).catch_unwind())).await {
+        Ok(done) => done.map_err(|panic| message(panic.as_ref())),
         Err(_elapsed) => Err(format!("it has not ended within {}", time::format(limit))),
     }
-}
-
-thread_local! {
-    /// Whether this thread polls a requirement, whose panics are caught.
-    static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Prints no message for a panic that is caught. All other panics are printed as before.
@@ -85,26 +50,11 @@ fn silence_caught_panics() {
     ONCE.call_once(|| {
         let print = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
-            if !IS_CAUGHT.get() {
+            if IS_CAUGHT.try_with(|()| ()).is_err() {
                 print(panic);
             }
         }));
     });
-}
-
-/// Runs a future, and returns the message of its panic.
-async fn catch(work: impl Future<Output = ()>) -> Result<(), String> {
-    let mut work = pin!(work);
-    std::future::poll_fn(|context| {
-        IS_CAUGHT.set(true);
-        let polled = panic::catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
-        IS_CAUGHT.set(false);
-        match polled {
-            Ok(poll) => poll.map(Ok),
-            Err(panic) => Poll::Ready(Err(message(panic.as_ref()))),
-        }
-    })
-    .await
 }
 
 /// Returns the message of a panic, as one line.
@@ -133,6 +83,6 @@ mod tests {
         };
         assert_eq!(limited(limit, late).await, Err("late".into()));
         assert_eq!(limited(limit, std::future::pending()).await, Err("it has not ended within 5s".into()));
-        assert!(!IS_CAUGHT.get());
+        assert!(IS_CAUGHT.try_with(|()| ()).is_err());
     }
 }

@@ -4,7 +4,7 @@ use mongoseal::HandleId;
 
 use crate::{
     command::{
-        driver::{Answer, Deployment, Refusal, doc},
+        driver::{Deployment, Refusal, doc},
         finding::Finding,
     },
     exit_status::{Failure, Status},
@@ -35,7 +35,7 @@ impl Scratch {
             "validationLevel": "off",
             "writeConcern": { "w": "majority", "wtimeout": 10_000 },
         };
-        let created = deployment.run(create).await.map_err(|refusal| match refusal {
+        deployment.run(create).await.map_err(|refusal| match refusal {
             Refusal::Server(NAMESPACE_EXISTS, _) => Failure::invalid(format!(
                 "the collection {namespace} exists, and is left as it is: pass another name with --scratch"
             )),
@@ -51,26 +51,16 @@ impl Scratch {
                 format!("cannot create the collection {namespace} ({other}): retry, and drop the collection if it exists"),
             ),
         })?;
-        let scratch = Self { collection, namespace };
-        match created.get("writeConcernError") {
-            None => Ok(scratch),
-            Some(error) => {
-                drop(scratch.drop(deployment).await);
-                let namespace = scratch.namespace;
-                Err(Failure::new(
-                    Status::UNAVAILABLE,
-                    format!(
-                        "a majority did not confirm the collection {namespace} ({error}): retry, and drop it if it exists"
-                    ),
-                ))
-            }
-        }
+        Ok(Self { collection, namespace })
     }
 
     /// Drops the collection, and reports whether that succeeded.
     pub(super) async fn remove(&self, deployment: &Deployment) -> Finding {
-        match self.drop(deployment).await {
-            Ok(()) => Finding::pass(CHECK, format!("{} was created, and is dropped", self.namespace)),
+        let drop = doc! { "drop": &self.collection, "writeConcern": { "w": "majority", "wtimeout": 10_000 } };
+        match deployment.run(drop).await {
+            Ok(_) | Err(Refusal::NoCollection) => {
+                Finding::pass(CHECK, format!("{} was created, and is dropped", self.namespace))
+            }
             Err(Refusal::Unauthorized) => self.left(deployment, "the user lacks dropCollection"),
             Err(refusal) => self.left(deployment, &refusal.to_string()),
         }
@@ -82,14 +72,6 @@ impl Scratch {
         let drop = format!("db.getCollection({collection:?}).drop()");
         let advice = format!("an operator can run {drop} in the database {}", deployment.database());
         Finding::fail(CHECK, format!("cannot drop {namespace}, which may be left ({why})"), advice)
-    }
-
-    async fn drop(&self, deployment: &Deployment) -> Answer<()> {
-        let command = doc! { "drop": &self.collection, "writeConcern": { "w": "majority", "wtimeout": 10_000 } };
-        match deployment.run(command).await {
-            Ok(_) | Err(Refusal::NoCollection) => Ok(()),
-            Err(refusal) => Err(refusal),
-        }
     }
 }
 

@@ -15,7 +15,7 @@ use mongoseal_redis::RedisStore;
 
 use self::server::Facts;
 use super::{
-    Finding, Report, Unexamined, Verdict,
+    Finding, Report, Verdict,
     records::{self, Unreadable},
     times,
 };
@@ -29,22 +29,25 @@ use crate::{
     time,
 };
 
-/// Examines the server of a connection string. `seal`: a handle on it, unless the library refuses it.
+/// Examines the server of a connection string. `seal`: a handle on it, unless the library refuses it. If the server does
+/// not answer the checks, returns why.
 pub(super) async fn examine(
     uri: &str,
     connection: &Connection,
     seal: Option<&Mongoseal>,
     grace: Option<Duration>,
     report: &mut Report,
-) -> Result<(), Unexamined> {
-    let opened = Server::open(uri, connection.collection(), connection.timeout()).await;
-    let unreachable = |refusal: Refusal| Unexamined::Unreachable(refusal.to_string());
-    let server = opened.map_err(unreachable)?;
-    let facts = match Facts::read(&server).await {
-        Err(refusal @ Refusal::Denied(_)) => Err(refusal),
-        read => Ok(read.map_err(unreachable)?),
+) -> Result<Option<String>, Failure> {
+    let server = match Server::open(uri, &connection.collection, connection.timeout).await {
+        Ok(server) => server,
+        Err(refusal) => return Ok(Some(refusal.to_string())),
     };
-    Ok(check(&server, facts, connection, seal, grace.unwrap_or(times::GRACE), report).await?)
+    let facts = match Facts::read(&server).await {
+        Err(refusal @ (Refusal::Server(_) | Refusal::Other(_))) => return Ok(Some(refusal.to_string())),
+        facts => facts,
+    };
+    check(&server, facts, connection, seal, grace.unwrap_or(times::GRACE), report).await?;
+    Ok(None)
 }
 
 async fn check(

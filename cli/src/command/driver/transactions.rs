@@ -9,13 +9,6 @@ use mongoseal::mongodb::{
 
 use super::{Answer, Deployment, ReadPreference, Refusal, SelectionCriteria, TIMEOUT, with_timeout};
 
-/// The error that a server reports for a write in a transaction whose document another transaction has written.
-pub(in crate::command) struct Conflict {
-    pub(in crate::command) refusal: Refusal,
-    /// Whether the error says that the transaction can be repeated.
-    pub(in crate::command) is_transient: bool,
-}
-
 impl Deployment {
     /// Runs a command in a transaction, and commits it.
     pub(in crate::command) async fn commit(&self, command: Document) -> Answer<()> {
@@ -29,9 +22,10 @@ impl Deployment {
         .await
     }
 
-    /// Runs a command in a transaction, and meanwhile in another one, which must fail. Returns its error, or `None` if
-    /// it succeeded. Commits the first transaction, and aborts the other.
-    pub(in crate::command) async fn provoke_conflict(&self, command: Document) -> Answer<Option<Conflict>> {
+    /// Runs a command in a transaction, and meanwhile in another one, which must fail. Returns its error, and
+    /// whether the error says that the transaction can be repeated. Returns `None` if it succeeded. Commits the first
+    /// transaction, and aborts the other.
+    pub(in crate::command) async fn provoke_conflict(&self, command: Document) -> Answer<Option<(Refusal, bool)>> {
         let database = self.database.clone();
         with_timeout(TIMEOUT, async move {
             let client = database.client();
@@ -43,9 +37,9 @@ impl Deployment {
             // If this fails, the server aborts the transaction when its time has passed.
             drop(second.abort_transaction().await);
             first.commit_transaction().await?;
-            Ok(refused.map(|error| Conflict {
-                is_transient: error.contains_label(TRANSIENT_TRANSACTION_ERROR),
-                refusal: error.into(),
+            Ok(refused.map(|error| {
+                let is_transient = error.contains_label(TRANSIENT_TRANSACTION_ERROR);
+                (error.into(), is_transient)
             }))
         })
         .await

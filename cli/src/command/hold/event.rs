@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mongoseal::{Error, FencingToken, Lease, LossCause};
+use mongoseal::{FencingToken, Lease, LossCause};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -10,6 +10,7 @@ use crate::{
     exit_status::{Failure, Status},
     ui::escape,
     ui::json::Until,
+    ui::output,
 };
 
 /// An event. `docs/languages.md` describes each member.
@@ -79,15 +80,9 @@ impl Event {
         Self::Lost { token: token.get(), cause: cause.kind(), message: cause.to_string() }
     }
 
-    /// The answer to a request that a lease did not accept or that the server did not answer.
-    pub(super) fn refused(id: Value, error: Error) -> Self {
-        let failure = Failure::from(error);
-        Self::Error { id: Some(id), code: code(failure.status()), message: failure.message().to_owned() }
-    }
-
-    /// The last event of a program that ends with this failure.
-    pub(super) fn failed(failure: &Failure) -> Self {
-        Self::Error { id: None, code: code(failure.status()), message: failure.message().to_owned() }
+    /// The answer to the request with this id, or the last event of a program that ends with this failure.
+    pub(super) fn failed(id: Option<Value>, failure: &Failure) -> Self {
+        Self::Error { id, code: code(failure.status()), message: failure.message().to_owned() }
     }
 
     /// Whether the next such event replaces this one, if the reader has not read it.
@@ -97,11 +92,7 @@ impl Event {
 
     /// The line that is printed.
     pub(super) fn line(&self, is_json: bool) -> String {
-        if !is_json {
-            return escape::visible(&self.to_string());
-        }
-        // The keys of all maps are texts, so that this cannot fail.
-        escape::visible_json(&serde_json::to_string(self).unwrap_or_default())
+        if is_json { output::json_line(self) } else { escape::visible(&self.to_string()) }
     }
 }
 

@@ -1,28 +1,15 @@
 //! The forms of an item of a watch: a line, the cells of a table, JSON.
 
 use mongoseal::{Event, EventKind, StoreTime, WatchItem};
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::{
-    time,
-    ui::escape,
-    ui::output,
-    ui::table::{self, Column},
-};
+use crate::{time, ui::escape, ui::output, ui::table};
 
 /// The name of events that may be missing.
 const MISSED: &str = "missed";
 
 /// The columns of events.
-pub(super) const COLUMNS: [Column; 6] = [
-    Column::whole("TIME"),
-    Column::whole("EVENT"),
-    Column::cut("KEY"),
-    Column::whole("TOKEN"),
-    Column::cut("OWNER"),
-    Column::cut("DETAILS"),
-];
+pub(super) const COLUMNS: [&str; 6] = ["TIME", "EVENT", "KEY", "TOKEN", "OWNER", "DETAILS"];
 
 /// The widths of the columns in a pipe. A wider cell moves the rest of its line.
 const WIDTHS: [usize; 6] = [24, 11, 24, 15, 16, 0];
@@ -63,12 +50,8 @@ fn details(kind: &EventKind) -> String {
     }
 }
 
-/// Returns the cells of an item on a terminal. Its time has no date.
-pub(super) fn cells(item: &WatchItem) -> [String; 6] {
-    cells_with(item, time::of_day)
-}
-
-fn cells_with(item: &WatchItem, format: fn(StoreTime) -> String) -> [String; 6] {
+/// Returns the cells of an item. `format`: formats its time.
+pub(super) fn cells(item: &WatchItem, format: fn(StoreTime) -> String) -> [String; 6] {
     match item {
         WatchItem::Event(event) => {
             let (key, token, owner) = (event.key.to_string(), event.token.to_string(), event.owner.to_string());
@@ -82,79 +65,52 @@ fn cells_with(item: &WatchItem, format: fn(StoreTime) -> String) -> [String; 6] 
     }
 }
 
-/// Formats an item as a line. On a terminal of this width, long keys, owners and details are cut.
+/// Formats an item as a line. On a terminal of this width, long keys, owners and details are cut, and the time has no date.
 pub(super) fn line(item: &WatchItem, width: Option<usize>) -> String {
-    let Some(width) = width else {
-        return table::format_row(&COLUMNS, &WIDTHS, &escaped(cells_with(item, time::of_store)), None);
+    let on_terminal = |width: usize| {
+        let rest = width.saturating_sub(TIME + EVENT + TOKEN + GAPS);
+        let owner = (rest / 3).clamp(table::MIN_WIDTH, MAX_OWNER);
+        let key = (rest.saturating_sub(owner) / 2).max(table::MIN_WIDTH);
+        let details = rest.saturating_sub(owner + key).max(table::MIN_WIDTH);
+        [TIME, EVENT, key, TOKEN, owner, details]
     };
-    let rest = width.saturating_sub(TIME + EVENT + TOKEN + GAPS);
-    let owner = (rest / 3).clamp(table::MIN_WIDTH, MAX_OWNER);
-    let key = (rest.saturating_sub(owner) / 2).max(table::MIN_WIDTH);
-    let details = rest.saturating_sub(owner + key).max(table::MIN_WIDTH);
-    table::format_row(&COLUMNS, &[TIME, EVENT, key, TOKEN, owner, details], &escaped(cells(item)), Some(width))
-}
-
-fn escaped(cells: [String; 6]) -> [String; 6] {
-    cells.map(|cell| escape::visible(&cell))
+    let widths = width.map_or(WIDTHS, on_terminal);
+    let format = if width.is_some() { time::of_day } else { time::of_store };
+    let cells = cells(item, format).map(|cell| escape::visible(&cell));
+    let row = COLUMNS.into_iter().zip(widths).zip(&cells);
+    table::format_row(row.map(|((title, width), cell)| (title, width, cell.as_str())), width)
 }
 
 /// Formats an item as an object.
-pub(super) fn json(item: &WatchItem) -> serde_json::Result<String> {
+pub(super) fn json(item: &WatchItem) -> String {
     match item {
-        WatchItem::Event(event) => event_json(event),
-        WatchItem::Missed { since, until } => {
-            let (at, since) = (time::of_store(*until), time::of_store(*since));
-            output::json_line(&MissedView { at, event: MISSED, since })
-        }
-        _ => Ok(String::new()),
+        WatchItem::Event(event) => output::json_line(&event_json(event)),
+        WatchItem::Missed { since, until } => output::json_line(
+            &json!({ "at": time::of_store(*until), "event": MISSED, "since": time::of_store(*since) }),
+        ),
+        _ => String::new(),
     }
 }
 
-fn event_json(event: &Event) -> serde_json::Result<String> {
-    let mut view = EventView {
-        at: time::of_store(event.at),
-        event: name(&event.kind),
-        key: event.key.as_str(),
-        token: event.token.get(),
-        owner: event.owner.as_str(),
-        remaining_ms: None,
-        by: None,
-        reason: None,
-        to: None,
-    };
+fn event_json(event: &Event) -> Value {
+    let mut view = json!({
+        "at": time::of_store(event.at),
+        "event": name(&event.kind),
+        "key": event.key.as_str(),
+        "token": event.token.get(),
+        "owner": event.owner.as_str(),
+    });
     match &event.kind {
+        // `null` if the lease has no expiry.
         EventKind::Holds { holding } | EventKind::Granted { holding } => {
-            view.remaining_ms = Some(holding.remaining.map(time::millis).into());
+            view["remaining_ms"] = holding.remaining.map(time::millis).into();
         }
-        EventKind::Revoked { by, reason } => (view.by, view.reason) = (Some(by.as_str()), Some(reason.as_str())),
-        EventKind::Transferred { to } => view.to = Some(to.token.get()),
+        EventKind::Revoked { by, reason } => {
+            view["by"] = by.as_str().into();
+            view["reason"] = reason.as_str().into();
+        }
+        EventKind::Transferred { to } => view["to"] = to.token.get().into(),
         _ => {}
     }
-    output::json_line(&view)
-}
-
-/// Events that may be missing, between two times.
-#[derive(Serialize)]
-struct MissedView {
-    at: String,
-    event: &'static str,
-    since: String,
-}
-
-#[derive(Serialize)]
-struct EventView<'a> {
-    at: String,
-    event: &'static str,
-    key: &'a str,
-    token: u64,
-    owner: &'a str,
-    /// Only of a holder; `null` if its lease has no expiry.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remaining_ms: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    by: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    to: Option<u64>,
+    view
 }

@@ -4,11 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use mongoseal::{Event, EventKind, FencingToken, HolderInfo, Key, Reading};
 
-use crate::{
-    time,
-    ui::json,
-    ui::table::{Column, Table},
-};
+use crate::{time, ui::json, ui::table::Table};
 
 /// The holders in the order of their tokens.
 #[derive(Default)]
@@ -57,14 +53,7 @@ impl Holders {
         }
         let all = self.0.len();
         let shown = if all < room { all } else { room.saturating_sub(2) };
-        let mut table = Table::new([
-            Column::cut("KEY"),
-            Column::cut("OWNER"),
-            Column::whole("TOKEN"),
-            Column::whole("HELD"),
-            Column::whole("MODE"),
-            Column::cut("GROUP"),
-        ]);
+        let mut table = Table::new(["KEY", "OWNER", "TOKEN", "HELD", "MODE", "GROUP"]);
         for ((token, key), Held { holder, age, seen }) in self.0.iter().take(shown) {
             table.row([
                 key.to_string(),

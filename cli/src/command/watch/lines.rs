@@ -23,10 +23,9 @@ pub(super) async fn print(
     }
     // Another thread writes: a reader that does not read must not block the signals.
     let (lines, writer) = output::start_writer(CHANNEL_SIZE, output::line);
-    let form = Form { is_json };
-    let ended = signals.unless(relay(seal, events, &form, &lines)).await.unwrap_or(Ok(()));
+    let ended = signals.unless(relay(seal, events, is_json, &lines)).await.unwrap_or(Ok(()));
     for item in events.take_all() {
-        if lines.try_send(form.line(&item)?).is_err() {
+        if lines.try_send(line(is_json, &item)).is_err() {
             break;
         }
     }
@@ -37,19 +36,12 @@ pub(super) async fn print(
     ended
 }
 
-struct Form {
-    is_json: bool,
-}
-
-impl Form {
-    fn line(&self, item: &WatchItem) -> Result<String, Failure> {
-        let line = if self.is_json { format::json(item) } else { Ok(format::line(item, output::width())) };
-        line.map_err(|error| Failure::internal(error.into()))
-    }
+fn line(is_json: bool, item: &WatchItem) -> String {
+    if is_json { format::json(item) } else { format::line(item, output::width()) }
 }
 
 /// Sends a line for each item until an error, or until the reader has closed the output.
-async fn relay(seal: &Mongoseal, events: &mut Events, form: &Form, lines: &Sender<String>) -> Result<(), Failure> {
+async fn relay(seal: &Mongoseal, events: &mut Events, is_json: bool, lines: &Sender<String>) -> Result<(), Failure> {
     let mut closed = Box::pin(output::closed(lines.clone()));
     let mut checked = Box::pin(check(seal));
     let mut is_reported = false;
@@ -59,7 +51,7 @@ async fn relay(seal: &Mongoseal, events: &mut Events, form: &Form, lines: &Sende
             () = &mut closed => return Ok(()),
             item = events.next() => {
                 let Some(item) = item else { return Ok(()) };
-                if lines.send(form.line(&item?)?).await.is_err() {
+                if lines.send(line(is_json, &item?)).await.is_err() {
                     return Ok(());
                 }
             }

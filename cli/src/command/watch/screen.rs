@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{LAST_WRITES, check, events::Events, format, holders::Holders, keyboard::Keyboard};
 use crate::{
-    arguments::Watch, exit_status::Failure, job::signals::Signals, job::terminal::is_job_of_a_shell, ui::escape,
+    arguments::Watch, exit_status::Failure, job::signals::Signals, job::terminal::is_job_of_a_shell, time, ui::escape,
     ui::output, ui::table, ui::table::Table,
 };
 
@@ -38,7 +38,7 @@ pub(super) async fn show(
     options: &Watch,
     signals: &mut Signals,
 ) -> Result<(), Failure> {
-    signals.add_screen()?;
+    signals.add_forwarded()?;
     let mut screen = Screen::new(options);
     let ended = screen.run(seal, events, signals).await;
     for item in events.take_all() {
@@ -224,13 +224,13 @@ impl Screen {
         let from = self.events.len().saturating_sub(of_events.saturating_sub(2));
         let mut table = Table::new(format::COLUMNS);
         for item in self.events.iter().skip(from) {
-            table.row(format::cells(item));
+            table.row(format::cells(item, time::of_day));
         }
         if !table.is_empty() {
             lines.push(String::new());
             lines.extend(output::with_bold_header(table.lines(Some(columns))));
         }
-        output::with_wanted_colours(lines)
+        lines.iter().map(|line| output::wanted(line)).collect()
     }
 }
 

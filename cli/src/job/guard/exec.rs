@@ -39,7 +39,7 @@ fn prepare(guard: Option<&OsStr>, blocked: Option<&OsStr>) -> io::Result<()> {
     if parent.as_deref().map(OsStr::new) != guard {
         return Err(io::Error::other("the guard has ended"));
     }
-    let blocked = blocked.and_then(OsStr::to_str).and_then(|mask| mask.parse::<SignalMask>().ok()).unwrap_or_default();
+    let blocked = blocked.and_then(OsStr::to_str).and_then(SignalMask::parse).unwrap_or_default();
     blocked.to_set().thread_set_mask()?;
     // The standard library has made this process ignore SIGPIPE. The exec resets a signal with a handler.
     signal_hook::flag::register(SIGPIPE, Arc::new(AtomicBool::new(false)))?;

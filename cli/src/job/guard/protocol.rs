@@ -1,16 +1,12 @@
 //! The messages between the holder of a lease and the guard of a command, one line each.
 
-use mongoseal::Reading;
 use std::{
-    fmt,
     io::{self, IoSlice, IoSliceMut, Read},
     mem::MaybeUninit,
-    num::ParseIntError,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
-    str::FromStr,
     time::Duration,
 };
 
@@ -20,11 +16,11 @@ use rustix::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
         recvmsg, sendmsg,
     },
-    process::Pid,
 };
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// How long before the end of a lease its command gets each signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Times {
     /// SIGTERM.
     pub(crate) term_before: Duration,
@@ -39,14 +35,14 @@ impl Times {
     }
 }
 
-/// A message from the holder to the guard. Times are readings of the boot-time clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A message from the holder to the guard. `until`: a reading of the boot-time clock, as the time since its origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) enum GuardCommand {
     /// The first message, which carries the command's standard input as a descriptor. `is_nested` if the holder itself
     /// was started under another lease.
-    Begin { until: Reading, times: Times, is_nested: bool },
+    Begin { until: Duration, times: Times, is_nested: bool },
     /// The lease is valid until then.
-    Until(Reading),
+    Until(Duration),
     /// Sends this signal to the command.
     Signal(i32),
     /// The lease is lost: end the command.
@@ -54,10 +50,10 @@ pub(crate) enum GuardCommand {
 }
 
 /// A message from the guard to the holder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) enum Report {
     /// The command was started in this process group.
-    Group(Pid),
+    Group(i32),
     /// The command was stopped by this signal.
     Stopped(i32),
     /// The command has ended, and no process of it is left. `signalled` if the guard ended the command, or should have
@@ -66,7 +62,7 @@ pub(crate) enum Report {
 }
 
 /// How a command has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) enum Exit {
     /// With this status.
     Code(u8),
@@ -74,91 +70,19 @@ pub(crate) enum Exit {
     Signal(i32),
 }
 
-/// A line is no message.
-#[derive(Debug)]
-pub(crate) struct ParseError;
-
-impl From<ParseIntError> for ParseError {
-    fn from(_: ParseIntError) -> Self {
-        Self
-    }
+/// Formats a message as a line.
+pub(crate) fn line(message: &impl Serialize) -> String {
+    // A message has no map, so that this cannot fail.
+    serde_json::to_string(message).unwrap_or_default() + "\n"
 }
 
-impl fmt::Display for GuardCommand {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Begin { until, times: Times { term_before, kill_before }, is_nested } => {
-                let word = if *is_nested { "nested" } else { "begin" };
-                write!(
-                    f,
-                    "{word} {} {} {}",
-                    until.since_origin().as_micros(),
-                    term_before.as_micros(),
-                    kill_before.as_micros()
-                )
-            }
-            Self::Until(until) => write!(f, "until {}", until.since_origin().as_micros()),
-            Self::Signal(number) => write!(f, "signal {number}"),
-            Self::End => f.write_str("end"),
-        }
-    }
-}
-
-impl FromStr for GuardCommand {
-    type Err = ParseError;
-
-    fn from_str(line: &str) -> Result<Self, ParseError> {
-        let micros = |number: &str| Ok::<_, ParseError>(Duration::from_micros(number.parse()?));
-        match *line.split_whitespace().collect::<Vec<_>>() {
-            [word @ ("begin" | "nested"), until, term_before, kill_before] => Ok(Self::Begin {
-                until: Reading::at(micros(until)?),
-                times: Times { term_before: micros(term_before)?, kill_before: micros(kill_before)? },
-                is_nested: word == "nested",
-            }),
-            ["until", until] => Ok(Self::Until(Reading::at(micros(until)?))),
-            ["signal", number] => Ok(Self::Signal(number.parse()?)),
-            ["end"] => Ok(Self::End),
-            _ => Err(ParseError),
-        }
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Group(group) => write!(f, "group {}", group.as_raw_pid()),
-            Self::Stopped(signal) => write!(f, "stopped {signal}"),
-            Self::Ended { exit, signalled } => {
-                match exit {
-                    Exit::Code(code) => write!(f, "ended {code}")?,
-                    Exit::Signal(signal) => write!(f, "ended by {signal}")?,
-                }
-                f.write_str(if *signalled { " signalled" } else { "" })
-            }
-        }
-    }
-}
-
-impl FromStr for Report {
-    type Err = ParseError;
-
-    fn from_str(line: &str) -> Result<Self, ParseError> {
-        let (line, signalled) = match line.strip_suffix(" signalled") {
-            Some(line) => (line, true),
-            None => (line, false),
-        };
-        match *line.split_whitespace().collect::<Vec<_>>() {
-            ["group", group] => Ok(Self::Group(Pid::from_raw(group.parse()?).ok_or(ParseError)?)),
-            ["stopped", signal] => Ok(Self::Stopped(signal.parse()?)),
-            ["ended", code] => Ok(Self::Ended { exit: Exit::Code(code.parse()?), signalled }),
-            ["ended", "by", signal] => Ok(Self::Ended { exit: Exit::Signal(signal.parse()?), signalled }),
-            _ => Err(ParseError),
-        }
-    }
+/// Parses a line. Returns `None` if it is no such message.
+pub(crate) fn parse<T: DeserializeOwned>(line: &str) -> Option<T> {
+    serde_json::from_str(line).ok()
 }
 
 /// The largest length of a message.
-const MAX_LINE: usize = 200;
+const MAX_LINE: usize = 1024;
 
 /// Sends the first message, with the command's standard input.
 pub(crate) fn send_begin(socket: &UnixStream, command: GuardCommand, stdin: BorrowedFd<'_>) -> io::Result<()> {
@@ -168,8 +92,7 @@ pub(crate) fn send_begin(socket: &UnixStream, command: GuardCommand, stdin: Borr
     if !ancillary.push(SendAncillaryMessage::ScmRights(&stdin)) {
         return Err(io::Error::other("no room for a descriptor in the message"));
     }
-    let line = format!("{command}\n");
-    sendmsg(socket.as_fd(), &[IoSlice::new(line.as_bytes())], &mut ancillary, SendFlags::empty())?;
+    sendmsg(socket.as_fd(), &[IoSlice::new(line(&command).as_bytes())], &mut ancillary, SendFlags::empty())?;
     Ok(())
 }
 
@@ -186,7 +109,7 @@ pub(crate) fn receive_begin(socket: &UnixStream) -> io::Result<(GuardCommand, Ow
         rest.read_exact(&mut byte)?;
         line.extend(byte);
     }
-    let command = str::from_utf8(&line).ok().and_then(|line| line.parse().ok());
+    let command = str::from_utf8(&line).ok().and_then(parse);
     let mut received = ancillary.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
@@ -211,26 +134,31 @@ mod tests {
         let micros = Duration::from_micros;
         let times = Times { term_before: micros(5_000_001), kill_before: micros(1) };
         for command in [
-            GuardCommand::Begin { until: Reading::at(micros(123_456_789_012)), times, is_nested: false },
-            GuardCommand::Begin { until: Reading::at(micros(1)), times, is_nested: true },
-            GuardCommand::Until(Reading::at(micros(7))),
+            GuardCommand::Begin { until: micros(123_456_789_012), times, is_nested: false },
+            GuardCommand::Begin { until: micros(1), times, is_nested: true },
+            GuardCommand::Until(micros(7)),
             GuardCommand::Signal(15),
             GuardCommand::End,
         ] {
-            assert_eq!(command.to_string().parse::<GuardCommand>().unwrap(), command);
+            assert_eq!(parse(&line(&command)), Some(command));
         }
-        let group = Pid::from_raw(4711).unwrap();
         for report in [
-            Report::Group(group),
+            Report::Group(4711),
             Report::Stopped(20),
             Report::Ended { exit: Exit::Code(255), signalled: true },
             Report::Ended { exit: Exit::Code(0), signalled: false },
             Report::Ended { exit: Exit::Signal(2), signalled: true },
         ] {
-            assert_eq!(report.to_string().parse::<Report>().unwrap(), report);
+            assert_eq!(parse(&line(&report)), Some(report));
         }
-        for line in ["", "until", "until x", "signal 1 2", "ended 256", "group 0", "begin 1 2"] {
-            assert!(line.parse::<GuardCommand>().is_err() && line.parse::<Report>().is_err(), "{line}");
+        for line in [
+            "",
+            "End",
+            "{\"Until\":1}",
+            "{\"Signal\":\"15\"}",
+            "{\"Ended\":{\"exit\":{\"Code\":256},\"signalled\":true}}",
+        ] {
+            assert_eq!((parse::<GuardCommand>(line), parse::<Report>(line)), (None, None), "{line}");
         }
     }
 
@@ -238,13 +166,13 @@ mod tests {
     fn the_first_message_carries_a_descriptor() {
         let (one, other) = UnixStream::pair().unwrap();
         let (mut reads, mut writes) = io::pipe().unwrap();
-        send_begin(&one, GuardCommand::Until(Reading::at(Duration::from_secs(1))), writes.as_fd()).unwrap();
-        io::Write::write_all(&mut &one, b"end\n").unwrap();
+        send_begin(&one, GuardCommand::Until(Duration::from_secs(1)), writes.as_fd()).unwrap();
+        io::Write::write_all(&mut &one, b"next\n").unwrap();
         let (command, descriptor) = receive_begin(&other).unwrap();
-        assert_eq!(command, GuardCommand::Until(Reading::at(Duration::from_secs(1))));
-        let mut next = [0; 4];
+        assert_eq!(command, GuardCommand::Until(Duration::from_secs(1)));
+        let mut next = [0; 5];
         io::Read::read_exact(&mut &other, &mut next).unwrap();
-        assert_eq!(&next, b"end\n", "the next message is still unread");
+        assert_eq!(&next, b"next\n", "the next message is still unread");
         io::Write::write_all(&mut std::fs::File::from(descriptor), b"to").unwrap();
         io::Write::write_all(&mut writes, b"gether").unwrap();
         drop(writes);

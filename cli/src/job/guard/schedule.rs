@@ -54,9 +54,10 @@ impl Schedule {
         }
     }
 
-    /// Schedules the end of the command for now: the lease is lost, or the holder is gone.
-    pub(crate) fn end(&mut self, now: Reading) {
-        self.term_by(now);
+    /// Schedules the end of the command, for example because the lease is lost or the holder is gone.
+    pub(crate) fn end(&mut self, at: Reading) {
+        self.term_at = self.term_at.min(at);
+        self.kill_at = self.kill_at.min(self.term_at.after(self.times.between()));
     }
 
     /// Schedules SIGKILL for now.
@@ -69,12 +70,7 @@ impl Schedule {
     pub(crate) fn ended(&mut self, now: Reading) {
         self.is_signalled |= now >= self.term_at;
         self.has_ended = true;
-        self.term_by(now.after(REST_GRACE));
-    }
-
-    fn term_by(&mut self, at: Reading) {
-        self.term_at = self.term_at.min(at);
-        self.kill_at = self.kill_at.min(self.term_at.after(self.times.between()));
+        self.end(now.after(REST_GRACE));
     }
 
     /// Returns the signal that is due, once.

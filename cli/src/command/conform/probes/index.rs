@@ -20,7 +20,7 @@ const DELETION: &str = "TTL deletion";
 
 /// The index is created, once. An index with other options is refused.
 pub(super) async fn ttl_index(lab: Lab<'_>) -> Probed {
-    let retention = lab.connection.retention().as_millis().div_ceil(1_000);
+    let retention = lab.connection.retention.as_millis().div_ceil(1_000);
     let retention = i32::try_from(retention).unwrap_or(i32::MAX);
     for _ in 0..2 {
         create(lab, retention).await?;
@@ -43,13 +43,13 @@ async fn create(lab: Lab<'_>, seconds: i32) -> Answer<()> {
         "commitQuorum": "majority",
         "writeConcern": { "w": "majority", "wtimeout": 10_000 },
     };
-    lab.run(create).await.map(drop)
+    lab.deployment.run(create).await.map(drop)
 }
 
 /// Inserts a document that the index deletes. [`deletion`] waits for that.
 pub(in super::super) async fn insert_expired(lab: Lab<'_>) -> Answer<()> {
     let document = doc! { "_id": "expired", "expires_at": DateTime::from_millis(LONG_AGO) };
-    lab.run(doc! { "insert": &lab.scratch.collection, "documents": [document] }).await.map(drop)
+    lab.deployment.run(doc! { "insert": &lab.scratch.collection, "documents": [document] }).await.map(drop)
 }
 
 /// Checks whether the server deletes the expired document.
@@ -59,7 +59,7 @@ pub(in super::super) async fn deletion(lab: Lab<'_>, inserted: Answer<()>) -> Fi
     let deleted = async {
         inserted?;
         let until = Clock::Boot.now().after(DELETION_TIME);
-        while first_batch(&lab.run(find.clone()).await?).next().is_some() {
+        while first_batch(&lab.deployment.run(find.clone()).await?).next().is_some() {
             ensure(Clock::Boot.now() < until, "an expired document was not deleted within 150 s")?;
             tokio::time::sleep(Duration::from_secs(1)).await;
         }

@@ -22,7 +22,7 @@ pub(super) async fn linearizable(lab: Lab<'_>) -> Probed {
     for mut command in [find, aggregate] {
         command.insert("readConcern", doc! { "level": "linearizable" });
         command.insert("maxTimeMS", 10_000);
-        let reply = lab.run(command).await?;
+        let reply = lab.deployment.run(command).await?;
         let is_found = first_batch(&reply).next().is_some_and(|found| found.get_bool("is_written") == Ok(true));
         ensure(is_found, "a linearizable read did not return a confirmed write")?;
     }
@@ -41,7 +41,7 @@ pub(super) async fn snapshot(lab: Lab<'_>) -> Probed {
     };
     let mut attempt = 1;
     let reply = loop {
-        match lab.run(find.clone()).await {
+        match lab.deployment.run(find.clone()).await {
             Err(refusal) if refusal.code().is_some_and(|code| NO_SNAPSHOT.contains(&code)) && attempt < ATTEMPTS => {}
             read => break read?,
         }

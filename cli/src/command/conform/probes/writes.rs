@@ -20,7 +20,7 @@ pub(super) async fn pipeline(lab: Lab<'_>) -> Probed {
         ],
     );
     for (expected, has_existed) in [(1, false), (2, true)] {
-        let reply = lab.run(command.clone()).await?;
+        let reply = lab.deployment.run(command.clone()).await?;
         let existed =
             reply.get_document("lastErrorObject").and_then(|last| last.get_bool("updatedExisting")).unwrap_or_default();
         let found = reply.get_document("value").cloned().unwrap_or_default();
@@ -78,7 +78,7 @@ pub(super) async fn constants(lab: Lab<'_>) -> Probed {
 pub(super) async fn duplicate_key(lab: Lab<'_>) -> Probed {
     let upsert = |v: i32| lab.upsert(doc! { "_id": "duplicate", "v": v }, vec![doc! { "$set": { "found": v } }]);
     lab.modify(upsert(1)).await?;
-    match lab.run(upsert(2)).await {
+    match lab.deployment.run(upsert(2)).await {
         Err(Refusal::Server(DUPLICATE_KEY, _)) => Ok("an upsert of another document is refused".into()),
         Err(refusal) => Err(refusal.into()),
         Ok(reply) => Err(Unmet::Differs(format!("an upsert of another document returned {reply}"))),
@@ -96,8 +96,8 @@ pub(super) async fn concern_error(lab: Lab<'_>) -> Probed {
     let mut command = lab.upsert(doc! { "_id": "concern" }, vec![doc! { "$set": { "at": "$$NOW" } }]);
     // As many members as a replica set can have at most. Only seven of them vote.
     command.insert("writeConcern", doc! { "w": 50, "wtimeout": 500 });
-    match lab.run(command).await {
-        Err(Refusal::Server(code, _)) if UNCONFIRMED.contains(&code) => {
+    match lab.deployment.run(command).await {
+        Err(Refusal::Transient(code, _)) if UNCONFIRMED.contains(&code) => {
             Ok(format!("a write that too few members confirm is reported with code {code}"))
         }
         Err(refusal) => Err(refusal.into()),
@@ -117,7 +117,7 @@ pub(super) async fn change_count(lab: Lab<'_>) -> Probed {
         }],
         "writeConcern": { "w": "majority", "j": true, "wtimeout": 10_000 },
     };
-    let reply = lab.run(update).await?;
+    let reply = lab.deployment.run(update).await?;
     let (matched, changed) = (reply.get("n").and_then(number), reply.get("nModified").and_then(number));
     let differs = format!("an update of one of two documents counted {matched:?} matched and {changed:?} changed");
     ensure((matched, changed) == (Some(2), Some(1)), differs)?;
@@ -128,7 +128,7 @@ pub(super) async fn change_count(lab: Lab<'_>) -> Probed {
 pub(super) async fn transaction(lab: Lab<'_>) -> Probed {
     lab.deployment.commit(in_transaction(lab, "transaction")).await?;
     let find = doc! { "find": &lab.scratch.collection, "filter": { "_id": "transaction" } };
-    let found = first_batch(&lab.run(find).await?).next().and_then(|found| found.get_i32("writes").ok());
+    let found = first_batch(&lab.deployment.run(find).await?).next().and_then(|found| found.get_i32("writes").ok());
     ensure(found == Some(1), format!("after its commit a document has {found:?} writes of 1"))?;
     Ok("a transaction is committed".into())
 }
@@ -138,12 +138,10 @@ pub(super) async fn conflict(lab: Lab<'_>) -> Probed {
     lab.modify(lab.upsert(doc! { "_id": "conflict" }, vec![doc! { "$set": { "writes": 0 } }])).await?;
     match lab.deployment.provoke_conflict(in_transaction(lab, "conflict")).await? {
         None => Err(Unmet::Differs("two transactions wrote the same document at the same time".into())),
-        Some(conflict) if conflict.refusal.code() == Some(WRITE_CONFLICT) && conflict.is_transient => {
+        Some((refusal, true)) if refusal.code() == Some(WRITE_CONFLICT) => {
             Ok("of two transactions that write a document, one is refused and may be repeated".into())
         }
-        Some(conflict) => {
-            Err(Unmet::Differs(format!("the second of two transactions failed with {}", conflict.refusal)))
-        }
+        Some((refusal, _)) => Err(Unmet::Differs(format!("the second of two transactions failed with {refusal}"))),
     }
 }
 
