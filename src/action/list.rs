@@ -14,7 +14,7 @@ use futures_core::Stream;
 
 use crate::{
     engine::context::Context,
-    handle::{Async, Mongoseal},
+    handle::{Async, Mongoseal, awaitable},
     record::{Filter, ListedLease, Position, SharingFilter, StoreTime},
     store::{BoxFuture, answers::Page},
     types::{
@@ -229,14 +229,7 @@ impl<M> Leases<M> {
     }
 }
 
-impl IntoFuture for Leases {
-    type Output = Result<LeaseStream>;
-    type IntoFuture = BoxFuture<Result<LeaseStream>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.send())
-    }
-}
+awaitable!(Leases => LeaseStream);
 
 /// Sets a filter of which a lease has one value.
 fn only<T: PartialEq>(wanted: &mut Option<T>, value: T, what: &str) -> Result<()> {

@@ -1,10 +1,9 @@
 //! The verb `now`: the store's time.
 
 use crate::{
-    engine::retry,
     handle::Mongoseal,
     record::StoreTime,
-    types::error::{Error, Result},
+    types::error::Result,
 };
 
 impl Mongoseal {
@@ -39,13 +38,9 @@ impl Mongoseal {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn now(&self) -> Result<StoreTime, Error> {
+    pub async fn now(&self) -> Result<StoreTime> {
         let context = &self.shared.context;
         context.ensure_open()?;
-        retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| async move {
-            context.prepare(deadline).await?;
-            context.store.now(deadline).await
-        })
-        .await
+        context.request(context.operation_deadline(), |deadline| context.store.now(deadline)).await
     }
 }

@@ -8,16 +8,9 @@ use crate::{
         refresh::Refreshing,
         resume::{self, ResumeSpec},
     },
-    handle::{Async, Mongoseal},
+    handle::{Async, Mongoseal, awaitable},
     lease::Lease,
-    store::BoxFuture,
-    types::{
-        error::{Error, Result},
-        into_name::IntoName,
-        key::Key,
-        lease_id::LeaseId,
-        token::FencingToken,
-    },
+    types::{error::Result, into_name::IntoName, key::Key, lease_id::LeaseId, token::FencingToken},
 };
 
 impl Mongoseal {
@@ -130,11 +123,4 @@ impl<M> Resume<M> {
     }
 }
 
-impl IntoFuture for Resume {
-    type Output = Result<Lease, Error>;
-    type IntoFuture = BoxFuture<Result<Lease, Error>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.send())
-    }
-}
+awaitable!(Resume => Lease);

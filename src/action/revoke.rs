@@ -4,9 +4,9 @@ use std::{mem, sync::Arc};
 
 use crate::{
     engine::{context::Context, retry},
-    handle::{Async, Mongoseal},
+    handle::{Async, Mongoseal, awaitable},
     record::{self, BatchRequest, Holder, HolderInfo, Outcome, Request, Revocation},
-    store::{BoxFuture, answers::Snapshot},
+    store::answers::Snapshot,
     types::{
         deadline::Deadline,
         error::{Error, Result},
@@ -219,11 +219,4 @@ async fn revoke_one(
     Ok(if was_revoked { held } else { Vec::new() })
 }
 
-impl IntoFuture for Revoke {
-    type Output = Result<Vec<HolderInfo>>;
-    type IntoFuture = BoxFuture<Result<Vec<HolderInfo>>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.send())
-    }
-}
+awaitable!(Revoke => Vec<HolderInfo>);

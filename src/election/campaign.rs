@@ -8,9 +8,8 @@ use super::{Elector, LeaderStream, SeenLeader, VALUE};
 use crate::{
     action::acquire_options::{AcquireOptions, CheckedAcquire},
     engine::{context::Context, lease_state::ReleaseOutcome, refresh::Refreshing, retry::Backoff},
-    handle::{Async, Mongoseal},
+    handle::{Async, Mongoseal, awaitable},
     lease::Lease,
-    store::BoxFuture,
     types::{
         duration::format_duration,
         error::{Error, Result},
@@ -210,14 +209,7 @@ impl Candidacy {
     }
 }
 
-impl IntoFuture for Campaign {
-    type Output = Result<Leader>;
-    type IntoFuture = BoxFuture<Result<Leader>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.send())
-    }
-}
+awaitable!(Campaign => Leader);
 
 /// A leadership: a [`Lease`] that other processes observe. Dropping it resigns in the background.
 #[derive(Debug)]

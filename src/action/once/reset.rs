@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::{
     engine::{confirm::stale_error, handle_inner::HandleInner, retry},
-    handle::{Async, Mongoseal},
+    handle::{Async, Mongoseal, awaitable},
     record::{self, CompletedTick, Completion, Outcome, Request},
-    store::{BoxFuture, answers::Snapshot},
+    store::answers::Snapshot,
     types::{
         error::{Error, Result},
         into_name::IntoName,
@@ -121,11 +121,4 @@ impl<M> RewindTick<M> {
     }
 }
 
-impl IntoFuture for RewindTick {
-    type Output = Result<Option<CompletedTick>>;
-    type IntoFuture = BoxFuture<Self::Output>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.send())
-    }
-}
+awaitable!(RewindTick => Option<CompletedTick>);
