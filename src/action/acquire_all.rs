@@ -312,7 +312,6 @@ impl LeaseSet {
     fn end(&self) {
         end_together(self.leases.iter().map(Lease::lease_inner));
     }
-
 }
 
 impl<'a> IntoIterator for &'a LeaseSet {

@@ -1,10 +1,6 @@
 //! The verb `now`: the store's time.
 
-use crate::{
-    handle::Mongoseal,
-    record::StoreTime,
-    types::error::Result,
-};
+use crate::{handle::Mongoseal, record::StoreTime, types::error::Result};
 
 impl Mongoseal {
     /// Reads the store's clock, which ends all leases: the time at which the store answered, between the call and its return.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Acquire, AcquireAll, Campaign, Lease, Leases, Resume, Revoke, RewindTick, RunOnce, StreamIter, executor::Blocking,
+    Acquire, AcquireAll, Campaign, Leases, Resume, Revoke, RewindTick, RunOnce, StreamIter, executor::Blocking,
 };
 use crate::{
     action::{group::RefreshedGroup, once::Tick, purge::Purged, watch::EventStream},
@@ -41,7 +41,7 @@ use crate::{
 ///
 /// # fn main() -> mongoseal::Result<()> {
 /// Mongoseal::in_memory()?.scope(|seal| {
-///     let token = seal.with_lease("reports/nightly", |lease| lease.token())?;
+///     let token = seal.acquire("reports/nightly").with(|lease| lease.token())?;
 ///     println!("acted with token {token}");
 ///     Ok(())
 /// })
@@ -83,19 +83,7 @@ impl Mongoseal {
     where
         K: IntoName<Key>,
     {
-        Acquire::new(&self.seal, key, self.executor.clone())
-    }
-
-    /// Runs `work` on the calling thread with a lease on a key, as [`with`](Acquire) of an acquire does.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`mongoseal::Acquire::with`](crate::Acquire::with).
-    pub fn with_lease<K, T>(&self, key: K, work: impl FnOnce(&Lease) -> T) -> Result<T>
-    where
-        K: IntoName<Key>,
-    {
-        self.acquire(key).with(work)
+        Acquire::new(&self.seal, key.into_name(), self.executor.clone())
     }
 
     /// Acquires several keys, all or none. Nothing is sent until `run` or `with` of the [`AcquireAll`] is called.
@@ -103,7 +91,7 @@ impl Mongoseal {
     where
         K: IntoName<Key>,
     {
-        AcquireAll::new(&self.seal, keys, self.executor.clone())
+        AcquireAll::new(&self.seal, keys.into_iter().map(IntoName::into_name).collect(), self.executor.clone())
     }
 
     /// Runs work once for a tick of a schedule. Nothing is sent until `run` or `begin` of the [`RunOnce`] is called.
@@ -365,7 +353,7 @@ impl Mongoseal {
         S: Send + 'static,
         F: Future<Output = Result<S>> + Send + 'static,
     {
-        Ok(StreamIter::new(self.wait(verb)?, self.executor.clone()))
+        self.executor.clone().run(verb(self.seal.clone()), StreamIter::new)
     }
 }
 

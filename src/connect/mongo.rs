@@ -183,9 +183,13 @@ impl Builder {
         let here = "on a client of yours, which reads its connections on your runtime (use `connect`)";
         self.refuse(here, &["dedicated_thread"])?;
         let (settings, connections) = (self.settings()?, bounded(self.options.connections.unwrap_or(DRIVER_POOL)));
-        let store =
-            MongoStore::with_connections(database, collection(self.options.collection)?, settings.retention, connections)
-                .with_sharded(self.options.allow_sharded);
+        let store = MongoStore::with_connections(
+            database,
+            collection(self.options.collection)?,
+            settings.retention,
+            connections,
+        )
+        .with_sharded(self.options.allow_sharded);
         Ok(Mongoseal { shared: HandleInner::new(Arc::new(store), settings, None)? })
     }
 }

@@ -11,8 +11,8 @@ use crate::types::error::Result;
 
 /// Polls `work` until it returns or `check` fails.
 ///
-/// `check` decides; `ended` only wakes this future when a lease ends. The value of work that returns after the deadline
-/// is refused, too.
+/// `check` decides; `ended` only wakes this future when a lease ends. The lease may be over when the work returns: the
+/// caller checks that.
 pub(crate) async fn run_while_held<F: Future>(
     ended: &CancellationToken,
     check: impl Fn() -> Result<()>,
@@ -23,11 +23,7 @@ pub(crate) async fn run_while_held<F: Future>(
         // Polled for its waker only.
         let _woken = ended.as_mut().poll(context);
         check()?;
-        let value = work.as_mut().poll(context).map(Ok);
-        if value.is_ready() {
-            check()?;
-        }
-        value
+        work.as_mut().poll(context).map(Ok)
     })
     .await
 }
