@@ -82,10 +82,7 @@ impl Default for Builder {
 impl<M> Builder<M> {
     /// Sets the owner: the name by which other processes see this handle's leases. Default: host, process id and a
     /// random part.
-    pub fn owner<O>(mut self, owner: O) -> Self
-    where
-        O: IntoName<Owner>,
-    {
+    pub fn owner(mut self, owner: impl IntoName<Owner>) -> Self {
         // Errors are not `Clone` and builders are, so the message is kept.
         self.options.owner = Some(owner.into_name().map_err(|error| error.to_string()));
         self

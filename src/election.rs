@@ -53,10 +53,7 @@ impl Mongoseal {
     /// awaited.
     ///
     /// A leadership is a lease on the key of this name. An acquire of that key takes part in the election.
-    pub fn campaign<K>(&self, name: K) -> Campaign
-    where
-        K: IntoName<Key>,
-    {
+    pub fn campaign(&self, name: impl IntoName<Key>) -> Campaign {
         Campaign::new(self, name, Async)
     }
 
@@ -87,10 +84,7 @@ impl Mongoseal {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn leader<K>(&self, name: K) -> Result<Option<LeaderInfo>>
-    where
-        K: IntoName<Key>,
-    {
+    pub async fn leader(&self, name: impl IntoName<Key>) -> Result<Option<LeaderInfo>> {
         let key = name.into_name()?;
         self.shared.context.ensure_open()?;
         Ok(match self.shared.context.read_record(&key, self.shared.context.operation_deadline()).await? {

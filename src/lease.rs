@@ -230,9 +230,7 @@ impl Lease {
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
         // Before the work, so that it is dropped after it.
         let _at_work = self.lease_inner().begin_work();
-        let value = work::run_while_held(&self.lease_inner().ended, || self.check(), pin!(work)).await?;
-        self.check()?;
-        Ok(value)
+        work::run_while_held(&self.lease_inner().ended, || self.check(), pin!(work)).await
     }
 
     /// Checks, by a linearizable read, whether the lease is held at this moment.

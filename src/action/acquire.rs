@@ -14,10 +14,7 @@ impl Mongoseal {
     /// Acquires a key. Nothing is sent until the returned builder is awaited.
     ///
     /// Accepts anything that parses as a [`Key`]. If it does not parse, awaiting the builder returns the error.
-    pub fn acquire<K>(&self, key: K) -> Acquire
-    where
-        K: IntoName<Key>,
-    {
+    pub fn acquire(&self, key: impl IntoName<Key>) -> Acquire {
         Acquire::new(self, key.into_name(), Async)
     }
 }
@@ -195,10 +192,7 @@ impl<M, K> Acquire<M, K> {
     }
 
     /// Adds the lease to this group: see [`Mongoseal::release_group`](crate::Mongoseal::release_group). Default: none.
-    pub fn group<G>(mut self, group: G) -> Self
-    where
-        G: IntoName<Group>,
-    {
+    pub fn group(mut self, group: impl IntoName<Group>) -> Self {
         self.options.group(group);
         self
     }

@@ -27,10 +27,7 @@ use crate::{
 
 impl Mongoseal {
     /// Acquires several keys, all or none. Nothing is sent until the returned builder is awaited.
-    pub fn acquire_all<K>(&self, keys: impl IntoIterator<Item = K>) -> AcquireAll
-    where
-        K: IntoName<Key>,
-    {
+    pub fn acquire_all(&self, keys: impl IntoIterator<Item: IntoName<Key>>) -> AcquireAll {
         AcquireAll::new(self, keys.into_iter().map(IntoName::into_name).collect(), Async)
     }
 }
@@ -261,9 +258,7 @@ impl LeaseSet {
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
         // Before the work, so that it is dropped after it.
         let _at_work: Vec<_> = self.leases.iter().map(|lease| lease.lease_inner().begin_work()).collect();
-        let value = run_while_held(&self.ended, || self.check(), pin!(work)).await?;
-        self.check()?;
-        Ok(value)
+        run_while_held(&self.ended, || self.check(), pin!(work)).await
     }
 
     /// Reports that the work under these leases makes progress: see [`Lease::progress`].

@@ -93,10 +93,7 @@ impl AcquireOptions {
     }
 
     /// Sets the group.
-    pub(crate) fn group<G>(&mut self, group: G)
-    where
-        G: IntoName<Group>,
-    {
+    pub(crate) fn group(&mut self, group: impl IntoName<Group>) {
         self.group = group.into_name().map(Some);
     }
 

@@ -90,10 +90,7 @@ impl<M> Leases<M> {
     }
 
     /// Only leases of this key.
-    pub fn key<K>(self, key: K) -> Self
-    where
-        K: IntoName<Key>,
-    {
+    pub fn key(self, key: impl IntoName<Key>) -> Self {
         self.set(key.into_name(), |selection, key| selection.key = Some(key))
     }
 
@@ -104,18 +101,12 @@ impl<M> Leases<M> {
     }
 
     /// Only leases of this owner.
-    pub fn owner<O>(self, owner: O) -> Self
-    where
-        O: IntoName<Owner>,
-    {
+    pub fn owner(self, owner: impl IntoName<Owner>) -> Self {
         self.set(owner.into_name(), |selection, owner| selection.owner = Some(owner))
     }
 
     /// Only leases of this group.
-    pub fn group<G>(self, group: G) -> Self
-    where
-        G: IntoName<Group>,
-    {
+    pub fn group(self, group: impl IntoName<Group>) -> Self {
         self.set(group.into_name(), |selection, group| selection.group = Some(group))
     }
 

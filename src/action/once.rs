@@ -18,7 +18,7 @@ use super::acquire_options::AcquireOptions;
 use crate::{
     engine::{context::Context, lease_state::ReleaseOutcome, refresh::Refreshing, retry, retry_policy::Retry},
     handle::{Async, Mongoseal},
-    lease::{Lease, work::run_while_held},
+    lease::{Lease, work::run_until_lost},
     record::{Completion, StoreTime},
     store::answers::Snapshot,
     types::{
@@ -37,10 +37,7 @@ impl Mongoseal {
     /// [`RunOnce::run`] is called.
     ///
     /// All runners of a schedule pass the same key. Accepts anything that parses as a [`Key`].
-    pub fn once<K>(&self, key: K, tick: Tick) -> RunOnce
-    where
-        K: IntoName<Key>,
-    {
+    pub fn once(&self, key: impl IntoName<Key>, tick: Tick) -> RunOnce {
         RunOnce::new(self, key, tick, Async)
     }
 }
@@ -389,7 +386,7 @@ impl RunOnce {
             // Before the work, so that it is dropped after it.
             let _at_work = inner.begin_work();
             // The value of work that ends while its lease expires is kept: the store decides whether it completes the tick.
-            run_while_held(&inner.ended, || inner.check(), pin!(work(&lease))).await?
+            run_until_lost(&inner.ended, || inner.check(), pin!(work(&lease))).await?
         };
         if value.is_ok() || complete_on_error {
             let completed = lease.complete().await;

@@ -62,10 +62,7 @@ impl Mongoseal {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn raise_token_floor<K>(&self, key: K, to: FencingToken) -> Result<FencingToken>
-    where
-        K: IntoName<Key>,
-    {
+    pub async fn raise_token_floor(&self, key: impl IntoName<Key>, to: FencingToken) -> Result<FencingToken> {
         let key = key.into_name()?;
         if to.get() > Record::MAX_VERSION {
             return Err(Error::invalid(format!(

@@ -16,10 +16,7 @@ use crate::{
 impl Mongoseal {
     /// Takes up a lease that is still held, by its key, lease id and token: see [`Resume`]. Nothing is sent until the
     /// returned builder is awaited.
-    pub fn resume<K>(&self, key: K, id: LeaseId, token: FencingToken) -> Resume
-    where
-        K: IntoName<Key>,
-    {
+    pub fn resume(&self, key: impl IntoName<Key>, id: LeaseId, token: FencingToken) -> Resume {
         Resume::new(self, key, id, token, Async)
     }
 }

@@ -21,10 +21,7 @@ const MAX_TEXT_BYTES: usize = 1_024;
 
 impl Mongoseal {
     /// Revokes the leases of a key: see [`Revoke`]. Nothing is sent until the returned builder is awaited.
-    pub fn revoke<K>(&self, key: K) -> Revoke
-    where
-        K: IntoName<Key>,
-    {
+    pub fn revoke(&self, key: impl IntoName<Key>) -> Revoke {
         Revoke::new(self, key, Async)
     }
 }

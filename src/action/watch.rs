@@ -72,10 +72,7 @@ impl Mongoseal {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn watch<K>(&self, key: K) -> Result<EventStream>
-    where
-        K: IntoName<Key>,
-    {
+    pub async fn watch(&self, key: impl IntoName<Key>) -> Result<EventStream> {
         EventStream::of_events(&self.shared.context, KeyFilter::Key(key.into_name()?)).await
     }
 

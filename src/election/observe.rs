@@ -37,10 +37,7 @@ impl Mongoseal {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn observe<K>(&self, name: K) -> Result<LeaderStream>
-    where
-        K: IntoName<Key>,
-    {
+    pub async fn observe(&self, name: impl IntoName<Key>) -> Result<LeaderStream> {
         LeaderStream::begin(&self.shared.context, KeyFilter::Key(name.into_name()?)).await
     }
 }
