@@ -7,7 +7,7 @@ use std::{thread, time::Duration};
 
 use mongoseal::{
     Result,
-    blocking::{LeaseView, Mongoseal},
+    blocking::{Lease, Mongoseal},
 };
 
 const WORKERS: u64 = 3;
@@ -32,13 +32,13 @@ fn take_turn(seal: &Mongoseal, worker: u64) -> Result<u64> {
     let lease = seal.acquire("reports/nightly").ttl(Duration::from_secs(2)).wait(Duration::from_secs(60)).run()?;
     println!("worker {worker} holds {:?} with token {}", lease.key(), lease.token());
     // `run` returns an error if the lease was lost before the work had ended. The inner result is that of the work.
-    let sum = lease.run(|lease| compute(&lease, worker))??;
+    let sum = lease.run(|lease| compute(lease, worker))??;
     lease.release()?;
     Ok(sum)
 }
 
 /// Computes, and leaves if the lease is lost. The threads of the handle refresh the lease meanwhile.
-fn compute(lease: &LeaseView, worker: u64) -> Result<u64> {
+fn compute(lease: &Lease, worker: u64) -> Result<u64> {
     let mut sum = 0_u64;
     for step in 1..=1_000 {
         lease.check()?;

@@ -40,8 +40,8 @@
 //!
 //! # Work
 //!
-//! The asynchronous API drops work when its lease is lost. A closure cannot be dropped. So [`Lease::run`] passes a
-//! [`LeaseView`] to the closure, which checks it before each step. The result is [`Error::Lost`](crate::Error::Lost) if the
+//! The asynchronous API drops work when its lease is lost. A closure cannot be dropped. So [`Lease::run`] passes the
+//! lease to the closure, which [checks](Lease::check) it before each step. The result is [`Error::Lost`](crate::Error::Lost) if the
 //! lease was lost meanwhile. [`Lease::watchdog`] aborts the process if work continues past the deadline.
 //!
 //! # Drop and exit
@@ -74,7 +74,6 @@ mod handle;
 mod leader;
 mod lease;
 mod lease_set;
-mod lease_view;
 mod once;
 mod open;
 mod stream_iter;
@@ -85,7 +84,6 @@ pub use handle::Mongoseal;
 pub use leader::Leader;
 pub use lease::Lease;
 pub use lease_set::LeaseSet;
-pub use lease_view::LeaseView;
 pub use once::{RunOnce, TickLease};
 pub use open::Builder;
 pub use stream_iter::StreamIter;

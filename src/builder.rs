@@ -44,69 +44,54 @@ impl Mongoseal {
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is connected"]
 pub struct Builder<M = Async> {
+    pub(crate) options: Options,
+    mode: PhantomData<fn() -> M>,
+}
+
+/// The options of a handle. `None` is the default.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options {
     owner: Option<Result<Owner, String>>,
-    ttl: Duration,
+    ttl: Option<Duration>,
     grace: Option<Duration>,
-    drift_ppm: u32,
+    drift_ppm: Option<u32>,
     retention: Option<Duration>,
-    operation_timeout: Duration,
-    queue_limit: u32,
+    operation_timeout: Option<Duration>,
+    queue_limit: Option<u32>,
     wait: Option<Duration>,
     retry: Option<Retry>,
     observers: Observers,
-    pub(crate) dedicated_thread: bool,
+    dedicated_thread: bool,
     pub(crate) database: Option<String>,
     pub(crate) collection: Option<String>,
     #[cfg(feature = "mongodb")]
     pub(crate) allow_sharded: bool,
     #[cfg(feature = "mongodb")]
     pub(crate) connections: Option<u32>,
-    mode: PhantomData<fn() -> M>,
 }
 
 const DEFAULT_RETENTION: Duration = Duration::from_secs(24 * 3600);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Default for Builder {
     fn default() -> Self {
-        Self {
-            owner: None,
-            ttl: Ttl::DEFAULT.duration(),
-            grace: None,
-            drift_ppm: 1_000,
-            retention: None,
-            operation_timeout: Duration::from_secs(10),
-            queue_limit: 1_000,
-            wait: None,
-            retry: None,
-            observers: Observers::default(),
-            dedicated_thread: false,
-            database: None,
-            collection: None,
-            #[cfg(feature = "mongodb")]
-            allow_sharded: false,
-            #[cfg(feature = "mongodb")]
-            connections: None,
-            mode: PhantomData,
-        }
+        Self { options: Options::default(), mode: PhantomData }
     }
 }
 
 impl<M> Builder<M> {
     /// Sets the owner: the name by which other processes see this handle's leases. Default: host, process id and a
     /// random part.
-    pub fn owner<O>(mut self, owner: O) -> Self
-    where
-        O: IntoName<Owner>,
-    {
+    pub fn owner(mut self, owner: impl IntoName<Owner>) -> Self {
         // Errors are not `Clone` and builders are, so the message is kept.
-        self.owner = Some(owner.into_name().map_err(|error| error.to_string()));
+        self.options.owner = Some(owner.into_name().map_err(|error| error.to_string()));
         self
     }
 
     /// Sets how long a lease lasts without a refresh, unless its acquire sets it. Default: 30 s, because an ungraceful
     /// failover with MongoDB's default election settings took up to 19 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
+        self.options.ttl = Some(ttl);
         self
     }
 
@@ -121,14 +106,14 @@ impl<M> Builder<M> {
     /// [without expiry](crate::Acquire::without_expiry) the ttl is the handle's. `Duration::ZERO` is no grace: then,
     /// after a failover to a clock that is ahead, two holders can believe that they hold the key.
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = Some(grace);
+        self.options.grace = Some(grace);
         self
     }
 
     /// Sets how far the holder's clock and the store's clock may drift apart, in millionths. A holder stops that much
     /// before its ttl ends. Default: 1,000, a millisecond in each second; NTP slews a clock by at most 500.
     pub fn drift_allowance_ppm(mut self, ppm: u32) -> Self {
-        self.drift_ppm = ppm;
+        self.options.drift_ppm = Some(ppm);
         self
     }
 
@@ -136,78 +121,82 @@ impl<M> Builder<M> {
     /// collection must agree, because it is the option of the TTL index. A store that is passed to
     /// [`on_store`](Self::on_store) has its own retention, and another one is refused. Default: 24 hours.
     pub fn retention(mut self, retention: Duration) -> Self {
-        self.retention = Some(retention);
+        self.options.retention = Some(retention);
         self
     }
 
     /// Sets the database of the records. Default: that of the connection string, or `mongoseal`. A store without databases
     /// refuses it.
     pub fn database(mut self, name: impl Into<String>) -> Self {
-        self.database = Some(name.into());
+        self.options.database = Some(name.into());
         self
     }
 
     /// Sets the collection of the records, which should hold nothing else. On Redis it is the prefix of the keys. Default:
     /// `mongoseal`.
     pub fn collection(mut self, name: impl Into<String>) -> Self {
-        self.collection = Some(name.into());
+        self.options.collection = Some(name.into());
         self
     }
 
     /// Sets how long one call may take, with all requests that it sends. Default: 10 s.
     pub fn operation_timeout(mut self, timeout: Duration) -> Self {
-        self.operation_timeout = timeout;
+        self.options.operation_timeout = Some(timeout);
         self
     }
 
     /// Sets how many waiters a key may have; another waiter gets [`Error::QueueFull`]. A waiter takes about 300 bytes
     /// of the key's record, and its metadata; MongoDB allows 16 MiB. From 1 to 3,000. Default: 1,000.
     pub fn queue_limit(mut self, waiters: u32) -> Self {
-        self.queue_limit = waiters;
+        self.options.queue_limit = Some(waiters);
         self
     }
 
     /// Sets how long an acquire waits for a held key, unless the acquire sets it: see
     /// [`Acquire::wait`](crate::Acquire::wait). Default: zero, which is one attempt.
     pub fn wait(mut self, at_most: Duration) -> Self {
-        self.wait = Some(at_most);
+        self.options.wait = Some(at_most);
         self
     }
 
     /// Sets the policy by which an acquire retries a held key, unless the acquire sets it: see
     /// [`Acquire::retry`](crate::Acquire::retry). It contradicts a [`wait`](Self::wait). Default: one attempt.
     pub fn retry(mut self, policy: Retry) -> Self {
-        self.retry = Some(policy);
+        self.options.retry = Some(policy);
         self
     }
 
     /// Adds an observer, which receives the [events](crate::HandleEvent) of the handle and its leases. Default: none.
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.observers.add(observer);
+        self.options.observers.add(observer);
         self
     }
 
     /// Starts the thread of the handle, if it has one of its own.
     pub(crate) fn start_thread(&self) -> Result<Option<Arc<DedicatedThread>>> {
-        Ok(self.dedicated_thread.then(DedicatedThread::start).transpose()?.map(Arc::new))
+        Ok(self.options.dedicated_thread.then(DedicatedThread::start).transpose()?.map(Arc::new))
     }
 
-    /// The name of an option that says what is opened on a server, if one is set.
-    pub(crate) fn option_of_a_server(&self) -> Option<&'static str> {
-        let options: &[(&'static str, bool)] = &[
-            ("database", self.database.is_some()),
-            ("collection", self.collection.is_some()),
+    /// Refuses those of these options that are set, because they have no effect here.
+    pub(crate) fn refuse(&self, here: &str, options: &[&str]) -> Result<()> {
+        let all: &[(&str, bool)] = &[
+            ("dedicated_thread", self.options.dedicated_thread),
+            ("database", self.options.database.is_some()),
+            ("collection", self.options.collection.is_some()),
             #[cfg(feature = "mongodb")]
-            ("allow_sharded", self.allow_sharded),
+            ("allow_sharded", self.options.allow_sharded),
             #[cfg(feature = "mongodb")]
-            ("connections", self.connections.is_some()),
+            ("connections", self.options.connections.is_some()),
         ];
-        options.iter().find(|(_, is_set)| *is_set).map(|(option, _)| *option)
+        match all.iter().find(|(option, is_set)| *is_set && options.contains(option)) {
+            Some((option, _)) => Err(Error::invalid(format!("`{option}` has no effect {here}: leave it out"))),
+            None => Ok(()),
+        }
     }
 
     /// Refuses a retention that is not that of the store.
     pub(crate) fn ensure_retention(&self, of_store: Duration) -> Result<()> {
-        match self.retention {
+        match self.options.retention {
             Some(retention) if retention != of_store => Err(Error::invalid(format!(
                 "`retention` of {} has no effect on this store, which keeps idle records for {}: leave it out",
                 format_duration(retention),
@@ -219,29 +208,31 @@ impl<M> Builder<M> {
 
     /// Checks the settings.
     pub(crate) fn settings(&self) -> Result<Settings> {
-        let owner = match &self.owner {
+        let Options { owner, ttl, grace, drift_ppm, retention, operation_timeout, queue_limit, .. } = &self.options;
+        let owner = match owner {
             None => Owner::of_this_process(),
             Some(owner) => owner.clone().map_err(Error::invalid)?,
         };
-        if self.operation_timeout < Duration::from_millis(10) || self.operation_timeout > Ttl::MAX.duration() {
+        let operation_timeout = operation_timeout.unwrap_or(DEFAULT_TIMEOUT);
+        if operation_timeout < Duration::from_millis(10) || operation_timeout > Ttl::MAX.duration() {
             return Err(Error::invalid(format!(
                 "`operation_timeout` must be from 10ms to 365d and {} is not: seconds are usual",
-                format_duration(self.operation_timeout)
+                format_duration(operation_timeout)
             )));
         }
-        if !(1..=3_000).contains(&self.queue_limit) {
+        let queue_limit = queue_limit.unwrap_or(1_000);
+        if !(1..=3_000).contains(&queue_limit) {
             return Err(Error::invalid(format!(
-                "`queue_limit` must be from 1 to 3,000 waiters and {} is not: a record has at most 16 MiB",
-                self.queue_limit
+                "`queue_limit` must be from 1 to 3,000 waiters and {queue_limit} is not: a record has at most 16 MiB"
             )));
         }
-        if self.drift_ppm > 500_000 {
+        let drift_ppm = drift_ppm.unwrap_or(1_000);
+        if drift_ppm > 500_000 {
             return Err(Error::invalid(format!(
-                "`drift_allowance_ppm` cannot be {}, which is more than half: choose less, 1,000 covers any clock under NTP",
-                self.drift_ppm
+                "`drift_allowance_ppm` cannot be {drift_ppm}, which is more than half: choose less, 1,000 covers any clock under NTP"
             )));
         }
-        let retention = self.retention.unwrap_or(DEFAULT_RETENTION);
+        let retention = retention.unwrap_or(DEFAULT_RETENTION);
         if retention > Ttl::MAX.duration() {
             return Err(Error::invalid(format!(
                 "`retention` can be at most 365d and {} is longer: 24h are usual",
@@ -250,41 +241,22 @@ impl<M> Builder<M> {
         }
         Ok(Settings {
             owner,
-            ttl: Ttl::try_from(self.ttl)?,
-            grace: self.grace,
-            drift_ppm: self.drift_ppm,
+            ttl: ttl.map_or(Ok(Ttl::DEFAULT), Ttl::try_from)?,
+            grace: *grace,
+            drift_ppm,
             retention,
-            operation_timeout: self.operation_timeout,
-            queue_limit: self.queue_limit,
-            on_held: OnHeld::of(self.wait, self.retry.clone())?.unwrap_or(OnHeld::Once),
-            attempt: self.operation_timeout.min(LONGEST_ATTEMPT),
-            observers: self.observers.clone(),
+            operation_timeout,
+            queue_limit,
+            on_held: OnHeld::of(self.options.wait, self.options.retry.clone())?.unwrap_or(OnHeld::Once),
+            attempt: operation_timeout.min(LONGEST_ATTEMPT),
+            observers: self.options.observers.clone(),
         })
     }
 
     /// The same settings, for a handle of the other API.
     #[cfg(feature = "blocking")]
     pub(crate) fn with_mode<N>(self) -> Builder<N> {
-        Builder {
-            owner: self.owner,
-            ttl: self.ttl,
-            grace: self.grace,
-            drift_ppm: self.drift_ppm,
-            retention: self.retention,
-            operation_timeout: self.operation_timeout,
-            queue_limit: self.queue_limit,
-            wait: self.wait,
-            retry: self.retry,
-            observers: self.observers,
-            dedicated_thread: self.dedicated_thread,
-            database: self.database,
-            collection: self.collection,
-            #[cfg(feature = "mongodb")]
-            allow_sharded: self.allow_sharded,
-            #[cfg(feature = "mongodb")]
-            connections: self.connections,
-            mode: PhantomData,
-        }
+        Builder { options: self.options, mode: PhantomData }
     }
 }
 
@@ -300,7 +272,7 @@ impl Builder {
     /// connections on the caller's runtime. The closure of a [`retry`](Self::retry) policy runs on the thread, too. The thread ends when
     /// the last clone of the handle and its last lease are dropped.
     pub fn dedicated_thread(mut self) -> Self {
-        self.dedicated_thread = true;
+        self.options.dedicated_thread = true;
         self
     }
 
@@ -313,9 +285,7 @@ impl Builder {
     /// [`Error::Invalid`] if the settings contradict each other, or if one of them has no effect on a store that is open:
     /// another retention, or the name of a collection.
     pub fn on_store(self, store: Arc<dyn Store>) -> Result<Mongoseal> {
-        if let Some(option) = self.option_of_a_server() {
-            return Err(Error::invalid(format!("`{option}` has no effect on a store that is open: leave it out")));
-        }
+        self.refuse("on a store that is open", &["database", "collection", "allow_sharded", "connections"])?;
         self.ensure_retention(store.retention())?;
         let settings = Settings { retention: store.retention(), ..self.settings()? };
         let thread = self.start_thread()?;

@@ -91,12 +91,7 @@ impl Builder {
     /// Dropping the future drops the store. A check that is in flight may go on and does no harm.
     pub async fn connect_to(self, connector: impl Connector) -> Result<Mongoseal> {
         runtime::current()?;
-        #[cfg(feature = "mongodb")]
-        self.refuse_connections()?;
-        #[cfg(feature = "mongodb")]
-        if self.allow_sharded {
-            return Err(Error::invalid("`allow_sharded` is an option of MongoDB: leave it out"));
-        }
+        self.refuse("on the store of a connector", &["allow_sharded", "connections"])?;
         let settings = self.settings()?;
         let thread = self.start_thread()?;
         let opening = connector.connect(self.store_options(settings.retention, thread.as_deref()));
@@ -113,8 +108,8 @@ impl Builder {
     /// The settings that concern a store, for a handle with this thread.
     fn store_options(&self, retention: Duration, thread: Option<&DedicatedThread>) -> StoreOptions {
         StoreOptions {
-            database: self.database.clone(),
-            collection: self.collection.clone(),
+            database: self.options.database.clone(),
+            collection: self.options.collection.clone(),
             retention,
             runtime: thread.map(|thread| thread.runtime().clone()),
         }
@@ -166,19 +161,8 @@ impl Builder {
     /// # }
     /// ```
     pub fn sibling_of(self, other: &Mongoseal) -> Result<Mongoseal> {
-        if self.dedicated_thread {
-            return Err(Error::invalid(
-                "a sibling runs on the threads of the other handle: set `dedicated_thread` on that handle",
-            ));
-        }
-        #[cfg(feature = "mongodb")]
-        if self.allow_sharded {
-            return Err(Error::invalid(
-                "a sibling is on the deployment of the other handle: set `allow_sharded` on that handle",
-            ));
-        }
-        #[cfg(feature = "mongodb")]
-        self.refuse_connections()?;
+        let here = "on a sibling, which has the threads and the client of the other handle (set it on that handle)";
+        self.refuse(here, &["dedicated_thread", "allow_sharded", "connections"])?;
         let settings = self.settings()?;
         let (store, thread) = (&other.shared.context.store, other.shared.siblings().thread.as_deref());
         if let Some(store) = store.sibling(&self.store_options(settings.retention, thread))? {

@@ -11,6 +11,8 @@ mod readiness;
 
 use std::time::Duration;
 
+#[cfg(feature = "blocking")]
+pub(crate) use campaign::leader_metadata;
 pub use campaign::{Campaign, Leader};
 pub use elector::Elector;
 pub use leadership::{LeadershipState, LeadershipWatch};
@@ -29,7 +31,6 @@ const VALUE: &str = "value";
 
 /// A leader, as other processes see it. [`Mongoseal::leader`] and [`Mongoseal::observe`] return it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct LeaderInfo {
     /// The value that the leader has published, such as its address. Empty if there is none.
     pub value: String,
@@ -43,6 +44,8 @@ pub struct LeaderInfo {
     pub seen_at: StoreTime,
     /// How long no other candidate can lead if the leader stops refreshing, by the store's clock. `None` is for ever.
     pub remaining: Option<Duration>,
+    /// The secret lease id, by which a candidate recognises itself.
+    lease: LeaseId,
 }
 
 impl Mongoseal {
@@ -50,10 +53,7 @@ impl Mongoseal {
     /// awaited.
     ///
     /// A leadership is a lease on the key of this name. An acquire of that key takes part in the election.
-    pub fn campaign<K>(&self, name: K) -> Campaign
-    where
-        K: IntoName<Key>,
-    {
+    pub fn campaign(&self, name: impl IntoName<Key>) -> Campaign {
         Campaign::new(self, name, Async)
     }
 
@@ -84,10 +84,7 @@ impl Mongoseal {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn leader<K>(&self, name: K) -> Result<Option<LeaderInfo>>
-    where
-        K: IntoName<Key>,
-    {
+    pub async fn leader(&self, name: impl IntoName<Key>) -> Result<Option<LeaderInfo>> {
         let key = name.into_name()?;
         self.shared.context.ensure_open()?;
         Ok(match self.shared.context.read_record(&key, self.shared.context.operation_deadline()).await? {
@@ -100,35 +97,20 @@ impl Mongoseal {
 impl LeaderInfo {
     /// The leader in a record that was read at this time.
     fn of(record: &Record, seen_at: StoreTime) -> Option<Self> {
-        SeenLeader::of(record, seen_at).map(|seen| seen.info)
+        let leads = |holder: &&Holder| holder.expires_at > seen_at;
+        record.holders.iter().find(leads).map(|holder| Self {
+            value: holder.terms.metadata.get(VALUE).unwrap_or_default().to_owned(),
+            owner: holder.terms.owner.clone(),
+            token: holder.version,
+            since: holder.since,
+            seen_at,
+            remaining: holder.remaining(seen_at),
+            lease: holder.terms.lease,
+        })
     }
 
     /// The part whose change observers are notified of.
     fn visible_part(&self) -> (FencingToken, &Owner, &str) {
         (self.token, &self.owner, &self.value)
-    }
-}
-
-/// A leader with its secret lease id, by which a candidate recognises itself.
-struct SeenLeader {
-    info: LeaderInfo,
-    lease: LeaseId,
-}
-
-impl SeenLeader {
-    /// The leader in a record that was read at this time.
-    fn of(record: &Record, seen_at: StoreTime) -> Option<Self> {
-        let leads = |holder: &&Holder| holder.expires_at > seen_at;
-        record.holders.iter().find(leads).map(|holder| Self {
-            info: LeaderInfo {
-                value: holder.terms.metadata.get(VALUE).unwrap_or_default().to_owned(),
-                owner: holder.terms.owner.clone(),
-                token: holder.version,
-                since: holder.since,
-                seen_at,
-                remaining: holder.remaining(seen_at),
-            },
-            lease: holder.terms.lease,
-        })
     }
 }

@@ -53,6 +53,21 @@ pub struct Mongoseal {
 #[non_exhaustive]
 pub struct Async;
 
+/// Makes a builder awaitable: awaiting it calls its `send`.
+macro_rules! awaitable {
+    ($builder:ty => $output:ty) => {
+        impl IntoFuture for $builder {
+            type Output = $crate::types::error::Result<$output>;
+            type IntoFuture = $crate::store::BoxFuture<Self::Output>;
+
+            fn into_future(self) -> Self::IntoFuture {
+                Box::pin(self.send())
+            }
+        }
+    };
+}
+pub(crate) use awaitable;
+
 /// How much longer a shutdown waits than its tasks, which end with the operation timeout.
 const SHUTDOWN_MARGIN: Duration = Duration::from_millis(50);
 

@@ -96,11 +96,26 @@ impl Lease {
         self.lease_inner().is_valid()
     }
 
+    /// Returns an error if the lease has ended, as far as this process can know, so that work can leave with `?`. Needs no
+    /// request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`], with the cause. [`Error::Ended`] if its holder has ended the lease.
+    pub fn check(&self) -> Result<()> {
+        self.lease_inner().check()
+    }
+
     /// How long the lease lasts without another refresh: zero once it has ended, [`Duration::MAX`] without expiry.
     /// Needs no request.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        remaining(self.lease_inner())
+        let lease = self.lease_inner();
+        match lease.is_valid() {
+            false => Duration::ZERO,
+            true if lease.has_no_expiry() => Duration::MAX,
+            true => lease.remaining(),
+        }
     }
 
     /// How long the lease lasts at most, however often it is refreshed: the rest of its
@@ -191,7 +206,8 @@ impl Lease {
     /// # Errors
     ///
     /// [`Error::Lost`], also if the work ended after the deadline: then part of it ran without the lease.
-    /// [`Error::Ended`] if the lease was transferred or the handle was shut down.
+    /// [`Error::Ended`] if the lease was transferred or the handle was shut down. The value of the work is then dropped.
+    /// If the work returns a `Result`, that is the value: `lease.run(work).await?` has it.
     ///
     /// # Cancel safety
     ///
@@ -215,37 +231,6 @@ impl Lease {
         // Before the work, so that it is dropped after it.
         let _at_work = self.lease_inner().begin_work();
         work::run_while_held(&self.lease_inner().ended, || self.check(), pin!(work)).await
-    }
-
-    /// Runs `work` that returns a `Result` while the lease is held, as [`run`](Self::run) does, and returns that `Result`.
-    ///
-    /// # Errors
-    ///
-    /// The error of the work. [`Error::Lost`] and [`Error::Ended`], as of [`run`](Self::run).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`run`](Self::run).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use mongoseal::{Error, Mongoseal};
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> mongoseal::Result<()> {
-    /// # let seal = Mongoseal::in_memory();
-    /// let lease = seal.acquire("reports/nightly").await?;
-    /// let pages = lease.try_run(async { Ok::<_, Error>(6 * 7) }).await?;
-    /// assert_eq!(pages, 42);
-    /// # lease.release().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_run<T, E>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E>
-    where
-        E: From<Error>,
-    {
-        self.run(work).await?
     }
 
     /// Checks, by a linearizable read, whether the lease is held at this moment.
@@ -386,19 +371,11 @@ impl Lease {
     pub(crate) fn cancel_at_end(&self, other: &CancellationToken) {
         self.lease_inner().cancel_at_end(other);
     }
-
-    /// Refuses a lease that has ended.
-    pub(crate) fn check(&self) -> Result<()> {
-        self.lease_inner().check()
-    }
 }
 
-/// How long a lease lasts without another refresh: zero once it has ended, [`Duration::MAX`] without expiry.
-pub(crate) fn remaining(lease: &LeaseInner) -> Duration {
-    match lease.is_valid() {
-        false => Duration::ZERO,
-        true if lease.has_no_expiry() => Duration::MAX,
-        true => lease.remaining(),
+impl AsRef<Lease> for Lease {
+    fn as_ref(&self) -> &Lease {
+        self
     }
 }
 

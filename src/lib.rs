@@ -26,7 +26,7 @@
 //! |---|---|
 //! | open a handle, and shut it down | [`Mongoseal::connect`], [`Mongoseal::new`], [`Builder`]; [`Mongoseal::scope`], [`Mongoseal::shutdown`] |
 //! | test code that acquires leases | [`Mongoseal::in_memory_on`] and [`store::MemoryStore`]; faults and a clock in the module `testing` of the feature `test-util`; [its page](guide::testing) |
-//! | acquire one key | [`Mongoseal::acquire`], [`Acquire`], [`Retry`], [`Mongoseal::with_lease`] |
+//! | acquire one key | [`Mongoseal::acquire`], [`Acquire`], [`Retry`], [`Acquire::with`] |
 //! | acquire several keys, or none | [`Mongoseal::acquire_all`], [`LeaseSet`] |
 //! | run work once for each tick of a schedule | [`Mongoseal::once`], [`RunOnce`], [`Tick`], [`Mongoseal::rewind_tick`] |
 //! | keep, check and end a lease | [`Lease`], [`LeaseState`], [`CancellationToken`], [`Watchdog`] |

@@ -5,33 +5,25 @@ use std::time::Duration;
 use super::acquire_options::AcquireOptions;
 use crate::{
     engine::{refresh::Refreshing, retry_policy::Retry},
-    handle::{Async, Mongoseal},
+    handle::{Async, Mongoseal, awaitable},
     lease::Lease,
-    store::BoxFuture,
-    types::{
-        error::{Error, Result},
-        group::Group,
-        into_name::IntoName,
-        key::Key,
-    },
+    types::{error::Result, group::Group, into_name::IntoName, key::Key},
 };
 
 impl Mongoseal {
     /// Acquires a key. Nothing is sent until the returned builder is awaited.
     ///
     /// Accepts anything that parses as a [`Key`]. If it does not parse, awaiting the builder returns the error.
-    pub fn acquire<K>(&self, key: K) -> Acquire
-    where
-        K: IntoName<Key>,
-    {
-        Acquire::new(self, key, Async)
+    pub fn acquire(&self, key: impl IntoName<Key>) -> Acquire {
+        Acquire::new(self, key.into_name(), Async)
     }
 }
 
 /// Acquires a key. Awaiting it returns the [`Lease`] or [`Error::Held`]: at once, after a [`wait`](Self::wait) in the
 /// key's queue, or after the attempts of a [`retry`](Self::retry).
 ///
-/// [`Mongoseal::acquire`](crate::Mongoseal::acquire) makes it. If the same handle has just released or dropped a lease
+/// [`Mongoseal::acquire`](crate::Mongoseal::acquire) makes it. Of several keys it is an [`AcquireAll`](crate::AcquireAll),
+/// which has the same options. If the same handle has just released or dropped a lease
 /// of the key, the acquire first waits for that release.
 ///
 /// # Errors
@@ -81,15 +73,15 @@ impl Mongoseal {
 /// ```
 #[derive(Debug)]
 #[must_use = "an acquire does nothing until it is awaited or run"]
-pub struct Acquire<M = Async> {
-    key: Result<Key, Error>,
-    options: AcquireOptions,
+pub struct Acquire<M = Async, K = Key> {
+    pub(super) keys: Result<K>,
+    pub(super) options: AcquireOptions,
     pub(crate) mode: M,
 }
 
-impl<M> Acquire<M> {
-    pub(crate) fn new(seal: &Mongoseal, key: impl IntoName<Key>, mode: M) -> Self {
-        Self { key: key.into_name(), options: AcquireOptions::new(&seal.shared), mode }
+impl<M, K> Acquire<M, K> {
+    pub(crate) fn new(seal: &Mongoseal, keys: Result<K>, mode: M) -> Self {
+        Self { keys, options: AcquireOptions::new(&seal.shared), mode }
     }
 
     /// Waits up to this long if the key is held. The acquire is queued at the store, in order of arrival across all
@@ -200,10 +192,7 @@ impl<M> Acquire<M> {
     }
 
     /// Adds the lease to this group: see [`Mongoseal::release_group`](crate::Mongoseal::release_group). Default: none.
-    pub fn group<G>(mut self, group: G) -> Self
-    where
-        G: IntoName<Group>,
-    {
+    pub fn group(mut self, group: impl IntoName<Group>) -> Self {
         self.options.group(group);
         self
     }
@@ -226,18 +215,13 @@ impl<M> Acquire<M> {
         self.options.refreshing = Refreshing::ByHand;
         self
     }
+}
 
+impl<M> Acquire<M> {
     pub(crate) async fn send(self) -> Result<Lease> {
-        let Self { key, options, mode: _mode } = self;
-        options.check()?.acquire(key?).await
+        let Self { keys, options, mode: _mode } = self;
+        options.check()?.acquire(keys?).await
     }
 }
 
-impl IntoFuture for Acquire {
-    type Output = Result<Lease>;
-    type IntoFuture = BoxFuture<Result<Lease>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.send())
-    }
-}
+awaitable!(Acquire => Lease);

@@ -7,21 +7,18 @@ use std::{fmt, mem, pin::pin, slice, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::acquire_options::{AcquireOptions, CheckedAcquire};
+use super::{acquire::Acquire, acquire_options::CheckedAcquire};
 use crate::{
     engine::{
         context::shut_down_error,
         lease_inner::end_together,
         lease_state::{LeaseState, ReleaseOutcome},
-        refresh::Refreshing,
-        retry_policy::{Attempts, OnHeld, Retry},
+        retry_policy::{Attempts, OnHeld},
     },
-    handle::{Async, Mongoseal},
+    handle::{Async, Mongoseal, awaitable},
     lease::{Lease, work::run_while_held},
-    store::BoxFuture,
     types::{
         error::{Error, Result},
-        group::Group,
         into_name::IntoName,
         key::Key,
         token::FencingToken,
@@ -30,26 +27,32 @@ use crate::{
 
 impl Mongoseal {
     /// Acquires several keys, all or none. Nothing is sent until the returned builder is awaited.
-    pub fn acquire_all<K>(&self, keys: impl IntoIterator<Item = K>) -> AcquireAll
-    where
-        K: IntoName<Key>,
-    {
-        AcquireAll::new(self, keys, Async)
+    pub fn acquire_all(&self, keys: impl IntoIterator<Item: IntoName<Key>>) -> AcquireAll {
+        AcquireAll::new(self, keys.into_iter().map(IntoName::into_name).collect(), Async)
     }
 }
 
 /// Acquires several keys. Awaiting it returns a [`LeaseSet`] with a lease on each key, or an error and no lease.
 ///
 /// [`Mongoseal::acquire_all`] makes it. The keys are acquired one after another in their own order, whatever order they
-/// are given in, so two sets with the same keys never deadlock. [`wait`](Self::wait) bounds all the waits together, and the
-/// [operation timeout](crate::Builder::operation_timeout) all requests: it must be longer than the round trips for all keys.
+/// are given in, so two sets with the same keys never deadlock. The
+/// [operation timeout](crate::Builder::operation_timeout) bounds all requests: it must be longer than the round trips for
+/// all keys.
 ///
-/// Its options are those of an [`Acquire`](crate::Acquire), for each key. There is no option for progress, because
-/// each lease has its own.
+/// Its options are those of an [`Acquire`], for each key, with these differences:
+///
+/// - [`wait`](Acquire::wait) bounds all the waits together.
+/// - An attempt of a [`retry`](Acquire::retry) policy is for all keys. If one of them is held, the others are released
+///   before the delay.
+/// - [`min_hold`](Acquire::min_hold) applies from the grant of the last key on: if a key is not granted, the others are free
+///   at once.
+/// - [`max_hold`](Acquire::max_hold) is counted from the grant of each key, so that of the first key ends first.
+/// - [`stalled_after`](Acquire::stalled_after) is counted from the grant of the last key, and
+///   [`LeaseSet::progress`] reports progress under all leases.
 ///
 /// # Errors
 ///
-/// The errors of an [`Acquire`](crate::Acquire), for the first key that was not granted. [`Error::Lost`] if one of the
+/// The errors of an [`Acquire`], for the first key that was not granted. [`Error::Lost`] if one of the
 /// first leases was lost while the others were waited for. [`Error::Invalid`] if no key is given, or one is given
 /// twice.
 ///
@@ -75,116 +78,9 @@ impl Mongoseal {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
-#[must_use = "an acquire does nothing until it is awaited or run"]
-pub struct AcquireAll<M = Async> {
-    keys: Result<Vec<Key>>,
-    options: AcquireOptions,
-    pub(crate) mode: M,
-}
+pub type AcquireAll<M = Async> = Acquire<M, Vec<Key>>;
 
 impl<M> AcquireAll<M> {
-    pub(crate) fn new(seal: &Mongoseal, keys: impl IntoIterator<Item: IntoName<Key>>, mode: M) -> Self {
-        let keys = keys.into_iter().map(IntoName::into_name).collect();
-        Self { keys, options: AcquireOptions::new(&seal.shared), mode }
-    }
-
-    /// Waits up to this long for all keys together: see [`Acquire::wait`](crate::Acquire::wait). Default: the handle's wait.
-    pub fn wait(mut self, at_most: Duration) -> Self {
-        self.options.wait = Some(at_most);
-        self
-    }
-
-    /// Retries by this policy, without places in the queues: see [`Acquire::retry`](crate::Acquire::retry). An attempt is
-    /// for all keys. If one of them is held, the others are released before the delay. Default: the handle's policy.
-    pub fn retry(mut self, policy: Retry) -> Self {
-        self.options.retry = Some(policy);
-        self
-    }
-
-    /// Sets how long each lease lasts without a refresh. Default: the handle's ttl.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = Some(ttl);
-        self
-    }
-
-    /// Sets how much longer than the ttl the store keeps each key: see [`Acquire::grace`](crate::Acquire::grace). Default:
-    /// the handle's grace.
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.options.grace = Some(grace);
-        self
-    }
-
-    /// Holds the keys without expiry: see [`Acquire::without_expiry`](crate::Acquire::without_expiry).
-    pub fn without_expiry(mut self) -> Self {
-        self.options.has_expiry = false;
-        self
-    }
-
-    /// Shares each key with any number of sharing holders: see [`Acquire::shared`](crate::Acquire::shared). Default:
-    /// exclusive.
-    pub fn shared(mut self) -> Self {
-        self.options.share();
-        self
-    }
-
-    /// Shares each key with up to this many holders, this one included: see
-    /// [`Acquire::shared_up_to`](crate::Acquire::shared_up_to).
-    pub fn shared_up_to(mut self, holders: u32) -> Self {
-        self.options.share_up_to(holders);
-        self
-    }
-
-    /// Adds each lease to this group: see [`Acquire::group`](crate::Acquire::group).
-    pub fn group<G>(mut self, group: G) -> Self
-    where
-        G: IntoName<Group>,
-    {
-        self.options.group(group);
-        self
-    }
-
-    /// Adds an entry to the metadata that other processes see of each lease. See [`Metadata`](crate::Metadata) for its
-    /// bounds.
-    pub fn metadata(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
-        self.options.metadata(name, text);
-        self
-    }
-
-    /// Sets the minimum hold of each lease: see [`Acquire::min_hold`](crate::Acquire::min_hold). It applies
-    /// from the grant of the last key on: if a key is not granted, the others are free at once. Default: none.
-    pub fn min_hold(mut self, time: Duration) -> Self {
-        self.options.min_hold = Some(time);
-        self
-    }
-
-    /// Sets the maximum hold of each lease: see [`Acquire::max_hold`](crate::Acquire::max_hold). It is counted from
-    /// the grant of each key, so that of the first key ends first. Default: none.
-    pub fn max_hold(mut self, time: Duration) -> Self {
-        self.options.max_hold = Some(time);
-        self
-    }
-
-    /// Loses each lease if its holder has reported no [progress](LeaseSet::progress) for this long: see
-    /// [`Acquire::stalled_after`](crate::Acquire::stalled_after). The time is counted from the grant of the last key.
-    /// Default: no limit.
-    pub fn stalled_after(mut self, time: Duration) -> Self {
-        self.options.stalled_after = Some(time);
-        self
-    }
-
-    /// Refreshes each lease this often: see [`Acquire::refresh_every`](crate::Acquire::refresh_every). Default: a third of the ttl.
-    pub fn refresh_every(mut self, interval: Duration) -> Self {
-        self.options.refreshing = Refreshing::Every(interval);
-        self
-    }
-
-    /// Does not refresh in the background: each lease ends with its ttl unless it is [refreshed](Lease::refresh).
-    pub fn without_refresh(mut self) -> Self {
-        self.options.refreshing = Refreshing::ByHand;
-        self
-    }
-
     pub(crate) async fn send(self) -> Result<LeaseSet> {
         let Self { keys, options, mode: _mode } = self;
         let mut keys = keys?;
@@ -226,41 +122,33 @@ async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Resu
     let context = &acquire.shared.context;
     let (clock, give_up) = (context.clock(), acquire.deadline());
     let until = clock.now().after(wait);
-    let mut leases = Gathered::default();
+    let mut set = LeaseSet { leases: Vec::new(), ended: CancellationToken::new(), is_complete: false };
     for key in keys {
         let left = until.since(clock.now());
         match acquire.clone().wait(left).give_up_at(give_up).acquire(key.clone()).await {
             Ok(lease) => {
                 lease.lease_inner().suspend_progress();
-                leases.push(lease);
+                lease.cancel_at_end(&set.ended);
+                set.leases.push(lease);
             }
             Err(error) => {
                 // Before the caller sees the error.
-                give_up.wait_for(leases.take_back()).await;
+                give_up.wait_for(set.take_back()).await;
                 return Err(error);
             }
         }
     }
     // Before the caller sees that one was lost.
-    if let Err(lost) = leases.check() {
-        give_up.wait_for(leases.take_back()).await;
+    if let Err(lost) = set.check() {
+        give_up.wait_for(set.take_back()).await;
         return Err(lost);
     }
-    let leases = leases.complete();
-    for lease in &leases {
-        lease.lease_inner().record_progress();
-    }
-    Ok(LeaseSet::of(leases))
+    set.is_complete = true;
+    set.progress();
+    Ok(set)
 }
 
-impl IntoFuture for AcquireAll {
-    type Output = Result<LeaseSet>;
-    type IntoFuture = BoxFuture<Result<LeaseSet>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.send())
-    }
-}
+awaitable!(AcquireAll => LeaseSet);
 
 /// Leases on several keys that are of use only together: when one is lost, all work under them must stop.
 ///
@@ -271,17 +159,11 @@ pub struct LeaseSet {
     leases: Vec<Lease>,
     /// Cancelled when one of the leases ends.
     ended: CancellationToken,
+    /// Whether all keys are granted. If not, no work has run under the leases, so a minimum hold does not apply.
+    is_complete: bool,
 }
 
 impl LeaseSet {
-    fn of(leases: Vec<Lease>) -> Self {
-        let ended = CancellationToken::new();
-        for lease in &leases {
-            lease.cancel_at_end(&ended);
-        }
-        Self { leases, ended }
-    }
-
     /// The leases, in order of their keys.
     ///
     /// ```
@@ -327,6 +209,15 @@ impl LeaseSet {
         self.leases.iter().all(Lease::is_valid)
     }
 
+    /// Returns an error if one of the leases has ended: see [`Lease::check`]. Needs no request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] or [`Error::Ended`] of the first lease, in the order of the keys, that is over.
+    pub fn check(&self) -> Result<()> {
+        self.leases.iter().try_for_each(Lease::check)
+    }
+
     /// How long all leases last without another refresh. Needs no request.
     #[must_use]
     pub fn remaining(&self) -> Duration {
@@ -370,22 +261,6 @@ impl LeaseSet {
         run_while_held(&self.ended, || self.check(), pin!(work)).await
     }
 
-    /// Runs `work` that returns a `Result` while all leases are held, as [`Lease::try_run`] does for one lease.
-    ///
-    /// # Errors
-    ///
-    /// The error of the work. [`Error::Lost`] or [`Error::Ended`] of the first lease that is over.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`run`](Self::run).
-    pub async fn try_run<T, E>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E>
-    where
-        E: From<Error>,
-    {
-        self.run(work).await?
-    }
-
     /// Reports that the work under these leases makes progress: see [`Lease::progress`].
     pub fn progress(&self) {
         self.leases.iter().for_each(Lease::progress);
@@ -420,13 +295,17 @@ impl LeaseSet {
         failed.map_or(Ok(released), Err)
     }
 
+    /// Takes back the leases of a set that is not complete, all at the same time.
+    async fn take_back(mut self) {
+        self.leases.iter().for_each(Lease::begin_take_back);
+        for lease in mem::take(&mut self.leases) {
+            lease.take_back().await;
+        }
+    }
+
     /// Ends all leases. Their tasks then release them.
     fn end(&self) {
         end_together(self.leases.iter().map(Lease::lease_inner));
-    }
-
-    fn check(&self) -> Result<()> {
-        self.leases.iter().try_for_each(Lease::check)
     }
 }
 
@@ -441,48 +320,16 @@ impl<'a> IntoIterator for &'a LeaseSet {
 
 impl Drop for LeaseSet {
     fn drop(&mut self) {
-        self.end();
+        if self.is_complete {
+            self.end();
+        } else {
+            self.leases.iter().for_each(Lease::begin_take_back);
+        }
     }
 }
 
 impl fmt::Debug for LeaseSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.leases).finish()
-    }
-}
-
-/// The leases of a set before all of them are granted. Dropping them takes them back in the background: no work has run under
-/// them, so a minimum hold does not apply.
-#[derive(Default)]
-struct Gathered(Vec<Lease>);
-
-impl Gathered {
-    fn push(&mut self, lease: Lease) {
-        self.0.push(lease);
-    }
-
-    /// Refuses a set of which a lease is lost.
-    fn check(&self) -> Result<()> {
-        self.0.iter().try_for_each(Lease::check)
-    }
-
-    /// The leases of a complete set.
-    fn complete(mut self) -> Vec<Lease> {
-        mem::take(&mut self.0)
-    }
-
-    /// Takes the leases back, all at the same time.
-    async fn take_back(mut self) {
-        let leases = mem::take(&mut self.0);
-        leases.iter().for_each(Lease::begin_take_back);
-        for lease in leases {
-            lease.take_back().await;
-        }
-    }
-}
-
-impl Drop for Gathered {
-    fn drop(&mut self) {
-        self.0.iter().for_each(Lease::begin_take_back);
     }
 }

@@ -93,10 +93,7 @@ impl AcquireOptions {
     }
 
     /// Sets the group.
-    pub(crate) fn group<G>(&mut self, group: G)
-    where
-        G: IntoName<Group>,
-    {
+    pub(crate) fn group(&mut self, group: impl IntoName<Group>) {
         self.group = group.into_name().map(Some);
     }
 
@@ -156,16 +153,12 @@ impl AcquireOptions {
     /// Checks the limits of the hold.
     fn check_hold(&self) -> Result<HoldLimits> {
         let Self { min_hold, max_hold, stalled_after, has_expiry, .. } = self;
-        let named = match (max_hold, stalled_after) {
-            _ if *has_expiry => None,
-            (Some(_), Some(_)) => Some("`max_hold` and `stalled_after`"),
-            (Some(_), None) => Some("`max_hold`"),
-            (None, Some(_)) => Some("`stalled_after`"),
-            (None, None) => None,
-        };
-        if let Some(named) = named {
+        let limits = [("`max_hold`", max_hold.is_some()), ("`stalled_after`", stalled_after.is_some())];
+        let named: Vec<_> = limits.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| *name).collect();
+        if !has_expiry && !named.is_empty() {
             return Err(Error::invalid(format!(
-                "a lease without expiry ends by a release or a revocation only: leave out {named}, or give the lease a ttl"
+                "a lease without expiry ends by a release or a revocation only: leave out {}, or give the lease a ttl",
+                named.join(" and ")
             )));
         }
         if stalled_after.is_some_and(|time| time.is_zero()) {

@@ -87,10 +87,7 @@ impl Mongoseal {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn release_group<G>(&self, group: G) -> Result<Vec<ListedLease>>
-    where
-        G: IntoName<Group>,
-    {
+    pub async fn release_group(&self, group: impl IntoName<Group>) -> Result<Vec<ListedLease>> {
         // Boxed, because callers hold futures of several calls on their stacks.
         Box::pin(self.release_members(group.into_name()?)).await
     }
@@ -173,10 +170,7 @@ impl Mongoseal {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn refresh_group<G>(&self, group: G, ttl: Duration) -> Result<RefreshedGroup>
-    where
-        G: IntoName<Group>,
-    {
+    pub async fn refresh_group(&self, group: impl IntoName<Group>, ttl: Duration) -> Result<RefreshedGroup> {
         Box::pin(self.refresh_members(group.into_name()?, ttl)).await
     }
 

@@ -46,10 +46,7 @@ impl Mongoseal {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn inspect<K>(&self, key: K) -> Result<Option<Inspection>, Error>
-    where
-        K: IntoName<Key>,
-    {
+    pub async fn inspect(&self, key: impl IntoName<Key>) -> Result<Option<Inspection>, Error> {
         let key = key.into_name()?;
         let context = &self.shared.context;
         context.ensure_open()?;

@@ -14,17 +14,10 @@ use futures_core::Stream;
 
 use crate::{
     engine::context::Context,
-    handle::{Async, Mongoseal},
+    handle::{Async, Mongoseal, awaitable},
     record::{Filter, ListedLease, Position, SharingFilter, StoreTime},
     store::{BoxFuture, answers::Page},
-    types::{
-        duration::format_duration,
-        error::{Error, Result},
-        group::Group,
-        into_name::IntoName,
-        key::Key,
-        owner::Owner,
-    },
+    types::{error::Result, group::Group, into_name::IntoName, key::Key, owner::Owner},
 };
 
 /// How many leases the first page has, so that its first lease comes soon, and how many each later page has. To fill a page,
@@ -35,12 +28,11 @@ const PAGE_SIZE: u32 = 2_000;
 /// Lists leases. Awaiting it returns a [`LeaseStream`] of the leases that match all filters. Expired leases are left
 /// out unless [`with_expired`](Self::with_expired) includes them.
 ///
-/// [`Mongoseal::leases`] makes it. If a filter is set twice, both apply: the narrower of two bounds counts, and two
-/// owners are a contradiction.
+/// [`Mongoseal::leases`] makes it. If a filter is set twice, the last setting counts.
 ///
 /// # Errors
 ///
-/// - [`Error::Invalid`]: a key, prefix or owner is not valid, or no lease can match all filters.
+/// - [`Error::Invalid`]: a key, prefix, owner or group is not valid.
 /// - [`Error::Unavailable`]: the store did not answer within the operation timeout.
 ///
 /// # Cancel safety
@@ -89,166 +81,83 @@ impl<M> Leases<M> {
         Self { context: Arc::clone(&seal.shared.context), selection: Ok(Filter::default()), mode }
     }
 
-    fn and(mut self, narrow: impl FnOnce(&mut Filter) -> Result<()>) -> Self {
+    fn set<T>(mut self, value: Result<T>, put: impl FnOnce(&mut Filter, T)) -> Self {
         self.selection = self.selection.and_then(|mut selection| {
-            narrow(&mut selection)?;
+            put(&mut selection, value?);
             Ok(selection)
         });
         self
     }
 
     /// Only leases of this key.
-    pub fn key<K>(self, key: K) -> Self
-    where
-        K: IntoName<Key>,
-    {
-        let key = key.into_name();
-        self.and(|selection| only(&mut selection.key, key?, "keys"))
+    pub fn key(self, key: impl IntoName<Key>) -> Self {
+        self.set(key.into_name(), |selection, key| selection.key = Some(key))
     }
 
     /// Only leases of keys that begin with this text, byte for byte. No character is special.
     pub fn prefix(self, text: impl Into<String>) -> Self {
         let text = text.into();
-        self.and(|selection| {
-            Filter::ensure_prefix(&text)?;
-            if text.starts_with(&selection.prefix) {
-                selection.prefix = text;
-            } else if !selection.prefix.starts_with(&text) {
-                return Err(contradiction(&format!("the prefixes {:?} and {text:?}", selection.prefix)));
-            }
-            Ok(())
-        })
+        self.set(Filter::ensure_prefix(&text), |selection, ()| selection.prefix = text)
     }
 
     /// Only leases of this owner.
-    pub fn owner<O>(self, owner: O) -> Self
-    where
-        O: IntoName<Owner>,
-    {
-        let owner = owner.into_name();
-        self.and(|selection| only(&mut selection.owner, owner?, "owners"))
+    pub fn owner(self, owner: impl IntoName<Owner>) -> Self {
+        self.set(owner.into_name(), |selection, owner| selection.owner = Some(owner))
     }
 
     /// Only leases of this group.
-    pub fn group<G>(self, group: G) -> Self
-    where
-        G: IntoName<Group>,
-    {
-        let group = group.into_name();
-        self.and(|selection| only(&mut selection.group, group?, "groups"))
+    pub fn group(self, group: impl IntoName<Group>) -> Self {
+        self.set(group.into_name(), |selection, group| selection.group = Some(group))
     }
 
     /// Only exclusive leases.
     pub fn exclusive(self) -> Self {
-        self.and(|selection| only(&mut selection.sharing, SharingFilter::Exclusive, "ways to hold"))
+        self.set(Ok(SharingFilter::Exclusive), |selection, sharing| selection.sharing = Some(sharing))
     }
 
     /// Only shared leases, even if the key has one holder.
     pub fn shared(self) -> Self {
-        self.and(|selection| only(&mut selection.sharing, SharingFilter::Shared, "ways to hold"))
+        self.set(Ok(SharingFilter::Shared), |selection, sharing| selection.sharing = Some(sharing))
     }
 
     /// Only leases that were granted before this time on the store's clock.
     pub fn since_before(self, time: StoreTime) -> Self {
-        self.and(|selection| {
-            selection.since_before = Some(selection.since_before.map_or(time, |other| other.min(time)));
-            Ok(())
-        })
+        self.set(Ok(time), |selection, time| selection.since_before = Some(time))
     }
 
     /// Only leases that were granted after this time on the store's clock.
     pub fn since_after(self, time: StoreTime) -> Self {
-        self.and(|selection| {
-            selection.since_after = Some(selection.since_after.map_or(time, |other| other.max(time)));
-            Ok(())
-        })
+        self.set(Ok(time), |selection, time| selection.since_after = Some(time))
     }
 
     /// Only leases that last for less than this without a refresh, by the store's clock. Leases without expiry are not
     /// among them.
     pub fn remaining_less_than(self, time: Duration) -> Self {
-        self.and(|selection| {
-            selection.remaining_less_than = Some(selection.remaining_less_than.map_or(time, |other| other.min(time)));
-            Ok(())
-        })
+        self.set(Ok(time), |selection, time| selection.remaining_less_than = Some(time))
     }
 
     /// Only leases that last for at least this without a refresh, by the store's clock. Leases without expiry are among
     /// them.
     pub fn remaining_at_least(self, time: Duration) -> Self {
-        self.and(|selection| {
-            selection.remaining_at_least = Some(selection.remaining_at_least.map_or(time, |other| other.max(time)));
-            Ok(())
-        })
+        self.set(Ok(time), |selection, time| selection.remaining_at_least = Some(time))
     }
 
     /// Includes expired leases that are still in their record, because their key was not requested since.
     pub fn with_expired(self) -> Self {
-        self.and(|selection| {
-            selection.with_expired = true;
-            Ok(())
-        })
+        self.set(Ok(true), |selection, with_expired| selection.with_expired = with_expired)
     }
 
     pub(crate) async fn send(self) -> Result<LeaseStream> {
-        let mut leases = self.checked()?;
+        let Self { context, selection, mode: _mode } = self;
+        let mut leases = LeaseStream { context, selection: selection?, read: VecDeque::new(), page: None };
+        leases.begin_page(None);
         // An error is returned here and not with the first lease.
         poll_fn(|task| leases.poll_read(task)).await?;
         Ok(leases)
     }
-
-    /// Refuses filters that no lease can match together.
-    fn checked(self) -> Result<LeaseStream> {
-        let Self { context, selection, mode: _mode } = self;
-        let selection = selection?;
-        if let Some(key) = &selection.key
-            && !key.as_str().starts_with(&selection.prefix)
-        {
-            return Err(contradiction(&format!("the key {key:?} and the prefix {:?}", selection.prefix)));
-        }
-        if let (Some(after), Some(before)) = (selection.since_after, selection.since_before)
-            && before <= after.after(1)
-        {
-            return Err(contradiction(&format!(
-                "a grant after {} ms and before {} ms",
-                after.millis(),
-                before.millis()
-            )));
-        }
-        let least = selection.remaining_at_least.unwrap_or_default();
-        if let Some(bound) = selection.remaining_less_than
-            && bound <= least
-        {
-            return Err(contradiction(&format!(
-                "less than {} remaining and at least {}",
-                format_duration(bound),
-                format_duration(least)
-            )));
-        }
-        Ok(LeaseStream { context, selection, read: VecDeque::new(), rest: Rest::Unread(None) })
-    }
 }
 
-impl IntoFuture for Leases {
-    type Output = Result<LeaseStream>;
-    type IntoFuture = BoxFuture<Result<LeaseStream>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.send())
-    }
-}
-
-/// Sets a filter of which a lease has one value.
-fn only<T: PartialEq>(wanted: &mut Option<T>, value: T, what: &str) -> Result<()> {
-    if wanted.replace(value).is_some_and(|other| wanted.as_ref() != Some(&other)) {
-        return Err(contradiction(&format!("two {what}")));
-    }
-    Ok(())
-}
-
-fn contradiction(what: &str) -> Error {
-    Error::invalid(format!("the selection has {what}, which no lease matches: leave out one"))
-}
+awaitable!(Leases => LeaseStream);
 
 /// The leases that match a [`Leases`] list, in the order of their keys, and then of their tokens.
 ///
@@ -262,16 +171,8 @@ pub struct LeaseStream {
     selection: Filter,
     /// What was read and not returned yet.
     read: VecDeque<ListedLease>,
-    rest: Rest,
-}
-
-/// What was not read yet.
-enum Rest {
-    /// All leases after this position.
-    Unread(Option<Position>),
-    /// The next page is being read.
-    Reading(BoxFuture<Result<Page>>),
-    Nothing,
+    /// The next page. `None`: there is none.
+    page: Option<BoxFuture<Result<Page>>>,
 }
 
 impl LeaseStream {
@@ -328,25 +229,23 @@ impl LeaseStream {
 
     /// Reads until there is a lease to return, or nothing more to read.
     fn poll_read(&mut self, task: &mut task::Context<'_>) -> Poll<Result<()>> {
-        while self.read.is_empty() {
-            match &mut self.rest {
-                Rest::Nothing => break,
-                Rest::Unread(after) => {
-                    let page = read_page(Arc::clone(&self.context), self.selection.clone(), after.take());
-                    self.rest = Rest::Reading(Box::pin(page));
-                }
-                Rest::Reading(page) => {
-                    let page = ready!(page.as_mut().poll(task));
-                    self.rest = Rest::Nothing;
-                    let Page { leases, next } = page?;
-                    self.read = leases.into();
-                    if next.is_some() {
-                        self.rest = Rest::Unread(next);
-                    }
-                }
+        while self.read.is_empty()
+            && let Some(page) = &mut self.page
+        {
+            let page = ready!(page.as_mut().poll(task));
+            self.page = None;
+            let Page { leases, next } = page?;
+            self.read = leases.into();
+            if next.is_some() {
+                self.begin_page(next);
             }
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Prepares to read the page after this position, which is sent when it is polled.
+    fn begin_page(&mut self, after: Option<Position>) {
+        self.page = Some(Box::pin(read_page(Arc::clone(&self.context), self.selection.clone(), after)));
     }
 }
 

@@ -1,11 +1,6 @@
 //! The verb `now`: the store's time.
 
-use crate::{
-    engine::retry,
-    handle::Mongoseal,
-    record::StoreTime,
-    types::error::{Error, Result},
-};
+use crate::{handle::Mongoseal, record::StoreTime, types::error::Result};
 
 impl Mongoseal {
     /// Reads the store's clock, which ends all leases: the time at which the store answered, between the call and its return.
@@ -39,13 +34,9 @@ impl Mongoseal {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn now(&self) -> Result<StoreTime, Error> {
+    pub async fn now(&self) -> Result<StoreTime> {
         let context = &self.shared.context;
         context.ensure_open()?;
-        retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| async move {
-            context.prepare(deadline).await?;
-            context.store.now(deadline).await
-        })
-        .await
+        context.request(context.operation_deadline(), |deadline| context.store.now(deadline)).await
     }
 }

@@ -8,7 +8,7 @@
 mod reset;
 mod tick;
 
-use std::{future::poll_fn, pin::pin, time::Duration};
+use std::{pin::pin, time::Duration};
 
 pub use reset::RewindTick;
 pub use tick::Tick;
@@ -18,7 +18,7 @@ use super::acquire_options::AcquireOptions;
 use crate::{
     engine::{context::Context, lease_state::ReleaseOutcome, refresh::Refreshing, retry, retry_policy::Retry},
     handle::{Async, Mongoseal},
-    lease::Lease,
+    lease::{Lease, work::run_until_lost},
     record::{Completion, StoreTime},
     store::answers::Snapshot,
     types::{
@@ -32,17 +32,12 @@ use crate::{
     },
 };
 
-const DAY: u64 = 24 * 3_600;
-
 impl Mongoseal {
     /// Runs work once for a tick of a schedule, whichever process of many comes first. Nothing is sent until
     /// [`RunOnce::run`] is called.
     ///
     /// All runners of a schedule pass the same key. Accepts anything that parses as a [`Key`].
-    pub fn once<K>(&self, key: K, tick: Tick) -> RunOnce
-    where
-        K: IntoName<Key>,
-    {
+    pub fn once(&self, key: impl IntoName<Key>, tick: Tick) -> RunOnce {
         RunOnce::new(self, key, tick, Async)
     }
 }
@@ -150,14 +145,14 @@ impl<T> OnceOutcome<T> {
 
 /// The lease under which the work of a tick runs.
 #[derive(Debug)]
-pub struct TickLease {
-    pub(crate) lease: Lease,
+pub struct TickLease<L = Lease> {
+    pub(crate) lease: L,
     pub(crate) tick: u64,
     /// How long the completed tick is kept.
     pub(crate) keep: Duration,
 }
 
-impl TickLease {
+impl<L: AsRef<Lease>> TickLease<L> {
     /// The number of the tick. That of a time is in milliseconds since the Unix epoch.
     #[must_use]
     pub fn number(&self) -> u64 {
@@ -165,21 +160,23 @@ impl TickLease {
     }
 
     /// The lease.
-    pub fn lease(&self) -> &Lease {
+    pub fn lease(&self) -> &L {
         &self.lease
     }
 
     /// The token to pass with every write.
     #[must_use]
     pub fn token(&self) -> FencingToken {
-        self.lease.token()
+        self.lease.as_ref().token()
     }
 
     /// Reports that the work makes progress: see [`Lease::progress`].
     pub fn progress(&self) {
-        self.lease.progress();
+        self.lease.as_ref().progress();
     }
+}
 
+impl TickLease {
     /// Completes the tick and releases the lease, in one write. For work that [`RunOnce::begin`] began.
     ///
     /// If the lease has expired, the tick is completed if the key was granted to no other lease since.
@@ -214,18 +211,18 @@ impl TickLease {
 
 /// The lease of a tick as the writer at a fence.
 #[cfg(feature = "mongodb")]
-impl<'a> From<&'a TickLease> for crate::fence::FencedWriter<'a> {
-    fn from(tick: &'a TickLease) -> Self {
-        tick.lease().into()
+impl<'a, L: AsRef<Lease>> From<&'a TickLease<L>> for crate::fence::FencedWriter<'a> {
+    fn from(tick: &'a TickLease<L>) -> Self {
+        tick.lease.as_ref().into()
     }
 }
 
 impl RunOnce {
     /// The default of [`keep_for`](Self::keep_for): 90 days.
-    pub const DEFAULT_KEEP: Duration = Duration::from_secs(90 * DAY);
+    pub const DEFAULT_KEEP: Duration = tick::DAY.saturating_mul(90);
 
     /// The largest value of [`keep_for`](Self::keep_for): 365 days.
-    pub const MAX_KEEP: Duration = Duration::from_secs(365 * DAY);
+    pub const MAX_KEEP: Duration = tick::DAY.saturating_mul(365);
 }
 
 impl<M> RunOnce<M> {
@@ -384,7 +381,13 @@ impl RunOnce {
             Ok(lease) => lease,
             Err(ended) => return Ok(ended),
         };
-        let value = run_until_lost(&lease, work).await?;
+        let value = {
+            let inner = lease.lease.lease_inner();
+            // Before the work, so that it is dropped after it.
+            let _at_work = inner.begin_work();
+            // The value of work that ends while its lease expires is kept: the store decides whether it completes the tick.
+            run_until_lost(&inner.ended, || inner.check(), pin!(work(&lease))).await?
+        };
         if value.is_ok() || complete_on_error {
             let completed = lease.complete().await;
             if value.is_ok() {
@@ -456,23 +459,4 @@ fn busy<T>(error: Error) -> Result<OnceOutcome<T>> {
         Error::RetriesExhausted { held, .. } => busy(*held),
         error => Err(error),
     }
-}
-
-/// Runs the work until it ends or the lease is lost. The value of work that ends while its lease expires is kept: the store
-/// decides whether it completes the tick.
-async fn run_until_lost<T, E>(
-    lease: &TickLease,
-    work: impl AsyncFnOnce(&TickLease) -> Result<T, E>,
-) -> Result<Result<T, E>> {
-    let shared = lease.lease.lease_inner();
-    // Before the work, so that it is dropped after it.
-    let _at_work = shared.begin_work();
-    let (mut ended, mut work) = (pin!(shared.ended.cancelled()), pin!(work(lease)));
-    poll_fn(|context| {
-        // Polled for its waker only.
-        let _woken = ended.as_mut().poll(context);
-        shared.check()?;
-        work.as_mut().poll(context).map(Ok)
-    })
-    .await
 }

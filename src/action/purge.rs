@@ -3,7 +3,7 @@
 use tracing::debug;
 
 use crate::{
-    engine::{context::Context, retry},
+    engine::context::Context,
     handle::Mongoseal,
     record::{ListedLease, Outcome, Request},
     store::answers::{Applied, Expired, ExpiredPage},
@@ -70,7 +70,8 @@ impl Mongoseal {
         let mut after = None;
         loop {
             context.ensure_open()?;
-            let ExpiredPage { expired: found, next } = list_expired(context, after).await?;
+            let list = |deadline| context.store.list_expired(after.clone(), PAGE_SIZE, deadline);
+            let ExpiredPage { expired: found, next } = context.request(context.operation_deadline(), list).await?;
             for expired in found {
                 context.ensure_open()?;
                 match expired {
@@ -86,18 +87,6 @@ impl Mongoseal {
             after = Some(next);
         }
     }
-}
-
-/// Lists a page of what can be removed.
-async fn list_expired(context: &Context, after: Option<String>) -> Result<ExpiredPage> {
-    retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| {
-        let after = after.clone();
-        async move {
-            context.prepare(deadline).await?;
-            context.store.list_expired(after, PAGE_SIZE, deadline).await
-        }
-    })
-    .await
 }
 
 /// Removes the expired holders of a key. If the answer is lost, the request is not sent again: the second answer would

@@ -3,12 +3,9 @@
 use std::time::Duration;
 
 use crate::{
-    engine::{context::Context, retry},
     handle::Mongoseal,
-    record::{self, Outcome, Record, Request, StoreClock},
-    store::answers::Applied,
+    record::{self, Outcome, Record, Request, StoreTime},
     types::{
-        deadline::Deadline,
         error::{Error, Result},
         into_name::IntoName,
         key::Key,
@@ -40,8 +37,7 @@ impl Mongoseal {
     /// # Errors
     ///
     /// - [`Error::Invalid`]: the token is more than 365 days ahead of the store's clock, the key is not valid, or the
-    ///   deployment or its privileges must be changed. The version is unchanged. A key without a record may then have
-    ///   one, of version 1, which is deleted like that of any idle key.
+    ///   deployment or its privileges must be changed. The version is unchanged.
     /// - [`Error::Corrupt`]: the document is not a record.
     /// - [`Error::Unavailable`]: the store did not confirm the raise within the operation timeout. The version may have
     ///   been raised. Retry; a second raise does no harm.
@@ -66,10 +62,7 @@ impl Mongoseal {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn raise_token_floor<K>(&self, key: K, to: FencingToken) -> Result<FencingToken>
-    where
-        K: IntoName<Key>,
-    {
+    pub async fn raise_token_floor(&self, key: impl IntoName<Key>, to: FencingToken) -> Result<FencingToken> {
         let key = key.into_name()?;
         if to.get() > Record::MAX_VERSION {
             return Err(Error::invalid(format!(
@@ -79,17 +72,21 @@ impl Mongoseal {
         let context = &self.shared.context;
         context.ensure_open()?;
         let until = context.operation_deadline();
-        // Raises nothing, and returns the store's clock. A read does not return it if the key has no record.
-        let (_, at) = raise(context, &key, FencingToken::MIN, until).await?;
-        check(to, at.tick)?;
-        let (version, _) = raise(context, &key, to, until).await?;
-        Ok(version)
+        check(to, context.request(until, |deadline| context.store.now(deadline)).await?)?;
+        let raise = |deadline| context.store.apply(&key, Request::Raise(record::Raise { to }), deadline);
+        match context.request(until, raise).await?.outcome {
+            Outcome::Raised { version } if version >= to => Ok(version),
+            outcome => Err(Error::invalid(format!(
+                "the store answered a raise with {outcome:?}: report this bug of the store"
+            ))),
+        }
     }
 }
 
 /// Refuses a token that no store has issued: the store's clock would not catch up with it.
-fn check(to: FencingToken, now: HybridTime) -> Result<()> {
-    let ahead = Duration::from_secs(HybridTime::from(to).seconds.saturating_sub(now.seconds));
+fn check(to: FencingToken, now: StoreTime) -> Result<()> {
+    let now = u64::try_from(now.millis()).unwrap_or_default().div_euclid(1_000);
+    let ahead = Duration::from_secs(HybridTime::from(to).seconds.saturating_sub(now));
     if ahead <= MAX_AHEAD {
         return Ok(());
     }
@@ -97,19 +94,4 @@ fn check(to: FencingToken, now: HybridTime) -> Result<()> {
     Err(Error::invalid(format!(
         "the token {to} is {days}d ahead of the store's clock, and no server has issued it: pass the largest token that the documents carry, at most 365d ahead"
     )))
-}
-
-/// Raises the version of a key. Returns the version after that, and the store's clock.
-async fn raise(context: &Context, key: &Key, to: FencingToken, until: Deadline) -> Result<(FencingToken, StoreClock)> {
-    let applied = retry::until_definite(until, context.settings.attempt, |deadline| async move {
-        context.prepare(deadline).await?;
-        let request = Request::Raise(record::Raise { to });
-        context.store.apply(key, request, deadline).await
-    });
-    match applied.await? {
-        Applied { outcome: Outcome::Raised { version }, at: Some(at), .. } if version >= to => Ok((version, at)),
-        Applied { outcome, .. } => {
-            Err(Error::invalid(format!("the store answered a raise with {outcome:?}: report this bug of the store")))
-        }
-    }
 }

@@ -8,25 +8,15 @@ use crate::{
         refresh::Refreshing,
         resume::{self, ResumeSpec},
     },
-    handle::{Async, Mongoseal},
+    handle::{Async, Mongoseal, awaitable},
     lease::Lease,
-    store::BoxFuture,
-    types::{
-        error::{Error, Result},
-        into_name::IntoName,
-        key::Key,
-        lease_id::LeaseId,
-        token::FencingToken,
-    },
+    types::{error::Result, into_name::IntoName, key::Key, lease_id::LeaseId, token::FencingToken},
 };
 
 impl Mongoseal {
     /// Takes up a lease that is still held, by its key, lease id and token: see [`Resume`]. Nothing is sent until the
     /// returned builder is awaited.
-    pub fn resume<K>(&self, key: K, id: LeaseId, token: FencingToken) -> Resume
-    where
-        K: IntoName<Key>,
-    {
+    pub fn resume(&self, key: impl IntoName<Key>, id: LeaseId, token: FencingToken) -> Resume {
         Resume::new(self, key, id, token, Async)
     }
 }
@@ -130,11 +120,4 @@ impl<M> Resume<M> {
     }
 }
 
-impl IntoFuture for Resume {
-    type Output = Result<Lease, Error>;
-    type IntoFuture = BoxFuture<Result<Lease, Error>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.send())
-    }
-}
+awaitable!(Resume => Lease);

@@ -4,9 +4,9 @@ use std::{mem, sync::Arc};
 
 use crate::{
     engine::{context::Context, retry},
-    handle::{Async, Mongoseal},
+    handle::{Async, Mongoseal, awaitable},
     record::{self, BatchRequest, Holder, HolderInfo, Outcome, Request, Revocation},
-    store::{BoxFuture, answers::Snapshot},
+    store::answers::Snapshot,
     types::{
         deadline::Deadline,
         error::{Error, Result},
@@ -21,10 +21,7 @@ const MAX_TEXT_BYTES: usize = 1_024;
 
 impl Mongoseal {
     /// Revokes the leases of a key: see [`Revoke`]. Nothing is sent until the returned builder is awaited.
-    pub fn revoke<K>(&self, key: K) -> Revoke
-    where
-        K: IntoName<Key>,
-    {
+    pub fn revoke(&self, key: impl IntoName<Key>) -> Revoke {
         Revoke::new(self, key, Async)
     }
 }
@@ -219,11 +216,4 @@ async fn revoke_one(
     Ok(if was_revoked { held } else { Vec::new() })
 }
 
-impl IntoFuture for Revoke {
-    type Output = Result<Vec<HolderInfo>>;
-    type IntoFuture = BoxFuture<Result<Vec<HolderInfo>>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.send())
-    }
-}
+awaitable!(Revoke => Vec<HolderInfo>);

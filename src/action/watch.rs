@@ -72,11 +72,8 @@ impl Mongoseal {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn watch<K>(&self, key: K) -> Result<EventStream>
-    where
-        K: IntoName<Key>,
-    {
-        EventStream::begin(&self.shared.context, KeyFilter::Key(key.into_name()?)).await
+    pub async fn watch(&self, key: impl IntoName<Key>) -> Result<EventStream> {
+        EventStream::of_events(&self.shared.context, KeyFilter::Key(key.into_name()?)).await
     }
 
     /// Watches all keys that begin with this text, byte for byte: returns what happens to their leases. No character is
@@ -122,7 +119,7 @@ impl Mongoseal {
     pub async fn watch_prefix(&self, prefix: impl Into<String>) -> Result<EventStream> {
         let prefix = prefix.into();
         Filter::ensure_prefix(&prefix)?;
-        EventStream::begin(&self.shared.context, KeyFilter::Prefix(prefix)).await
+        EventStream::of_events(&self.shared.context, KeyFilter::Prefix(prefix)).await
     }
 }
 
@@ -154,7 +151,8 @@ impl WatchItem {
     }
 }
 
-/// The events of a key, or of the keys with a prefix, in order.
+/// The events of a key, or of the keys with a prefix, in order. The items of a
+/// [`LeaderStream`](crate::LeaderStream) are leaders instead.
 ///
 /// It is a [`Stream`]. It ends when it is dropped, when its handle is shut down, or with an error that a retry does not
 /// remove; that error is its last item.
@@ -187,59 +185,7 @@ impl WatchItem {
 /// deleted and its key had no holder, the watch has forgotten its tokens: then a copy that is put back is reported as
 /// granted.
 #[must_use = "a stream of events does nothing until it is polled"]
-pub struct EventStream {
-    items: WatchItems<WatchItem>,
-}
-
-impl EventStream {
-    async fn begin(context: &Arc<Context>, filter: KeyFilter) -> Result<Self> {
-        let mut items: WatchItems<WatchItem> = WatchItems::begin(context, filter).await?;
-        items.ready.as_mut_slice().sort_by_key(|item| match item {
-            WatchItem::Event(event) => Some(event.token),
-            WatchItem::Missed { .. } => None,
-        });
-        Ok(Self { items })
-    }
-
-    /// Waits for the next item. Returns `None` after an error.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Corrupt`] if the document of a watched key is no longer a record. [`Error::Invalid`] if the deployment or its
-    /// privileges must be changed, or the handle was shut down. An error is the last item.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future loses nothing: the next call returns the item that this one would have returned.
-    pub async fn next(&mut self) -> Option<Result<WatchItem>> {
-        poll_fn(|task| self.items.poll_next(task)).await
-    }
-}
-
-impl Stream for EventStream {
-    type Item = Result<WatchItem>;
-
-    fn poll_next(mut self: Pin<&mut Self>, task: &mut std::task::Context<'_>) -> Poll<Option<Result<WatchItem>>> {
-        self.items.poll_next(task)
-    }
-}
-
-impl Watched for WatchItem {
-    fn first(key: &Key, record: Option<&Record>, at: StoreTime) -> Vec<Self> {
-        events::present(key, record, at).into_iter().map(Self::Event).collect()
-    }
-
-    fn changes(key: &Key, before: Option<&Record>, after: Option<&Record>, at: StoreTime) -> Vec<Self> {
-        events::changes(key, before, after, at).into_iter().map(Self::Event).collect()
-    }
-
-    fn missed(since: StoreTime, until: StoreTime) -> Option<Self> {
-        Some(Self::Missed { since, until })
-    }
-}
-
-/// The items of a watch, until an error.
-pub(crate) struct WatchItems<T> {
+pub struct EventStream<T = WatchItem> {
     context: Arc<Context>,
     /// The items that were received and not returned.
     ready: vec::IntoIter<T>,
@@ -247,9 +193,24 @@ pub(crate) struct WatchItems<T> {
     has_ended: bool,
 }
 
-impl<T: Watched> WatchItems<T> {
+impl EventStream {
+    /// Starts a watch that first returns the present holders, in the order of their tokens.
+    async fn of_events(context: &Arc<Context>, filter: KeyFilter) -> Result<Self> {
+        let mut events = Self::begin(context, filter).await?;
+        events.ready.as_mut_slice().sort_by_key(|item| match item {
+            WatchItem::Event(event) => Some(event.token),
+            WatchItem::Missed { .. } => None,
+        });
+        Ok(events)
+    }
+}
+
+impl<T> EventStream<T> {
     /// Starts the task of a watch, and waits until the watch has begun.
-    pub(crate) async fn begin(context: &Arc<Context>, filter: KeyFilter) -> Result<Self> {
+    pub(crate) async fn begin(context: &Arc<Context>, filter: KeyFilter) -> Result<Self>
+    where
+        T: Watched,
+    {
         context.ensure_open()?;
         let give_up = context.operation_deadline();
         let mut batches = Watcher::start(context, filter, give_up);
@@ -265,7 +226,21 @@ impl<T: Watched> WatchItems<T> {
         }
     }
 
-    pub(crate) fn poll_next(&mut self, task: &mut std::task::Context<'_>) -> Poll<Option<Result<T>>> {
+    /// Waits for the next item. Returns `None` after an error.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] if the document of a watched key is no longer a record. [`Error::Invalid`] if the deployment or its
+    /// privileges must be changed, or the handle was shut down. An error is the last item.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing: the next call returns the item that this one would have returned.
+    pub async fn next(&mut self) -> Option<Result<T>> {
+        poll_fn(|task| self.poll_item(task)).await
+    }
+
+    fn poll_item(&mut self, task: &mut std::task::Context<'_>) -> Poll<Option<Result<T>>> {
         loop {
             if let Some(item) = self.ready.next() {
                 return Poll::Ready(Some(Ok(item)));
@@ -291,8 +266,30 @@ impl<T: Watched> WatchItems<T> {
     }
 }
 
-impl fmt::Debug for EventStream {
+impl<T: Unpin> Stream for EventStream<T> {
+    type Item = Result<T>;
+
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut std::task::Context<'_>) -> Poll<Option<Result<T>>> {
+        self.poll_item(task)
+    }
+}
+
+impl<T> fmt::Debug for EventStream<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EventStream").finish_non_exhaustive()
+    }
+}
+
+impl Watched for WatchItem {
+    fn first(key: &Key, record: Option<&Record>, at: StoreTime) -> Vec<Self> {
+        events::present(key, record, at).into_iter().map(Self::Event).collect()
+    }
+
+    fn changes(key: &Key, before: Option<&Record>, after: Option<&Record>, at: StoreTime) -> Vec<Self> {
+        events::changes(key, before, after, at).into_iter().map(Self::Event).collect()
+    }
+
+    fn missed(since: StoreTime, until: StoreTime) -> Option<Self> {
+        Some(Self::Missed { since, until })
     }
 }

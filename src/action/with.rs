@@ -5,45 +5,9 @@ use crate::{
         acquire::Acquire,
         acquire_all::{AcquireAll, LeaseSet},
     },
-    handle::Mongoseal,
     lease::Lease,
-    types::{
-        error::{Error, Result},
-        into_name::IntoName,
-        key::Key,
-    },
+    types::error::{Error, Result},
 };
-
-impl Mongoseal {
-    /// Runs `work` with a lease on a key, as [`Acquire::with`] does after [`acquire`](Self::acquire).
-    ///
-    /// # Errors
-    ///
-    /// As [`Acquire::with`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Acquire::with`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use mongoseal::Mongoseal;
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> mongoseal::Result<()> {
-    /// let seal = Mongoseal::in_memory();
-    /// let token = seal.with_lease("reports/nightly", async |lease| lease.token()).await?;
-    /// assert!(seal.acquire("reports/nightly").await?.token() > token);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn with_lease<K, T>(&self, key: K, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T>
-    where
-        K: IntoName<Key>,
-    {
-        self.acquire(key).with(work).await
-    }
-}
 
 impl Acquire {
     /// Acquires the key, runs `work` while the lease is held, and releases it. Returns the value of the work.
@@ -60,6 +24,19 @@ impl Acquire {
     /// # Cancel safety
     ///
     /// Dropping the future drops the work, and releases the key in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::Mongoseal;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// let seal = Mongoseal::in_memory();
+    /// let token = seal.acquire("reports/nightly").with(async |lease| lease.token()).await?;
+    /// assert!(seal.acquire("reports/nightly").await?.token() > token);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn with<T>(self, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T> {
         let lease = self.await?;
         let value = lease.run(work(&lease)).await?;

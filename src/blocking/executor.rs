@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
-    task::{TaskTracker, task_tracker::TaskTrackerToken},
+    task::TaskTracker,
 };
 use tracing::Instrument;
 
@@ -47,7 +47,9 @@ thread_local! {
 /// Each handle, its verbs and its leases have one. While one of these exists, the handle is in use.
 #[derive(Clone)]
 pub struct Blocking {
-    threads: Threads,
+    runtime: Handle,
+    /// One task for each handle on the runtime. When the last of these tasks has ended, the runtime ends.
+    handles: TaskTracker,
     _in_use: Arc<DropGuard>,
 }
 
@@ -56,9 +58,13 @@ impl Blocking {
     pub(super) fn start(
         open: impl Future<Output = Result<crate::Mongoseal>> + Send + 'static,
     ) -> Result<(crate::Mongoseal, Self)> {
+        let handles = TaskTracker::new();
+        // The tracker is over when no handle is left.
+        handles.close();
         // Keeps the threads until the handle is open.
-        let (threads, _opening) = Threads::start()?;
-        threads.open(open)
+        let (_opening, left) = (handles.token(), handles.clone());
+        let runtime = owned_runtime::start("mongoseal-owner", build_runtime, async move { left.wait().await })?;
+        Self::open_on(runtime, handles, open)
     }
 
     /// Opens another handle on the same threads.
@@ -66,54 +72,36 @@ impl Blocking {
         &self,
         open: impl Future<Output = Result<crate::Mongoseal>> + Send + 'static,
     ) -> Result<(crate::Mongoseal, Self)> {
-        self.threads.open(open)
+        Self::open_on(self.runtime.clone(), self.handles.clone(), open)
+    }
+
+    fn open_on(
+        runtime: Handle,
+        handles: TaskTracker,
+        open: impl Future<Output = Result<crate::Mongoseal>> + Send + 'static,
+    ) -> Result<(crate::Mongoseal, Self)> {
+        let unused = CancellationToken::new();
+        let executor = Self { runtime, handles, _in_use: Arc::new(unused.clone().drop_guard()) };
+        let seal = executor.wait(open)?;
+        let _ends_by_itself = executor.handles.spawn_on(end_unused(seal.clone(), unused), &executor.runtime);
+        Ok((seal, executor))
+    }
+
+    /// Runs a future on the threads, blocks until it has ended, and wraps its value.
+    pub(super) fn run<T, U>(
+        self,
+        future: impl Future<Output = Result<T>> + Send + 'static,
+        wrap: impl FnOnce(T, Self) -> U,
+    ) -> Result<U>
+    where
+        T: Send + 'static,
+    {
+        let value = self.wait(future)?;
+        Ok(wrap(value, self))
     }
 
     /// Runs a future on the threads and blocks until it has ended. If it panics, so does this.
     pub(super) fn wait<T, E>(&self, future: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: From<Error> + Send + 'static,
-    {
-        self.threads.wait(future)
-    }
-}
-
-impl fmt::Debug for Blocking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Blocking")
-    }
-}
-
-/// A runtime, and one task for each handle on it. When the last of these tasks has ended, the runtime ends.
-#[derive(Clone)]
-struct Threads {
-    runtime: Handle,
-    handles: TaskTracker,
-}
-
-impl Threads {
-    /// Starts them. They also live as long as the token.
-    fn start() -> Result<(Self, TaskTrackerToken)> {
-        let handles = TaskTracker::new();
-        // The tracker is over when no handle is left.
-        handles.close();
-        let (token, left) = (handles.token(), handles.clone());
-        let runtime = owned_runtime::start("mongoseal-owner", build_runtime, async move { left.wait().await })?;
-        Ok((Self { runtime, handles }, token))
-    }
-
-    fn open(
-        &self,
-        open: impl Future<Output = Result<crate::Mongoseal>> + Send + 'static,
-    ) -> Result<(crate::Mongoseal, Blocking)> {
-        let seal = self.wait(open)?;
-        let unused = CancellationToken::new();
-        let _ends_by_itself = self.handles.spawn_on(end_unused(seal.clone(), unused.clone()), &self.runtime);
-        Ok((seal, Blocking { threads: self.clone(), _in_use: Arc::new(unused.drop_guard()) }))
-    }
-
-    fn wait<T, E>(&self, future: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
     where
         T: Send + 'static,
         E: From<Error> + Send + 'static,
@@ -140,6 +128,12 @@ impl Threads {
             },
             Err(gone) => Err(ended().caused_by(gone).into()),
         }
+    }
+}
+
+impl fmt::Debug for Blocking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Blocking")
     }
 }
 

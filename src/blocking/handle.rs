@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Acquire, AcquireAll, Campaign, Lease, Leases, Resume, Revoke, RewindTick, RunOnce, StreamIter, executor::Blocking,
+    Acquire, AcquireAll, Campaign, Leases, Resume, Revoke, RewindTick, RunOnce, StreamIter, executor::Blocking,
 };
 use crate::{
     action::{group::RefreshedGroup, once::Tick, purge::Purged, watch::EventStream},
@@ -41,7 +41,7 @@ use crate::{
 ///
 /// # fn main() -> mongoseal::Result<()> {
 /// Mongoseal::in_memory()?.scope(|seal| {
-///     let token = seal.with_lease("reports/nightly", |lease| lease.token())?;
+///     let token = seal.acquire("reports/nightly").with(|lease| lease.token())?;
 ///     println!("acted with token {token}");
 ///     Ok(())
 /// })
@@ -79,62 +79,32 @@ impl Mongoseal {
     }
 
     /// Acquires a key. Nothing is sent until `run` or `with` of the [`Acquire`] is called.
-    pub fn acquire<K>(&self, key: K) -> Acquire
-    where
-        K: IntoName<Key>,
-    {
-        Acquire::new(&self.seal, key, self.executor.clone())
-    }
-
-    /// Runs `work` on the calling thread with a lease on a key, as [`with`](Acquire) of an acquire does.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`mongoseal::Acquire::with`](crate::Acquire::with).
-    pub fn with_lease<K, T>(&self, key: K, work: impl FnOnce(&Lease) -> T) -> Result<T>
-    where
-        K: IntoName<Key>,
-    {
-        self.acquire(key).with(work)
+    pub fn acquire(&self, key: impl IntoName<Key>) -> Acquire {
+        Acquire::new(&self.seal, key.into_name(), self.executor.clone())
     }
 
     /// Acquires several keys, all or none. Nothing is sent until `run` or `with` of the [`AcquireAll`] is called.
-    pub fn acquire_all<K>(&self, keys: impl IntoIterator<Item = K>) -> AcquireAll
-    where
-        K: IntoName<Key>,
-    {
-        AcquireAll::new(&self.seal, keys, self.executor.clone())
+    pub fn acquire_all(&self, keys: impl IntoIterator<Item: IntoName<Key>>) -> AcquireAll {
+        AcquireAll::new(&self.seal, keys.into_iter().map(IntoName::into_name).collect(), self.executor.clone())
     }
 
     /// Runs work once for a tick of a schedule. Nothing is sent until `run` or `begin` of the [`RunOnce`] is called.
-    pub fn once<K>(&self, key: K, tick: Tick) -> RunOnce
-    where
-        K: IntoName<Key>,
-    {
+    pub fn once(&self, key: impl IntoName<Key>, tick: Tick) -> RunOnce {
         RunOnce::new(&self.seal, key, tick, self.executor.clone())
     }
 
     /// Lowers the last completed tick of a schedule. Nothing is sent until [`run`](RewindTick::run) is called.
-    pub fn rewind_tick<K>(&self, key: K, to: u64) -> RewindTick
-    where
-        K: IntoName<Key>,
-    {
+    pub fn rewind_tick(&self, key: impl IntoName<Key>, to: u64) -> RewindTick {
         RewindTick::new(&self.seal, key, to, self.executor.clone())
     }
 
     /// Takes up a lease that is still held. Nothing is sent until [`run`](Resume::run) is called.
-    pub fn resume<K>(&self, key: K, id: LeaseId, token: FencingToken) -> Resume
-    where
-        K: IntoName<Key>,
-    {
+    pub fn resume(&self, key: impl IntoName<Key>, id: LeaseId, token: FencingToken) -> Resume {
         Resume::new(&self.seal, key, id, token, self.executor.clone())
     }
 
     /// Campaigns for the leadership of this name. Nothing is sent until [`run`](Campaign::run) is called.
-    pub fn campaign<K>(&self, name: K) -> Campaign
-    where
-        K: IntoName<Key>,
-    {
+    pub fn campaign(&self, name: impl IntoName<Key>) -> Campaign {
         Campaign::new(&self.seal, name, self.executor.clone())
     }
 
@@ -143,10 +113,7 @@ impl Mongoseal {
     /// # Errors
     ///
     /// As [`mongoseal::Mongoseal::leader`](crate::Mongoseal::leader).
-    pub fn leader<K>(&self, name: K) -> Result<Option<LeaderInfo>>
-    where
-        K: IntoName<Key>,
-    {
+    pub fn leader(&self, name: impl IntoName<Key>) -> Result<Option<LeaderInfo>> {
         let name = name.into_name()?;
         self.wait(|seal| async move { seal.leader(name).await })
     }
@@ -157,19 +124,13 @@ impl Mongoseal {
     /// # Errors
     ///
     /// As [`mongoseal::Mongoseal::observe`](crate::Mongoseal::observe).
-    pub fn observe<K>(&self, name: K) -> Result<StreamIter<LeaderStream>>
-    where
-        K: IntoName<Key>,
-    {
+    pub fn observe(&self, name: impl IntoName<Key>) -> Result<StreamIter<LeaderStream>> {
         let name = name.into_name()?;
         self.follow(|seal| async move { seal.observe(name).await })
     }
 
     /// Revokes the leases of a key. Nothing is sent until [`run`](Revoke::run) is called.
-    pub fn revoke<K>(&self, key: K) -> Revoke
-    where
-        K: IntoName<Key>,
-    {
+    pub fn revoke(&self, key: impl IntoName<Key>) -> Revoke {
         Revoke::new(&self.seal, key, self.executor.clone())
     }
 
@@ -178,10 +139,7 @@ impl Mongoseal {
     /// # Errors
     ///
     /// As [`mongoseal::Mongoseal::release_group`](crate::Mongoseal::release_group).
-    pub fn release_group<G>(&self, group: G) -> Result<Vec<ListedLease>>
-    where
-        G: IntoName<Group>,
-    {
+    pub fn release_group(&self, group: impl IntoName<Group>) -> Result<Vec<ListedLease>> {
         let group = group.into_name()?;
         self.wait(|seal| async move { seal.release_group(group).await })
     }
@@ -191,10 +149,7 @@ impl Mongoseal {
     /// # Errors
     ///
     /// As [`mongoseal::Mongoseal::refresh_group`](crate::Mongoseal::refresh_group).
-    pub fn refresh_group<G>(&self, group: G, ttl: Duration) -> Result<RefreshedGroup>
-    where
-        G: IntoName<Group>,
-    {
+    pub fn refresh_group(&self, group: impl IntoName<Group>, ttl: Duration) -> Result<RefreshedGroup> {
         let group = group.into_name()?;
         self.wait(|seal| async move { seal.refresh_group(group, ttl).await })
     }
@@ -218,10 +173,7 @@ impl Mongoseal {
     /// # Errors
     ///
     /// As [`mongoseal::Mongoseal::inspect`](crate::Mongoseal::inspect).
-    pub fn inspect<K>(&self, key: K) -> Result<Option<Inspection>>
-    where
-        K: IntoName<Key>,
-    {
+    pub fn inspect(&self, key: impl IntoName<Key>) -> Result<Option<Inspection>> {
         let key = key.into_name()?;
         self.wait(|seal| async move { seal.inspect(key).await })
     }
@@ -252,10 +204,7 @@ impl Mongoseal {
     /// }
     /// # Ok::<(), mongoseal::Error>(())
     /// ```
-    pub fn watch<K>(&self, key: K) -> Result<StreamIter<EventStream>>
-    where
-        K: IntoName<Key>,
-    {
+    pub fn watch(&self, key: impl IntoName<Key>) -> Result<StreamIter<EventStream>> {
         let key = key.into_name()?;
         self.follow(|seal| async move { seal.watch(key).await })
     }
@@ -275,10 +224,7 @@ impl Mongoseal {
     /// # Errors
     ///
     /// As [`mongoseal::Mongoseal::raise_token_floor`](crate::Mongoseal::raise_token_floor).
-    pub fn raise_token_floor<K>(&self, key: K, to: FencingToken) -> Result<FencingToken>
-    where
-        K: IntoName<Key>,
-    {
+    pub fn raise_token_floor(&self, key: impl IntoName<Key>, to: FencingToken) -> Result<FencingToken> {
         let key = key.into_name()?;
         self.wait(move |seal| async move { seal.raise_token_floor(key, to).await })
     }
@@ -365,7 +311,7 @@ impl Mongoseal {
         S: Send + 'static,
         F: Future<Output = Result<S>> + Send + 'static,
     {
-        Ok(StreamIter::new(self.wait(verb)?, self.executor.clone()))
+        self.executor.clone().run(verb(self.seal.clone()), StreamIter::new)
     }
 }
 

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{LeaseView, StreamIter, executor::Blocking};
+use super::{StreamIter, executor::Blocking};
 use crate::{
     engine::lease_state::{LeaseState, ReleaseOutcome},
     lease::{state_stream::StateStream, watchdog::Watchdog},
@@ -41,10 +41,6 @@ impl Lease {
         self.executor.wait(verb(Arc::clone(&self.lease)))
     }
 
-    pub(super) fn as_async(&self) -> &crate::Lease {
-        &self.lease
-    }
-
     /// The key that is held.
     #[must_use]
     pub fn key(&self) -> &Key {
@@ -73,6 +69,16 @@ impl Lease {
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.lease.is_valid()
+    }
+
+    /// Returns an error if the lease has ended, so that work can leave with `?`: see
+    /// [`mongoseal::Lease::check`](crate::Lease::check).
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::Lease::check`](crate::Lease::check).
+    pub fn check(&self) -> Result<()> {
+        self.lease.check()
     }
 
     /// How long the lease lasts without another refresh: zero once it has ended, [`Duration::MAX`] without expiry.
@@ -121,12 +127,6 @@ impl Lease {
         self.lease.watchdog(watchdog)
     }
 
-    /// A view of the lease for work on other threads.
-    #[must_use]
-    pub fn view(&self) -> LeaseView {
-        LeaseView::of([self.as_async()], self.cancellation_token())
-    }
-
     /// Waits until the lease is over, and returns its last state.
     ///
     /// # Errors
@@ -138,8 +138,8 @@ impl Lease {
 
     /// Runs `work` on the calling thread while the lease is held, and returns its value.
     ///
-    /// The work cannot be stopped from outside. It checks its [`LeaseView`] before each step, and returns if the lease is
-    /// lost.
+    /// The work cannot be stopped from outside. It [checks](Self::check) the lease before each step, and returns if the lease
+    /// is lost. If it returns a `Result`, that is the value: `lease.run(work)??` has its value.
     ///
     /// # Errors
     ///
@@ -164,25 +164,12 @@ impl Lease {
     /// # lease.release()?;
     /// # Ok::<(), mongoseal::Error>(())
     /// ```
-    pub fn run<T>(&self, work: impl FnOnce(LeaseView) -> T) -> Result<T> {
+    pub fn run<T>(&self, work: impl FnOnce(&Self) -> T) -> Result<T> {
         let _at_work = self.lease.lease_inner().begin_work();
         self.lease.check()?;
-        let value = work(self.view());
+        let value = work(self);
         self.lease.check()?;
         Ok(value)
-    }
-
-    /// Runs `work` that returns a `Result` on the calling thread while the lease is held, as [`run`](Self::run) does, and
-    /// returns that `Result`.
-    ///
-    /// # Errors
-    ///
-    /// The error of the work, and those of [`run`](Self::run).
-    pub fn try_run<T, E>(&self, work: impl FnOnce(LeaseView) -> Result<T, E>) -> Result<T, E>
-    where
-        E: From<crate::Error>,
-    {
-        self.run(work)?
     }
 
     /// Checks, by a linearizable read, whether the lease is held at this moment.
@@ -272,6 +259,12 @@ impl Lease {
     }
 }
 
+impl AsRef<crate::Lease> for Lease {
+    fn as_ref(&self) -> &crate::Lease {
+        &self.lease
+    }
+}
+
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.lease.fmt(f)
@@ -282,6 +275,6 @@ impl fmt::Debug for Lease {
 #[cfg(feature = "mongodb")]
 impl<'a> From<&'a Lease> for crate::fence::FencedWriter<'a> {
     fn from(lease: &'a Lease) -> Self {
-        lease.as_async().into()
+        lease.as_ref().into()
     }
 }

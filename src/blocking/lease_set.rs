@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{LeaseView, executor::Blocking};
+use super::executor::Blocking;
 use crate::{
     engine::lease_state::{LeaseState, ReleaseOutcome},
     types::{error::Result, key::Key, token::FencingToken},
@@ -42,6 +42,15 @@ impl LeaseSet {
         self.leases.is_valid()
     }
 
+    /// Returns an error if one of the leases has ended: see [`Lease::check`](super::Lease::check).
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::LeaseSet::check`](crate::LeaseSet::check).
+    pub fn check(&self) -> Result<()> {
+        self.leases.check()
+    }
+
     /// How long all leases last without another refresh. Needs no request.
     #[must_use]
     pub fn remaining(&self) -> Duration {
@@ -52,12 +61,6 @@ impl LeaseSet {
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
         self.leases.cancellation_token()
-    }
-
-    /// A view of all leases for work on other threads.
-    #[must_use]
-    pub fn view(&self) -> LeaseView {
-        LeaseView::of(self.leases.iter(), self.cancellation_token())
     }
 
     /// Waits until one of the leases is over, and returns its key and its last state.
@@ -105,26 +108,12 @@ impl LeaseSet {
     /// # Errors
     ///
     /// [`Error::Lost`](crate::Error::Lost) of the first key whose lease was lost.
-    pub fn run<T>(&self, work: impl FnOnce(LeaseView) -> T) -> Result<T> {
-        let view = self.view();
+    pub fn run<T>(&self, work: impl FnOnce(&Self) -> T) -> Result<T> {
         let _at_work: Vec<_> = self.leases.iter().map(|lease| lease.lease_inner().begin_work()).collect();
-        view.check()?;
-        let value = work(view.clone());
-        view.check()?;
+        self.check()?;
+        let value = work(self);
+        self.check()?;
         Ok(value)
-    }
-
-    /// Runs `work` that returns a `Result` on the calling thread while all leases are held, and returns that `Result`: see
-    /// [`Lease::try_run`](super::Lease::try_run).
-    ///
-    /// # Errors
-    ///
-    /// The error of the work, and those of [`run`](Self::run).
-    pub fn try_run<T, E>(&self, work: impl FnOnce(LeaseView) -> Result<T, E>) -> Result<T, E>
-    where
-        E: From<crate::Error>,
-    {
-        self.run(work)?
     }
 
     /// Reports that the work under these leases makes progress.

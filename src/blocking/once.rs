@@ -1,15 +1,10 @@
 //! The verb `once`: work that runs once for each tick of a schedule.
 
-use std::time::Duration;
-
 use super::{Lease, executor::Blocking};
 use crate::{
     action::once::OnceOutcome,
     engine::lease_state::ReleaseOutcome,
-    types::{
-        error::{Error, Result},
-        token::FencingToken,
-    },
+    types::error::{Error, Result},
 };
 
 /// Runs work once for a tick of a schedule: a [`mongoseal::RunOnce`](crate::RunOnce) that blocks.
@@ -51,7 +46,7 @@ impl RunOnce {
             Err(ended) => return Ok(ended),
         };
         let value = {
-            let _at_work = lease.lease.as_async().lease_inner().begin_work();
+            let _at_work = lease.lease.as_ref().lease_inner().begin_work();
             work(&lease)
         };
         if value.is_ok() || complete_on_error {
@@ -70,8 +65,7 @@ impl RunOnce {
     ///
     /// Those of [`mongoseal::RunOnce::begin`](crate::RunOnce::begin).
     pub fn begin(self) -> Result<OnceOutcome<TickLease>> {
-        let executor = self.mode.clone();
-        Ok(match executor.wait(self.send())?.into_result() {
+        self.mode.clone().run(self.send(), |outcome, executor| match outcome.into_result() {
             Ok(crate::TickLease { lease, tick, keep }) => {
                 OnceOutcome::Started(TickLease { lease: Lease::new(lease, executor), tick, keep })
             }
@@ -80,45 +74,10 @@ impl RunOnce {
     }
 }
 
-/// The lease under which the work of a tick runs.
-#[derive(Debug)]
-pub struct TickLease {
-    lease: Lease,
-    tick: u64,
-    keep: Duration,
-}
-
-/// The lease of a tick as the writer at a fence, for a fenced write in [`Mongoseal::block_on`](super::Mongoseal::block_on).
-#[cfg(feature = "mongodb")]
-impl<'a> From<&'a TickLease> for crate::fence::FencedWriter<'a> {
-    fn from(tick: &'a TickLease) -> Self {
-        tick.lease().into()
-    }
-}
+/// The lease under which the work of a tick runs: a [`mongoseal::TickLease`](crate::TickLease) with blocking calls.
+pub type TickLease = crate::TickLease<Lease>;
 
 impl TickLease {
-    /// The number of the tick: see [`mongoseal::TickLease::number`](crate::TickLease::number).
-    #[must_use]
-    pub fn number(&self) -> u64 {
-        self.tick
-    }
-
-    /// The lease.
-    pub fn lease(&self) -> &Lease {
-        &self.lease
-    }
-
-    /// The token to pass with every write.
-    #[must_use]
-    pub fn token(&self) -> FencingToken {
-        self.lease.token()
-    }
-
-    /// Reports that the work makes progress.
-    pub fn progress(&self) {
-        self.lease.progress();
-    }
-
     /// Completes the tick and releases the lease, in one write.
     ///
     /// # Errors

@@ -40,9 +40,7 @@ impl Acquire {
     ///
     /// Those of [`mongoseal::Acquire`](crate::Acquire).
     pub fn run(self) -> Result<Lease> {
-        let executor = self.mode.clone();
-        let lease = executor.wait(self.send())?;
-        Ok(Lease::new(lease, executor))
+        self.mode.clone().run(self.send(), Lease::new)
     }
 
     /// Acquires the key, runs `work` that returns a `Result` on the calling thread, releases the key, and returns that
@@ -56,7 +54,7 @@ impl Acquire {
         E: From<Error>,
     {
         let lease = self.run()?;
-        let done = lease.run(|_view| work(&lease))?;
+        let done = lease.run(work)?;
         let released = lease.end_work();
         // An error of the work says more than that the lease was lost meanwhile.
         let value = done?;
@@ -83,10 +81,7 @@ impl Acquire {
     /// # Ok::<(), mongoseal::Error>(())
     /// ```
     pub fn with<T>(self, work: impl FnOnce(&Lease) -> T) -> Result<T> {
-        let lease = self.run()?;
-        let value = lease.run(|_view| work(&lease))?;
-        lease.end_work()?;
-        Ok(value)
+        self.try_with(|lease| Ok(work(lease)))
     }
 }
 
@@ -101,9 +96,7 @@ impl AcquireAll {
     ///
     /// Those of [`mongoseal::AcquireAll`](crate::AcquireAll).
     pub fn run(self) -> Result<LeaseSet> {
-        let executor = self.mode.clone();
-        let leases = executor.wait(self.send())?;
-        Ok(LeaseSet::new(leases, executor))
+        self.mode.clone().run(self.send(), LeaseSet::new)
     }
 
     /// Acquires all keys, runs `work` that returns a `Result` on the calling thread, releases them, and returns that
@@ -117,7 +110,7 @@ impl AcquireAll {
         E: From<Error>,
     {
         let leases = self.run()?;
-        let done = leases.run(|_view| work(&leases))?;
+        let done = leases.run(work)?;
         let released = leases.end_work();
         let value = done?;
         released?;
@@ -130,10 +123,7 @@ impl AcquireAll {
     ///
     /// Those of [`mongoseal::AcquireAll::with`](crate::AcquireAll::with).
     pub fn with<T>(self, work: impl FnOnce(&LeaseSet) -> T) -> Result<T> {
-        let leases = self.run()?;
-        let value = leases.run(|_view| work(&leases))?;
-        leases.end_work()?;
-        Ok(value)
+        self.try_with(|leases| Ok(work(leases)))
     }
 }
 
@@ -148,9 +138,7 @@ impl Resume {
     ///
     /// Those of [`mongoseal::Resume`](crate::Resume).
     pub fn run(self) -> Result<Lease> {
-        let executor = self.mode.clone();
-        let lease = executor.wait(self.send())?;
-        Ok(Lease::new(lease, executor))
+        self.mode.clone().run(self.send(), Lease::new)
     }
 }
 
@@ -165,9 +153,7 @@ impl Campaign {
     ///
     /// Those of [`mongoseal::Campaign`](crate::Campaign).
     pub fn run(self) -> Result<Leader> {
-        let executor = self.mode.clone();
-        let leader = executor.wait(self.send())?;
-        Ok(Leader::new(Lease::new(leader.lease, executor)))
+        self.mode.clone().run(self.send(), |leader, executor| Leader { lease: Lease::new(leader.lease, executor) })
     }
 }
 
@@ -224,8 +210,6 @@ impl Leases {
     /// # Ok::<(), mongoseal::Error>(())
     /// ```
     pub fn run(self) -> Result<StreamIter<LeaseStream>> {
-        let executor = self.mode.clone();
-        let leases = executor.wait(self.send())?;
-        Ok(StreamIter::new(leases, executor))
+        self.mode.clone().run(self.send(), StreamIter::new)
     }
 }

@@ -113,7 +113,7 @@ impl<M> Builder<M> {
     /// On a sharded cluster only expiry is guaranteed: see [sharded clusters](crate::guide::sharded).
     /// Set it on the handle that connects; its siblings follow it.
     pub fn allow_sharded(mut self) -> Self {
-        self.allow_sharded = true;
+        self.options.allow_sharded = true;
         self
     }
 
@@ -130,18 +130,8 @@ impl<M> Builder<M> {
     /// For a handle on a client of the caller's: see [`on`](Self::on). [`connect`](Self::connect) opens its own client
     /// and reads `maxPoolSize` from the connection string.
     pub fn connections(mut self, many: u32) -> Self {
-        self.connections = Some(many);
+        self.options.connections = Some(many);
         self
-    }
-
-    /// Refuses a number of connections for a handle that is not on a client of the caller's.
-    pub(crate) fn refuse_connections(&self) -> Result<()> {
-        if self.connections.is_some() {
-            return Err(Error::invalid(
-                "`connections` is for a handle on a client of yours: leave it out, and with `connect` put `maxPoolSize` into the connection string",
-            ));
-        }
-        Ok(())
     }
 }
 
@@ -149,7 +139,7 @@ impl Builder {
     /// Connects on this runtime, which is that of the thread if there is one.
     async fn connect_here(self, uri: String, thread: Option<Arc<DedicatedThread>>) -> Result<Mongoseal> {
         let settings = self.settings()?;
-        self.refuse_connections()?;
+        self.refuse("with `connect`, whose client has the `maxPoolSize` of the connection string", &["connections"])?;
         let mut options = parse(&uri, settings.operation_timeout).await?;
         // Shorter than an attempt, even than the second one, so that the driver's error says what is wrong.
         let longest = settings.attempt.min(Duration::from_secs(2)).mul_f64(0.8);
@@ -166,12 +156,12 @@ impl Builder {
             *connections = DEFAULT_POOL.max(*connections);
         }
         let connections = bounded(*connections);
-        let name = self.database.or_else(|| options.default_database.clone());
+        let name = self.options.database.or_else(|| options.default_database.clone());
         let client = Client::with_options(options).map_err(unusable)?;
         let database = client.database(name.as_deref().unwrap_or("mongoseal"));
-        let collection = collection(self.collection)?;
+        let collection = collection(self.options.collection)?;
         let store = MongoStore::owning_pool(&database, collection, settings.retention, connections);
-        let store = Arc::new(store.with_sharded(self.allow_sharded));
+        let store = Arc::new(store.with_sharded(self.options.allow_sharded));
         let seal = Mongoseal { shared: HandleInner::new(store, settings, thread)? };
         seal.prepare().await?;
         Ok(seal)
@@ -185,20 +175,21 @@ impl Builder {
     ///
     /// [`Error::Invalid`] if the settings contradict each other.
     pub fn on(self, database: &Database) -> Result<Mongoseal> {
-        if self.database.as_ref().is_some_and(|name| name != database.name()) {
+        if self.options.database.as_ref().is_some_and(|name| name != database.name()) {
             return Err(Error::invalid(
                 "two databases are named, one in the settings and one in the call: leave out the one in the settings",
             ));
         }
-        if self.dedicated_thread {
-            return Err(Error::invalid(
-                "a handle on a client of yours cannot have a thread of its own, because that client reads its connections on your runtime: use `connect`",
-            ));
-        }
-        let (settings, connections) = (self.settings()?, bounded(self.connections.unwrap_or(DRIVER_POOL)));
-        let store =
-            MongoStore::with_connections(database, collection(self.collection)?, settings.retention, connections)
-                .with_sharded(self.allow_sharded);
+        let here = "on a client of yours, which reads its connections on your runtime (use `connect`)";
+        self.refuse(here, &["dedicated_thread"])?;
+        let (settings, connections) = (self.settings()?, bounded(self.options.connections.unwrap_or(DRIVER_POOL)));
+        let store = MongoStore::with_connections(
+            database,
+            collection(self.options.collection)?,
+            settings.retention,
+            connections,
+        )
+        .with_sharded(self.options.allow_sharded);
         Ok(Mongoseal { shared: HandleInner::new(Arc::new(store), settings, None)? })
     }
 }

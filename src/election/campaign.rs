@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Elector, LeaderStream, SeenLeader, VALUE};
+use super::{Elector, LeaderInfo, LeaderStream, VALUE};
 use crate::{
     action::acquire_options::{AcquireOptions, CheckedAcquire},
     engine::{context::Context, lease_state::ReleaseOutcome, refresh::Refreshing, retry::Backoff},
-    handle::{Async, Mongoseal},
+    handle::{Async, Mongoseal, awaitable},
     lease::Lease,
-    store::BoxFuture,
+    record::KeyFilter,
     types::{
         duration::format_duration,
         error::{Error, Result},
@@ -60,7 +60,7 @@ use crate::{
 /// # async fn main() -> mongoseal::Result<()> {
 /// let seal = Mongoseal::in_memory();
 /// let leader = seal.campaign("scheduler").value("10.0.0.7:4000").await?;
-/// let done = leader.run(async { "scheduled" }).await?; // dropped if the leadership is lost
+/// let done = leader.lease().run(async { "scheduled" }).await?; // dropped if the leadership is lost
 /// assert_eq!(done, "scheduled");
 /// leader.resign().await?;
 /// # Ok(())
@@ -174,10 +174,10 @@ impl Candidacy {
 
     /// Calls `call` with each leader, with each new value of it, and with `None` while there is none, until an error that a
     /// retry does not remove.
-    pub(super) async fn notify_of_leaders(&self, call: &mut (dyn FnMut(Option<&SeenLeader>) + Send)) -> Error {
+    pub(super) async fn notify_of_leaders(&self, call: &mut (dyn FnMut(Option<&LeaderInfo>) + Send)) -> Error {
         let mut backoff = Backoff::new();
         loop {
-            let mut leaders = match LeaderStream::begin(self.context(), self.name.clone()).await {
+            let mut leaders = match LeaderStream::begin(self.context(), KeyFilter::Key(self.name.clone())).await {
                 Ok(leaders) => leaders,
                 Err(Error::Unavailable { .. }) => {
                     self.pause(&mut backoff, &CancellationToken::new()).await;
@@ -185,9 +185,9 @@ impl Candidacy {
                 }
                 Err(error) => return error,
             };
-            while let Some(seen) = leaders.next_seen().await {
-                match seen {
-                    Ok(seen) => call(seen.as_ref()),
+            while let Some(leader) = leaders.next().await {
+                match leader {
+                    Ok(leader) => call(leader.as_ref()),
                     Err(error) => return error,
                 }
             }
@@ -210,34 +210,29 @@ impl Candidacy {
     }
 }
 
-impl IntoFuture for Campaign {
-    type Output = Result<Leader>;
-    type IntoFuture = BoxFuture<Result<Leader>>;
+awaitable!(Campaign => Leader);
 
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.send())
-    }
-}
-
-/// A leadership: a [`Lease`] that other processes observe. Dropping it resigns in the background.
+/// A leadership: a [lease](Self::lease) that other processes observe. Dropping it resigns in the background.
 #[derive(Debug)]
 #[must_use = "a leader resigns when it is dropped, and `let _ =` drops it at once: bind it to a variable"]
-pub struct Leader {
-    pub(crate) lease: Lease,
+pub struct Leader<L = Lease> {
+    pub(crate) lease: L,
 }
 
-impl Leader {
-    /// The lease of the leadership.
-    pub fn lease(&self) -> &Lease {
+impl<L: AsRef<Lease>> Leader<L> {
+    /// The lease of the leadership. Work runs under it: see [`Lease::run`].
+    pub fn lease(&self) -> &L {
         &self.lease
     }
 
     /// The token to pass with every write as leader: larger than that of every earlier leader.
     #[must_use]
     pub fn token(&self) -> FencingToken {
-        self.lease.token()
+        self.lease.as_ref().token()
     }
+}
 
+impl Leader {
     /// Replaces the leader's value, and notifies the observers. The token stays.
     ///
     /// # Errors
@@ -248,14 +243,7 @@ impl Leader {
     ///
     /// As [`Lease::update_metadata`]: the value may still be replaced.
     pub async fn proclaim(&self, value: impl Into<String>) -> Result<()> {
-        self.lease.update_metadata(Self::metadata(value)?).await
-    }
-
-    /// The metadata of a leader with this value.
-    pub(crate) fn metadata(value: impl Into<String>) -> Result<Metadata> {
-        let mut metadata = Metadata::default();
-        metadata.insert(VALUE, value)?;
-        Ok(metadata)
+        self.lease.update_metadata(leader_metadata(value)?).await
     }
 
     /// Resigns, and returns whether it led until then. The next in line is elected.
@@ -270,41 +258,19 @@ impl Leader {
     pub async fn resign(self) -> Result<ReleaseOutcome> {
         self.lease.release().await
     }
+}
 
-    /// Runs `work` while the leadership is held, as [`Lease::run`] does for a lease.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Lost`] if the leadership was lost before the work had ended.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future drops the work. The leadership stays.
-    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
-        self.lease.run(work).await
-    }
-
-    /// Runs `work` that returns a `Result` while the leadership is held, as [`Lease::try_run`] does for a lease.
-    ///
-    /// # Errors
-    ///
-    /// The error of the work. [`Error::Lost`] if the leadership was lost before the work had ended.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`run`](Self::run).
-    pub async fn try_run<T, E>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E>
-    where
-        E: From<Error>,
-    {
-        self.lease.try_run(work).await
-    }
+/// The metadata of a leader with this value.
+pub(crate) fn leader_metadata(value: impl Into<String>) -> Result<Metadata> {
+    let mut metadata = Metadata::default();
+    metadata.insert(VALUE, value)?;
+    Ok(metadata)
 }
 
 /// A leader as the writer at a fence, by its lease.
 #[cfg(feature = "mongodb")]
-impl<'a> From<&'a Leader> for crate::fence::FencedWriter<'a> {
-    fn from(leader: &'a Leader) -> Self {
-        leader.lease().into()
+impl<'a, L: AsRef<Lease>> From<&'a Leader<L>> for crate::fence::FencedWriter<'a> {
+    fn from(leader: &'a Leader<L>) -> Self {
+        leader.lease.as_ref().into()
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Leader, LeaderInfo, Readiness, SeenLeader,
+    Leader, LeaderInfo, Readiness,
     campaign::Candidacy,
     lead::{OnStopped, StopSignals, lead},
     leadership::LeadershipPublisher,
@@ -211,12 +211,12 @@ impl Elector {
         heartbeat.begin(candidacy.leads);
         let is_observed = on_new_leader.is_some() || publisher.has_subscribers();
         let mut last = None;
-        let mut note = |seen: Option<&SeenLeader>| {
-            publisher.record_leader(seen);
-            if let Some((call, SeenLeader { info, .. })) = on_new_leader.as_mut().zip(seen)
-                && last.replace(info.token) != Some(info.token)
+        let mut note = |leader: Option<&LeaderInfo>| {
+            publisher.record_leader(leader);
+            if let Some((call, leader)) = on_new_leader.as_mut().zip(leader)
+                && last.replace(leader.token) != Some(leader.token)
             {
-                call(info);
+                call(leader);
             }
         };
         let observing = async {

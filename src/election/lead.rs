@@ -98,7 +98,7 @@ pub(super) async fn lead<T, E: From<Error>>(
         let done = tokio::select! {
             biased;
             reason = stop.stopped(&step_down) => Err(reason),
-            done = leader.run(work(&leader)) => Ok(done),
+            done = leader.lease().run(work(&leader)) => Ok(done),
         };
         publisher.end_leadership();
         if let Some(call) = &mut on_stopped {

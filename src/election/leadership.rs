@@ -10,7 +10,7 @@ use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Elector, LeaderInfo, SeenLeader};
+use super::{Elector, LeaderInfo};
 use crate::{
     engine::lease_inner::LeaseInner,
     lease::Lease,
@@ -244,8 +244,8 @@ impl View {
 
     /// Whether a leader is another candidate that this one does not know to have ended. Other candidates can have the same
     /// owner, so it does not count.
-    fn is_other(&self, seen: &SeenLeader) -> bool {
-        !self.campaigns.contains(&seen.lease) && self.newest.is_none_or(|newest| newest < seen.info.token)
+    fn is_other(&self, leader: &LeaderInfo) -> bool {
+        !self.campaigns.contains(&leader.lease) && self.newest.is_none_or(|newest| newest < leader.token)
     }
 }
 
@@ -298,9 +298,9 @@ impl LeadershipPublisher {
     }
 
     /// Publishes the leader that was observed.
-    pub(super) fn record_leader(&self, seen: Option<&SeenLeader>) {
+    pub(super) fn record_leader(&self, leader: Option<&LeaderInfo>) {
         self.views.send_modify(|view| {
-            view.other = seen.filter(|seen| view.is_other(seen)).map(|seen| seen.info.clone());
+            view.other = leader.filter(|leader| view.is_other(leader)).cloned();
         });
     }
 }

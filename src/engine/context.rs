@@ -105,13 +105,22 @@ impl Context {
         Ok(())
     }
 
-    /// Reads the record of a key.
-    pub(crate) async fn read_record(&self, key: &Key, until: Deadline) -> Result<Option<Snapshot>> {
+    /// Checks the store and sends a request, and retries both until the outcome is definite.
+    pub(crate) async fn request<T, F>(&self, until: Deadline, send: impl Fn(Deadline) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let send = &send;
         retry::until_definite(until, self.settings.attempt, |deadline| async move {
             self.prepare(deadline).await?;
-            self.store.read(key, deadline).await
+            send(deadline).await
         })
         .await
+    }
+
+    /// Reads the record of a key.
+    pub(crate) async fn read_record(&self, key: &Key, until: Deadline) -> Result<Option<Snapshot>> {
+        self.request(until, |deadline| self.store.read(key, deadline)).await
     }
 
     /// Reads a page of at most `most` leases that match the filter and follow the position.
@@ -122,14 +131,7 @@ impl Context {
         most: u32,
         until: Deadline,
     ) -> Result<Page> {
-        retry::until_definite(until, self.settings.attempt, |deadline| {
-            let after = after.clone();
-            async move {
-                self.prepare(deadline).await?;
-                self.store.list(selection, after, most, deadline).await
-            }
-        })
-        .await
+        self.request(until, |deadline| self.store.list(selection, after.clone(), most, deadline)).await
     }
 
     /// Refuses a call after the shutdown, and a call outside of a runtime, which would panic half-way.

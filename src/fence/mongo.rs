@@ -253,15 +253,20 @@ impl Target {
         error::translate(error, &namespace.db, &namespace.coll, self.needs)
     }
 
-    /// Sends a write of existing documents. If it found nothing, checks whether later holders wrote the documents of
-    /// its filter: then the error is `Fenced`.
-    async fn change<R, F>(&self, filter: &Document, options: FilterOptions, send: impl FnOnce() -> F) -> Result<R>
+    /// Sends a write of existing documents. If it has not `found` one, checks whether later holders wrote the documents
+    /// of its filter: then the error is `Fenced`.
+    async fn change<R, F>(
+        &self,
+        filter: &Document,
+        options: FilterOptions,
+        found: fn(&R) -> bool,
+        send: impl FnOnce() -> F,
+    ) -> Result<R>
     where
-        R: Outcome,
         F: Future<Output = mongodb::error::Result<R>>,
     {
         let done = send().await.map_err(|error| self.translate(error))?;
-        if !done.has_found_document() {
+        if !found(&done) {
             self.ensure_not_blocked(self.token_field.blocked_filter(filter), options).await?;
         }
         Ok(done)
@@ -308,10 +313,4 @@ impl Target {
             None => Ok(()),
         }
     }
-}
-
-/// The result of a write.
-trait Outcome {
-    /// Whether the write found a document, or inserted one.
-    fn has_found_document(&self) -> bool;
 }

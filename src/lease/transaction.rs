@@ -91,12 +91,12 @@ impl Lease {
         F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
         E: From<Error> + WorkError<Kind>,
     {
-        run_with_leases(slice::from_ref(self), self, work).await
+        run_with_leases(slice::from_ref(self), work).await
     }
 }
 
 /// Runs `work` in a transaction that commits only while these leases of one handle hold.
-pub(crate) async fn run_with_leases<R, E, F, Kind>(leases: &[Lease], probe: &dyn LeaseProbe, work: F) -> Result<R, E>
+pub(crate) async fn run_with_leases<R, E, F, Kind>(leases: &[Lease], work: F) -> Result<R, E>
 where
     F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
     E: From<Error> + WorkError<Kind>,
@@ -105,8 +105,8 @@ where
         [lease] => spans::transaction(lease.key(), lease.token()),
         leases => spans::joint_transaction(leases.len()),
     };
-    let result = match probe.check().and_then(|()| transaction_leases(leases)) {
-        Ok(leases) => run(leases, probe, work).instrument(span.clone()).await,
+    let result = match leases.check().and_then(|()| transaction_leases(leases)) {
+        Ok(transaction) => run(transaction, &leases, work).instrument(span.clone()).await,
         Err(error) => Err(error.into()),
     };
     let ended = result.as_ref().map(|_| "committed").map_err(WorkError::as_error);
@@ -147,12 +147,28 @@ impl Alive for Lease {
     }
 }
 
-impl LeaseProbe for Lease {
-    fn verify(&self, _index: usize) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.confirm())
+impl Alive for &[Lease] {
+    fn check(&self) -> Result<()> {
+        self.iter().try_for_each(Lease::check)
+    }
+}
+
+impl LeaseProbe for &[Lease] {
+    fn verify(&self, index: usize) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            match self.get(index) {
+                Some(lease) => lease.confirm().await,
+                None => self.check(),
+            }
+        })
     }
 
     fn refresh(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.refresh())
+        Box::pin(async move {
+            for lease in *self {
+                lease.refresh().await?;
+            }
+            Ok(())
+        })
     }
 }

@@ -9,11 +9,21 @@ use tokio_util::sync::CancellationToken;
 
 use crate::types::error::Result;
 
-/// Polls `work` until it returns or `check` fails.
-///
-/// `check` decides; `ended` only wakes this future when a lease ends. The value of work that returns after the deadline
-/// is refused, too.
+/// Polls `work` until it returns or `check` fails. The value of work that returns after the deadline is refused, too.
 pub(crate) async fn run_while_held<F: Future>(
+    ended: &CancellationToken,
+    check: impl Fn() -> Result<()>,
+    work: Pin<&mut F>,
+) -> Result<F::Output> {
+    let value = run_until_lost(ended, &check, work).await?;
+    check()?;
+    Ok(value)
+}
+
+/// Polls `work` until it returns, perhaps after the deadline, or `check` fails.
+///
+/// `check` decides; `ended` only wakes this future when a lease ends.
+pub(crate) async fn run_until_lost<F: Future>(
     ended: &CancellationToken,
     check: impl Fn() -> Result<()>,
     mut work: Pin<&mut F>,
@@ -23,11 +33,7 @@ pub(crate) async fn run_while_held<F: Future>(
         // Polled for its waker only.
         let _woken = ended.as_mut().poll(context);
         check()?;
-        let value = work.as_mut().poll(context).map(Ok);
-        if value.is_ready() {
-            check()?;
-        }
-        value
+        work.as_mut().poll(context).map(Ok)
     })
     .await
 }

@@ -35,7 +35,7 @@ fn settings_that_contradict_each_other_are_refused() {
     let builder = Mongoseal::builder;
     invalid(builder().owner("").in_memory(), "owner");
     invalid(builder().connections(20).in_memory(), "`connections` has no effect");
-    invalid(builder().connections(20).sibling_of(&Mongoseal::in_memory()), "a client of yours");
+    invalid(builder().connections(20).sibling_of(&Mongoseal::in_memory()), "set it on that handle");
     invalid(builder().ttl(Duration::ZERO).in_memory(), "from 10ms");
     invalid(builder().retention(secs(10)).in_memory(), "raise `retention`");
     let store = std::sync::Arc::new(mongoseal::store::MemoryStore::new(secs(10)));

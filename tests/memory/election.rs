@@ -58,7 +58,7 @@ async fn a_leader_that_is_cut_off_has_stopped_before_the_next_one_leads() {
     tokio::time::sleep(millis(100)).await;
     // Of its refreshes none arrives; the other candidate reaches the store.
     store.script(|call| matches!(call, Call::Apply(mongoseal::record::Request::Refresh(_))).then_some(Fault::Fail));
-    let done = leader.run(std::future::pending::<()>()).await;
+    let done = leader.lease().run(std::future::pending::<()>()).await;
     let stopped = clock.elapsed();
     assert!(matches!(done, Err(Error::Lost { cause: LossCause::Expired, .. })));
     assert!(stopped > secs(24) && stopped <= secs(25), "{stopped:?}");

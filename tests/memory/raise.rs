@@ -71,7 +71,7 @@ async fn a_token_that_no_store_has_numbered_is_refused_and_the_version_stays() {
         assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("365d ahead"), "{error}");
         let error = seal.raise_token_floor(key, FencingToken::MAX).await.unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("no further token"), "{error}");
-        assert_eq!(version(key).await.unwrap(), before.unwrap_or(FencingToken::MIN));
+        assert_eq!(version(key).await, before);
     }
     assert!(matches!(seal.raise_token_floor("", lease.token()).await, Err(Error::Invalid { .. })));
     let to = ahead(lease.token(), year - 60);
@@ -91,7 +91,7 @@ async fn a_raise_whose_answer_was_lost_is_sent_again() {
         _ => None,
     });
     assert_eq!(seal.raise_token_floor("k", to).await.unwrap(), to);
-    assert_eq!(store.requests().len(), 3);
+    assert_eq!(store.requests().len(), 2, "the raise, twice");
     store.always(Fault::Fail);
     assert!(matches!(seal.raise_token_floor("k", to).await, Err(Error::Unavailable { .. })));
 }

@@ -97,7 +97,7 @@ fn table() -> Vec<(&'static str, Duration, Row)> {
         row!("acquire_all, waits", WAIT + TIMEOUT, |scene| {
             scene.seal.acquire_all(KEYS.into_iter().chain(["s/9"])).wait(WAIT).await
         }),
-        row!("with_lease", TIMEOUT * 2, |scene| scene.seal.with_lease("free", async |_| ()).await),
+        row!("acquire, with", TIMEOUT * 2, |scene| scene.seal.acquire("free").with(async |_| ()).await),
         row!("resume", TIMEOUT, |scene| let (id, token) = scene.left().await, scene.seal.resume("left", id, token).await),
         row!("refresh", TIMEOUT, |scene| scene.lease.refresh().await),
         row!("extend", TIMEOUT, |scene| scene.lease.extend(secs(90)).await),

@@ -16,17 +16,18 @@ async fn is_free(seal: &Mongoseal) -> bool {
 async fn with_returns_the_value_and_releases_after_success_error_panic_and_cancellation() {
     let store = Faulty::new();
     let seal = store.seal();
-    let token = seal.with_lease("k", async |lease| lease.token()).await.unwrap();
+    let token = seal.acquire("k").with(async |lease| lease.token()).await.unwrap();
     assert!(seal.acquire("k").await.unwrap().token() > token);
 
-    let error = seal.with_lease("k", async |_| Err::<(), _>("mine")).await.unwrap();
+    let error = seal.acquire("k").with(async |_| Err::<(), _>("mine")).await.unwrap();
     assert_eq!(error, Err("mine"));
     assert!(is_free(&seal).await);
 
     let other = seal.clone();
     let panicked = tokio::spawn(async move {
         other
-            .with_lease("k", async |_| {
+            .acquire("k")
+            .with(async |_| {
                 tokio::time::sleep(secs(1)).await;
                 panic!("mine")
             })
@@ -41,7 +42,7 @@ async fn with_returns_the_value_and_releases_after_success_error_panic_and_cance
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_with_and_try_run_return_the_result_of_the_work_or_the_loss() {
+async fn try_with_and_run_return_the_result_of_the_work_or_the_loss() {
     let store = Faulty::new();
     let seal = store.seal();
     let failed = async || Err::<(), _>(Error::invalid("mine"));
@@ -49,15 +50,15 @@ async fn try_with_and_try_run_return_the_result_of_the_work_or_the_loss() {
     assert!(is_mine(seal.acquire("k").try_with(async |_| failed().await).await));
     assert!(is_mine(seal.acquire_all(["k", "l"]).try_with(async |_| failed().await).await));
     let lease = seal.acquire("k").await.unwrap();
-    assert!(is_mine(lease.try_run(failed()).await));
-    assert_eq!(lease.try_run(async { Ok::<_, Error>(7) }).await.unwrap(), 7);
+    assert!(is_mine(lease.run(failed()).await.unwrap()));
+    assert_eq!(lease.run(async { 7 }).await.unwrap(), 7);
     store.records.remove(lease.key());
     lease.verify().await.unwrap_err();
-    assert!(matches!(lease.try_run(async { Ok::<_, Error>(7) }).await, Err(Error::Lost { .. })));
+    assert!(matches!(lease.run(async { 7 }).await, Err(Error::Lost { .. })));
     let set = seal.acquire_all(["k", "l"]).await.unwrap();
-    assert!(is_mine(set.try_run(failed()).await));
+    assert!(is_mine(set.run(failed()).await.unwrap()));
     let leader = seal.campaign("boss").await.unwrap();
-    assert!(is_mine(leader.try_run(failed()).await));
+    assert!(is_mine(leader.lease().run(failed()).await.unwrap()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -79,7 +80,7 @@ async fn with_reports_a_loss_and_drops_the_work() {
 async fn a_loss_that_is_found_out_at_the_release_is_reported() {
     let store = Faulty::new();
     let seal = store.seal();
-    let work = seal.with_lease("k", async |lease| store.records.remove(lease.key()));
+    let work = seal.acquire("k").with(async |lease| store.records.remove(lease.key()));
     assert!(matches!(work.await, Err(Error::Lost { cause: LossCause::Removed, .. })));
 }
 
@@ -88,7 +89,7 @@ async fn work_whose_release_fails_keeps_its_value() {
     let store = Faulty::new();
     let seal = store.seal();
     store.script(|call| matches!(call, Call::Apply(Request::Release(_))).then_some(Fault::Fail));
-    assert_eq!(seal.with_lease("k", async |_| 42).await.unwrap(), 42);
+    assert_eq!(seal.acquire("k").with(async |_| 42).await.unwrap(), 42);
 }
 
 #[tokio::test(start_paused = true)]

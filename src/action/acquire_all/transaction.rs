@@ -4,10 +4,7 @@ use mongodb::ClientSession;
 
 use crate::{
     action::acquire_all::LeaseSet,
-    fence::{
-        WorkError,
-        mongo::{Alive, BoxFuture, transaction::LeaseProbe},
-    },
+    fence::WorkError,
     lease::transaction::run_with_leases,
     types::error::{Error, Result},
 };
@@ -61,32 +58,6 @@ impl LeaseSet {
         F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
         E: From<Error> + WorkError<Kind>,
     {
-        run_with_leases(&self.leases, self, work).await
-    }
-}
-
-impl Alive for LeaseSet {
-    fn check(&self) -> Result<()> {
-        self.check()
-    }
-}
-
-impl LeaseProbe for LeaseSet {
-    fn verify(&self, index: usize) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            match self.leases.get(index) {
-                Some(lease) => lease.confirm().await,
-                None => self.check(),
-            }
-        })
-    }
-
-    fn refresh(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            for lease in &self.leases {
-                lease.refresh().await?;
-            }
-            Ok(())
-        })
+        run_with_leases(&self.leases, work).await
     }
 }

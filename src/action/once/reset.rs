@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::{
     engine::{confirm::stale_error, handle_inner::HandleInner, retry},
-    handle::{Async, Mongoseal},
+    handle::{Async, Mongoseal, awaitable},
     record::{self, CompletedTick, Completion, Outcome, Request},
-    store::{BoxFuture, answers::Snapshot},
+    store::answers::Snapshot,
     types::{
         error::{Error, Result},
         into_name::IntoName,
@@ -21,10 +21,7 @@ impl Mongoseal {
     ///
     /// A reset never raises the last completed tick. It neither ends nor begins a run, and leaves a tick that is completed
     /// while it is sent. 0 allows all ticks.
-    pub fn rewind_tick<K>(&self, key: K, to: u64) -> RewindTick
-    where
-        K: IntoName<Key>,
-    {
+    pub fn rewind_tick(&self, key: impl IntoName<Key>, to: u64) -> RewindTick {
         RewindTick::new(self, key, to, Async)
     }
 }
@@ -75,10 +72,7 @@ impl<M> RewindTick<M> {
     }
 
     /// Sets the name of the operator, which the record keeps. Default: the owner of the handle.
-    pub fn by<O>(mut self, operator: O) -> Self
-    where
-        O: IntoName<Owner>,
-    {
+    pub fn by(mut self, operator: impl IntoName<Owner>) -> Self {
         self.by = operator.into_name();
         self
     }
@@ -121,11 +115,4 @@ impl<M> RewindTick<M> {
     }
 }
 
-impl IntoFuture for RewindTick {
-    type Output = Result<Option<CompletedTick>>;
-    type IntoFuture = BoxFuture<Self::Output>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.send())
-    }
-}
+awaitable!(RewindTick => Option<CompletedTick>);

@@ -3,10 +3,10 @@
 use mongodb::{
     bson::{Bson, Document, doc},
     options::{ReadPreference, SelectionCriteria, UpdateModifications},
-    results::{SummaryBulkWriteResult, UpdateResult},
+    results::SummaryBulkWriteResult,
 };
 
-use super::{ENDS, Fenced, FilterOptions, Target, error, token_field::pinned_id};
+use super::{ENDS, Fenced, FilterOptions, MAX_UPSERT_ATTEMPTS, Target, error, token_field::pinned_id};
 use crate::{
     spans,
     store::mongo::{
@@ -175,8 +175,13 @@ impl Target {
         let mut all = SummaryBulkWriteResult::default();
         for same in statements.chunk_by(|one, other| one.command == other.command) {
             for mut left in same.chunks(MAX_STATEMENTS) {
+                let mut attempts = 0_u32;
                 while !left.is_empty() {
-                    let done = self.send_statements(left, &mut all).await?;
+                    attempts = attempts.saturating_add(1);
+                    let done = self.send_statements(left, attempts, &mut all).await?;
+                    if done > 0 {
+                        attempts = 0;
+                    }
                     left = left.get(done..).unwrap_or_default();
                 }
             }
@@ -184,9 +189,14 @@ impl Target {
         Ok(all)
     }
 
-    /// Sends statements of one command. Returns how many are made: all, or those up to an upsert that conflicted with
-    /// another first write of its document.
-    async fn send_statements(&self, statements: &[Statement], all: &mut SummaryBulkWriteResult) -> Result<usize> {
+    /// Sends statements of one command. Returns how many are made: all, or those before an upsert that conflicted with
+    /// another first write of its document. That one is sent again, until so many attempts have made nothing.
+    async fn send_statements(
+        &self,
+        statements: &[Statement],
+        attempts: u32,
+        all: &mut SummaryBulkWriteResult,
+    ) -> Result<usize> {
         let Some(first) = statements.first() else { return Ok(0) };
         let (command, plural, needs) = first.command.names();
         let documents: Vec<&Document> = statements.iter().map(|statement| &statement.document).collect();
@@ -236,57 +246,11 @@ impl Target {
         let refused = || error::not_written(code, failure.get_str("errmsg").unwrap_or_default());
         let next = statements.get(made.len()).filter(|_| error::says_duplicate(code)).ok_or_else(refused)?;
         let Some(id) = &next.id else { return Err(refused()) };
-        if next.command == BulkCommand::Insert {
-            self.ensure_not_blocked(doc! { "_id": { "$eq": id } }, FilterOptions::default()).await?;
+        self.ensure_not_blocked(doc! { "_id": { "$eq": id } }, FilterOptions::default()).await?;
+        if next.command == BulkCommand::Insert || attempts >= MAX_UPSERT_ATTEMPTS {
             return Err(refused());
         }
-        self.upsert_alone(next, id, all).await?;
-        Ok(made.len().saturating_add(1))
-    }
-
-    /// Makes one upsert as a command of its own.
-    async fn upsert_alone(&self, statement: &Statement, id: &Bson, all: &mut SummaryBulkWriteResult) -> Result<()> {
-        let passing = self.token_field.passing_filter(&statement.filter);
-        let concern = self.write_concern();
-        let update = statement.document.get("u").cloned();
-        let done: UpdateResult = match update {
-            Some(Bson::Document(document)) if !document.keys().any(|name| name.starts_with('$')) => {
-                let send = || {
-                    let sent = self.documents.replace_one(passing.clone(), &document);
-                    sent.upsert(true).write_concern(concern.clone()).into_future()
-                };
-                self.upsert(id, send).await?
-            }
-            Some(Bson::Document(operators)) => self.upsert_by_update(id, &passing, operators.into()).await?,
-            Some(Bson::Array(stages)) => {
-                let stages: Vec<Document> =
-                    stages.into_iter().filter_map(|stage| stage.as_document().cloned()).collect();
-                self.upsert_by_update(id, &passing, stages.into()).await?
-            }
-            _ => {
-                return Err(Error::invalid(
-                    "a fenced update is a document of operators or a pipeline: pass one of these",
-                ));
-            }
-        };
-        add(&mut all.upserted_count, done.upserted_id.map_or(0, |_| 1));
-        add(&mut all.matched_count, i64::try_from(done.matched_count).unwrap_or(i64::MAX));
-        add(&mut all.modified_count, i64::try_from(done.modified_count).unwrap_or(i64::MAX));
-        Ok(())
-    }
-
-    async fn upsert_by_update(
-        &self,
-        id: &Bson,
-        passing: &Document,
-        update: UpdateModifications,
-    ) -> Result<UpdateResult> {
-        let concern = self.write_concern();
-        let send = || {
-            let sent = self.documents.update_one(passing.clone(), update.clone());
-            sent.upsert(true).write_concern(concern.clone()).into_future()
-        };
-        self.upsert(id, send).await
+        Ok(made.len())
     }
 }
 

@@ -71,25 +71,17 @@ where
         let before = aborted_in.take();
         // In the session of the last attempt, so that the server ends what is left of that transaction.
         let mut session = leases.begin(last.take()).await?;
-        let unsettled: E = match work(&mut session).await {
+        let (unsettled, was_aborted): (E, bool) = match work(&mut session).await {
             Ok(value) => match leases.settle(session, probe, deadline).await? {
                 Settled::Committed => return Ok(value),
-                Settled::Retryable(error, session) => {
+                Settled::Retryable { error, session, was_aborted } => {
                     last = session.map(|session| *session);
-                    error.into()
-                }
-                Settled::Aborted(error, session) => {
-                    aborted_in = leases.read_election(deadline).await;
-                    if aborted_in.is_some() && aborted_in == before {
-                        return Err(error_was_hidden().caused_by(error).into());
-                    }
-                    last = session.map(|session| *session);
-                    error.into()
+                    (error.into(), was_aborted)
                 }
                 Settled::LeaseUnconfirmed(index, error) => {
                     // Returns the cause if the lease is lost or its record is corrupt.
                     probe.verify(index).await?;
-                    error.into()
+                    (error.into(), false)
                 }
             },
             Err(error) => {
@@ -97,15 +89,16 @@ where
                 if !error::is_transient(error.as_error()) {
                     return Err(error);
                 }
-                if error::had_aborted(error.as_error()) {
-                    aborted_in = leases.read_election(deadline).await;
-                    if aborted_in.is_some() && aborted_in == before {
-                        return Err(error_was_hidden().caused_by(error.as_error().to_string()).into());
-                    }
-                }
-                error
+                let was_aborted = error::had_aborted(error.as_error());
+                (error, was_aborted)
             }
         };
+        if was_aborted {
+            aborted_in = leases.read_election(deadline).await;
+            if aborted_in.is_some() && aborted_in == before {
+                return Err(error_was_hidden().caused_by(unsettled.as_error().to_string()).into());
+            }
+        }
         let next = Deadline::after(deadline.clock(), backoff.next());
         if next.reading() >= deadline.reading() {
             return Err(unsettled);
@@ -119,9 +112,12 @@ where
 enum Settled {
     Committed,
     /// Nothing was committed, and the work can run again.
-    Retryable(Error, Option<Box<ClientSession>>),
-    /// The server had aborted it before the work was done. It can be retried.
-    Aborted(Error, Option<Box<ClientSession>>),
+    Retryable {
+        error: Error,
+        session: Option<Box<ClientSession>>,
+        /// Whether the server had aborted it before the work was done.
+        was_aborted: bool,
+    },
     /// The lease at this index was not found, or its record could not be written.
     LeaseUnconfirmed(usize, Error),
 }
@@ -192,8 +188,9 @@ impl TransactionLeases {
                 Ok(Settled::LeaseUnconfirmed(index, conflicted()))
             }
             Err(error) if error::had_aborted(&error) => {
-                let session = self.abort(session, until).await;
-                Ok(Settled::Aborted(was_aborted().caused_by(store_error::source(error)), session.map(Box::new)))
+                let session = self.abort(session, until).await.map(Box::new);
+                let error = was_aborted().caused_by(store_error::source(error));
+                Ok(Settled::Retryable { error, session, was_aborted: true })
             }
             Err(error) if error::is_transient(&error) => {
                 let session = self.abort(session, until).await;
@@ -206,13 +203,16 @@ impl TransactionLeases {
                     },
                     () = until.passed() => {}
                 }
-                Ok(Settled::Retryable(conflicted().caused_by(store_error::source(error)), session.map(Box::new)))
+                let error = conflicted().caused_by(store_error::source(error));
+                Ok(Settled::Retryable { error, session: session.map(Box::new), was_aborted: false })
             }
             Err(error) if is_misuse(&error) => Err(refused(error)),
             Err(error) => {
                 let session = self.abort(session, until).await;
                 match self.store.translate(error) {
-                    error @ Error::Unavailable { .. } => Ok(Settled::Retryable(error, session.map(Box::new))),
+                    error @ Error::Unavailable { .. } => {
+                        Ok(Settled::Retryable { error, session: session.map(Box::new), was_aborted: false })
+                    }
                     // The server cannot count up the refreshes of a corrupt record.
                     error => Ok(Settled::LeaseUnconfirmed(index, error)),
                 }
@@ -227,7 +227,8 @@ impl TransactionLeases {
         match committed.await.map_err(|error| unknown_outcome().caused_by(error))? {
             Ok(()) => Ok(Settled::Committed),
             Err(NotCommitted::Aborted(session, error)) => {
-                Ok(Settled::Retryable(conflicted().caused_by(error), Some(session)))
+                let error = conflicted().caused_by(error);
+                Ok(Settled::Retryable { error, session: Some(session), was_aborted: false })
             }
             Err(NotCommitted::Unknown(error)) => Err(unknown_outcome().caused_by(error)),
             Err(NotCommitted::Refused(error)) => Err(refused(error)),

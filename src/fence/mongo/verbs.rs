@@ -11,7 +11,7 @@ use mongodb::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Fenced, FilterOptions, Outcome, encode, error::is_duplicate, write::FencedWrite};
+use super::{Fenced, FilterOptions, encode, error::is_duplicate, write::FencedWrite};
 use crate::store::mongo::error::needs;
 
 impl<'a, T: Send + Sync> Fenced<'a, T> {
@@ -42,6 +42,7 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
         self.write(
             needs::CHANGE,
             filter,
+            |done| done.matched_count > 0,
             |token| token.on_update(update),
             |documents, filter, update, options| async move {
                 documents.update_one(filter, update).with_options(options).await
@@ -63,6 +64,7 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
         self.write(
             needs::REMOVE,
             filter,
+            |done| done.deleted_count > 0,
             |_| Ok(()),
             |documents, filter, (), options| async move { documents.delete_one(filter).with_options(options).await },
         )
@@ -88,6 +90,7 @@ impl<'a, T: DeserializeOwned + Send + Sync + 'static> Fenced<'a, T> {
         self.write(
             needs::CHANGE,
             filter,
+            Option::is_some,
             |token| token.on_update(update),
             |documents, filter, update, options| async move {
                 documents.clone_with_type().find_one_and_update(filter, update).with_options(options).await
@@ -115,6 +118,7 @@ impl<'a, T: Serialize + Send + Sync> Fenced<'a, T> {
         self.write(
             needs::CHANGE,
             filter,
+            |done| done.matched_count > 0,
             |token| token.on_document(replacement?),
             |documents, filter, replacement, options| async move {
                 documents.replace_one(filter, replacement).with_options(options).await
@@ -152,23 +156,5 @@ impl<'a, T: Serialize + Send + Sync> Fenced<'a, T> {
                 })
                 .await
         })
-    }
-}
-
-impl Outcome for UpdateResult {
-    fn has_found_document(&self) -> bool {
-        self.matched_count > 0 || self.upserted_id.is_some()
-    }
-}
-
-impl<T> Outcome for Option<T> {
-    fn has_found_document(&self) -> bool {
-        self.is_some()
-    }
-}
-
-impl Outcome for DeleteResult {
-    fn has_found_document(&self) -> bool {
-        self.deleted_count > 0
     }
 }

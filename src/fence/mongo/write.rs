@@ -9,7 +9,7 @@ use mongodb::{
 };
 
 use super::{
-    BoxFuture, ENDS, Fenced, FilterOptions, Outcome,
+    BoxFuture, ENDS, Fenced, FilterOptions,
     token_field::{TokenField, pinned_id},
 };
 use crate::{spans, store::mongo::error::needs, types::error::Result};
@@ -128,18 +128,19 @@ impl_write_options!(DeleteOptions, is_upsert: |_| false);
 impl<'a, T: Send + Sync> Fenced<'a, T> {
     /// A write with a filter. The user needs these `actions`, or [`needs::HOLD`] if it is an upsert.
     ///
-    /// `stamp` adds the token to what is written. `send` sends the command: it gets the filter with the fence, what
+    /// `found` is whether a result is of a document that was found. `stamp` adds the token to what is written. `send` sends the command: it gets the filter with the fence, what
     /// `stamp` returned, and the options.
     pub(super) fn write<O, R, C, F>(
         &self,
         actions: &'static str,
         filter: Document,
+        found: fn(&R) -> bool,
         stamp: impl FnOnce(&TokenField) -> Result<C> + Send + Sync + 'a,
         send: impl Fn(Collection<Document>, Document, C, O) -> F + Send + Sync + 'static,
     ) -> FencedWrite<'a, O, R>
     where
         O: WriteOptions,
-        R: Outcome + Send + 'static,
+        R: Send + 'static,
         C: Clone + Send + Sync + 'static,
         F: Future<Output = mongodb::error::Result<R>> + Send + 'static,
     {
@@ -155,7 +156,7 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
                     let send = || send(to.documents.clone(), passing.clone(), content.clone(), options.clone());
                     match id {
                         Some(id) => to.upsert(&id, send).await,
-                        None => to.change(&filter, options.filter_options(), send).await,
+                        None => to.change(&filter, options.filter_options(), found, send).await,
                     }
                 })
                 .await

@@ -6,7 +6,11 @@ use std::{
     thread,
 };
 
-use mongoseal::{EndReason, Error, LeaseState, blocking::Mongoseal, store::MemoryStore};
+use mongoseal::{
+    EndReason, Error, LeaseState,
+    blocking::{Lease, Mongoseal},
+    store::MemoryStore,
+};
 use tokio::task;
 
 use super::{SHORT, SOON, compute_for, eventually, on};
@@ -18,7 +22,7 @@ fn call_and_drop() {
     let seal = on(&store);
     let lease = seal.acquire("k").ttl(SHORT).run().unwrap();
     compute_for(SHORT * 2);
-    lease.run(|view| view.check()).unwrap().unwrap();
+    lease.run(Lease::check).unwrap().unwrap();
     lease.verify().unwrap();
     drop(lease);
     let mut events = seal.watch("k").unwrap();

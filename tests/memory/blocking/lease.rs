@@ -4,7 +4,7 @@ use std::{sync::mpsc, thread};
 
 use mongoseal::{
     EndReason, Error, LeaseId, LeaseState, LossCause, Metadata, ReleaseOutcome, Watchdog,
-    blocking::{LeaseView, Mongoseal},
+    blocking::{Lease, Mongoseal},
 };
 
 use super::{SHORT, SOON, compute_for, on};
@@ -42,8 +42,8 @@ fn a_held_key_is_refused_with_its_holder_and_its_token() {
 fn people_see_whose_lease_it_is_and_not_its_secret() {
     let seal = Mongoseal::builder().owner("alice").in_memory().unwrap();
     let lease = seal.acquire("k").run().unwrap();
-    let shown = format!("{seal:?} {lease:?} {:?}", lease.view());
-    for part in ["Mongoseal {", "Lease {", "LeaseView {\"k\": Held}", "alice", &lease.token().to_string()] {
+    let shown = format!("{seal:?} {lease:?}");
+    for part in ["Mongoseal {", "Lease {", "alice", &lease.token().to_string()] {
         assert!(shown.contains(part), "{part} in {shown}");
     }
     assert!(!shown.contains(&lease.id().expose()), "{shown}");
@@ -134,23 +134,27 @@ fn run_returns_the_value_of_its_work() {
     let lease = seal.acquire("k").run().unwrap();
     // What it borrows need not live for ever.
     let pages = [1, 2, 3];
-    let sum = lease.run(|view| pages.iter().take_while(|_| view.is_valid()).sum::<i32>()).unwrap();
+    let sum = lease.run(|lease| pages.iter().take_while(|_| lease.is_valid()).sum::<i32>()).unwrap();
     assert_eq!(sum, 6);
 }
 
 #[test]
-fn work_sees_the_loss_of_its_lease_by_its_view_and_its_value_is_refused() {
+fn work_sees_the_loss_of_its_lease_and_its_value_is_refused() {
     let seal = Mongoseal::in_memory().unwrap();
     let lease = seal.acquire("k").run().unwrap();
-    let work = |view: LeaseView| {
-        view.check().unwrap();
-        assert!(view.remaining() > secs(20));
+    let work = |lease: &Lease| {
+        lease.check().unwrap();
+        assert!(lease.remaining() > secs(20));
         seal.revoke("k").by("olga").reason("a test").run().unwrap();
-        // A clone on another thread sees it, too.
-        let other = view.clone();
-        thread::spawn(move || super::eventually("the loss is seen", || !other.is_valid())).join().unwrap();
-        assert!(view.remaining().is_zero() && view.cancellation_token().is_cancelled());
-        assert!(matches!(view.check(), Err(Error::Lost { .. })));
+        // Other threads see it, too.
+        let ended = lease.cancellation_token();
+        let other = thread::spawn(move || super::eventually("the loss is seen", || ended.is_cancelled()));
+        thread::scope(|scope| {
+            scope.spawn(|| super::eventually("the loss is seen", || lease.check().is_err()));
+        });
+        other.join().unwrap();
+        assert!(lease.remaining().is_zero() && lease.cancellation_token().is_cancelled());
+        assert!(matches!(lease.check(), Err(Error::Lost { .. })));
         "written"
     };
     match lease.run(work).unwrap_err() {
@@ -171,14 +175,14 @@ fn work_that_ends_after_the_deadline_is_refused() {
 }
 
 #[test]
-fn the_view_of_a_released_lease_is_not_valid_and_cancelling_its_token_does_not_end_the_lease() {
+fn the_token_of_a_released_lease_is_cancelled_and_cancelling_it_does_not_end_the_lease() {
     let seal = Mongoseal::in_memory().unwrap();
     let lease = seal.acquire("k").run().unwrap();
-    let view = lease.view();
-    view.cancellation_token().cancel();
-    assert!(view.is_valid() && !view.cancellation_token().is_cancelled());
+    let ended = lease.cancellation_token();
+    lease.cancellation_token().cancel();
+    assert!(lease.check().is_ok() && !ended.is_cancelled());
     lease.release().unwrap();
-    assert!(!view.is_valid() && view.check().is_err());
+    assert!(ended.is_cancelled());
 }
 
 #[test]

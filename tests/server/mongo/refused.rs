@@ -174,7 +174,7 @@ async fn a_sharded_cluster_is_refused_unless_it_is_allowed() {
     sibling.acquire("k").await.unwrap().release().await.unwrap();
     let on = on_client(&uri("on"), Mongoseal::builder().allow_sharded()).await;
     on.acquire("k").await.unwrap().release().await.unwrap();
-    invalid(Mongoseal::builder().allow_sharded().sibling_of(&on), &["set `allow_sharded` on that handle"]);
+    invalid(Mongoseal::builder().allow_sharded().sibling_of(&on), &["`allow_sharded` has no effect on a sibling"]);
 }
 
 #[tokio::test]

@@ -54,7 +54,6 @@ table! {
     Work {
         Holds: [],
         Runs: ["run"],
-        Tries: ["try_run"],
         With: ["with"],
         TriesWith: ["try_with"],
         StopsPolling: ["run"],

@@ -84,17 +84,7 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
     ("undoes a tick, or lets it run again, which a rule forbids", &["complete_on_error", "keep_for", "rewind_tick"]),
     (
         "belongs to an elector, of which programs run the plain form",
-        &[
-            "step_down",
-            "elector",
-            "health",
-            "observe",
-            "on_new_leader",
-            "on_stopped",
-            "stop_margin",
-            "until",
-            "with_lease",
-        ],
+        &["step_down", "elector", "health", "observe", "on_new_leader", "on_stopped", "stop_margin", "until"],
     ),
 ];
 

@@ -489,9 +489,7 @@ impl Running<'_> {
             Held::Lease(lease) if self.has(Runs) => {
                 self.beside_a_shutdown(lease.run(working)).await.and_then(|ended| ended)
             }
-            Held::Lease(lease) if self.has(Tries) => self.beside_a_shutdown(lease.try_run(working)).await,
             Held::Set(set) if self.has(Runs) => self.beside_a_shutdown(set.run(working)).await.and_then(|ended| ended),
-            Held::Set(set) if self.has(Tries) => self.beside_a_shutdown(set.try_run(working)).await,
             _ => {
                 self.act(&leases, &beliefs).await;
                 Ok(())
