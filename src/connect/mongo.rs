@@ -170,8 +170,8 @@ impl Builder {
         let client = Client::with_options(options).map_err(unusable)?;
         let database = client.database(name.as_deref().unwrap_or("mongoseal"));
         let collection = collection(self.collection)?;
-        let store = MongoStore::owning_pool(&database, collection, settings.retention, connections);
-        let store = Arc::new(store.with_sharded(self.allow_sharded));
+        let store = MongoStore::owning(&database, collection, settings.retention, connections);
+        let store = Arc::new(store.allow_sharded(self.allow_sharded));
         let seal = Mongoseal { shared: HandleInner::new(store, settings, thread)? };
         seal.prepare().await?;
         Ok(seal)
@@ -198,7 +198,7 @@ impl Builder {
         let (settings, connections) = (self.settings()?, bounded(self.connections.unwrap_or(DRIVER_POOL)));
         let store =
             MongoStore::with_connections(database, collection(self.collection)?, settings.retention, connections)
-                .with_sharded(self.allow_sharded);
+                .allow_sharded(self.allow_sharded);
         Ok(Mongoseal { shared: HandleInner::new(Arc::new(store), settings, None)? })
     }
 }

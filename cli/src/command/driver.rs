@@ -147,7 +147,7 @@ impl Deployment {
     /// Returns a store of records in a collection of this database. Its client stays this deployment's.
     pub(super) fn store(&self, collection: &str, connection: &Connection) -> Arc<dyn Store> {
         let store = MongoStore::new(&self.database, collection, connection.retention());
-        Arc::new(if connection.allows_sharded() { store.allow_sharded() } else { store })
+        Arc::new(store.allow_sharded(connection.allows_sharded()))
     }
 
     /// Runs a command on the primary, in the database `admin`.

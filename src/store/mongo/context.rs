@@ -10,14 +10,14 @@
 //! command turns that off.
 
 use std::{
-    fmt,
+    fmt, mem,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::Duration,
 };
 
 use mongodb::{
     Database,
-    bson::{Document, Timestamp, doc},
+    bson::{Bson, Document, Timestamp, doc},
     error::{Error as DriverError, Result as DriverResult},
     options::{ReadPreference, SelectionCriteria},
 };
@@ -43,7 +43,7 @@ use crate::{
 pub(super) const PRIMARY: SelectionCriteria = SelectionCriteria::ReadPreference(ReadPreference::Primary);
 
 /// What the requests of a store share.
-pub(super) struct MongoContext {
+pub(crate) struct MongoContext {
     pub(super) database: Database,
     pub(super) collection: String,
     pub(super) retention: Duration,
@@ -102,9 +102,19 @@ impl MongoContext {
     }
 
     /// Translates an error of the driver from a command on the collection.
-    pub(super) fn translate(&self, error: DriverError, needs: &str) -> Error {
+    pub(crate) fn translate(&self, error: DriverError, needs: &str) -> Error {
         error::translate(error, self.database.name(), &self.collection, needs)
     }
+}
+
+/// The documents in the reply of a command that opens a cursor.
+pub(super) fn first_batch(mut reply: Document) -> Result<Vec<Document>> {
+    let cursor = reply.get_document_mut("cursor").map_err(error::unreadable)?;
+    let batch = mem::take(cursor.get_array_mut("firstBatch").map_err(error::unreadable)?);
+    Ok(batch
+        .into_iter()
+        .filter_map(|found| if let Bson::Document(found) = found { Some(found) } else { None })
+        .collect())
 }
 
 /// Leaves out the client, whose options have secrets.

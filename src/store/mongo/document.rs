@@ -104,17 +104,22 @@ pub(super) fn decode_listed(document: &Document) -> Result<ListedLease, String> 
 
 /// Decodes the record of `key`, and the server's clocks of the read.
 pub(super) fn decode(key: &Key, document: &Document) -> Result<(Record, StoreClock)> {
-    check_format(key, document)?;
-    let fields = Fields { document, path: String::new() };
-    let read = || Ok((fields.record()?, fields.store_clock()?));
-    read().map_err(|message| Error::Corrupt { key: key.clone(), message })
+    read_with(key, document, |fields| Ok((fields.record()?, fields.store_clock()?)))
 }
 
 /// Decodes the record of `key` from a document without the server's clocks.
 pub(super) fn decode_record(key: &Key, document: &Document) -> Result<Record> {
+    read_with(key, document, Fields::record)
+}
+
+/// Reads the fields of the document of `key`, if it has this format.
+fn read_with<'a, T>(
+    key: &Key,
+    document: &'a Document,
+    read: impl FnOnce(&Fields<'a>) -> Result<T, String>,
+) -> Result<T> {
     check_format(key, document)?;
-    let fields = Fields { document, path: String::new() };
-    fields.record().map_err(|message| Error::Corrupt { key: key.clone(), message })
+    read(&Fields { document, path: String::new() }).map_err(|message| Error::Corrupt { key: key.clone(), message })
 }
 
 /// The record in the reply of an update.
@@ -133,9 +138,7 @@ pub(super) struct DecodedReply {
 
 /// Decodes the document of `key` in the reply of an update, with the projection of its operation.
 pub(super) fn decode_reply(key: &Key, document: &Document) -> Result<DecodedReply> {
-    check_format(key, document)?;
-    let fields = Fields { document, path: String::new() };
-    let read = || {
+    read_with(key, document, |fields| {
         let (record, at) = (fields.record()?, fields.store_clock()?);
         let places =
             document.get_array("places").map(|places| places.iter().map(as_count).collect()).unwrap_or_default();
@@ -144,8 +147,7 @@ pub(super) fn decode_reply(key: &Key, document: &Document) -> Result<DecodedRepl
         let Record { version, holders, done, .. } = record;
         let summary = RecordSummary { version, holders, position: None, waiting, done };
         Ok(DecodedReply { summary, places, at, is_written, is_revoked })
-    };
-    read().map_err(|message| Error::Corrupt { key: key.clone(), message })
+    })
 }
 
 /// Decodes a hand-over: `caller=token;` for each grant, and with token 0 for each revocation. It is one text and not an
@@ -169,11 +171,6 @@ pub(super) fn encode_lease(lease: LeaseId) -> Bson {
     Bson::Binary(Binary { subtype: BinarySubtype::Uuid, bytes: lease.to_bytes().to_vec() })
 }
 
-/// Encodes a group as a text, which is empty for none.
-pub(super) fn encode_group(group: Option<&Group>) -> &str {
-    group.map_or("", Group::as_str)
-}
-
 /// Encodes metadata as a document of texts.
 pub(super) fn encode_metadata(metadata: &Metadata) -> Bson {
     let entries = metadata.iter().map(|(name, text)| (name.to_owned(), Bson::from(text)));
@@ -188,11 +185,6 @@ pub(super) fn long(number: u64) -> Bson {
 /// Encodes a number as the server's `int`. A larger number has the same effect as the largest.
 pub(super) fn int(number: u32) -> Bson {
     Bson::Int32(i32::try_from(number).unwrap_or(i32::MAX))
-}
-
-/// Encodes how many may share a key, as the server's `int`.
-pub(super) fn encode_sharing(sharing: Sharing) -> Bson {
-    int(sharing.limit())
 }
 
 /// The fields of a document, and the path of the document in the record.

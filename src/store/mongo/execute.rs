@@ -16,7 +16,7 @@ use mongodb::{
 
 use super::{
     command,
-    context::{MongoContext, PRIMARY},
+    context::{MongoContext, PRIMARY, first_batch},
     document::{self, DecodedReply},
     error::{self, needs},
     limits::{ensure_remaining, server_limit, write_concern},
@@ -156,15 +156,8 @@ impl MongoContext {
             "maxTimeMS": server_limit(deadline),
         };
         let reply = self.command(find, needs::READ).await?;
-        let found = reply
-            .get_document("cursor")
-            .and_then(|cursor| cursor.get_array("firstBatch"))
-            .map_err(error::unreadable)?
-            .first();
-        let Some(Bson::Document(found)) = found else {
-            return Ok(None);
-        };
-        let (record, at) = document::decode(key, found)?;
+        let Some(found) = first_batch(reply)?.pop() else { return Ok(None) };
+        let (record, at) = document::decode(key, &found)?;
         Ok(Some(Snapshot { record: Box::new(record), at }))
     }
 }

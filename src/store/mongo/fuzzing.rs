@@ -21,9 +21,7 @@ pub fn event(bytes: &[u8]) {
     let Some((event, document)) = bytes.split_at_checked(length) else { return };
     let Some(event) = decoded(event) else { return };
     drop(notification_streams::hand_overs_of(&event, Timestamp { time: 1, increment: 1 }));
-    if let Some(mut document) = decoded(document)
-        && update_description::apply(&mut document, &event).is_some()
-    {
+    if let Some(document) = decoded(document).and_then(|document| update_description::apply(document, &event)) {
         read(&document);
     }
 }

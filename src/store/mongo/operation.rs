@@ -14,7 +14,7 @@ use crate::{
         Acquire, BatchRequest, Complete, Downgrade, HoldLimits, Leave, Raise, Refresh, Release, Request, Reset, Revoke,
         Transfer,
     },
-    types::{acquire_id::AcquireId, lease_id::LeaseId},
+    types::{acquire_id::AcquireId, group::Group, lease_id::LeaseId},
 };
 
 /// What a command does. All requests of an operation have the same pipeline.
@@ -229,11 +229,11 @@ pub(super) fn entry(Acquire { terms, wait }: &Acquire) -> Document {
         "caller": terms.acquire_id.to_string(),
         "owner": terms.owner.as_str(),
         "version": 0_i64,
-        "limit": document::encode_sharing(terms.sharing),
+        "limit": document::int(terms.sharing.limit()),
         "ttl": document::long(terms.ttl),
         "grace": document::long(terms.grace),
         "wait_ttl": document::long(wait.map_or(0, |wait| wait.ttl)),
-        "group": document::encode_group(terms.group.as_ref()),
+        "group": terms.group.as_ref().map_or("", Group::as_str),
         "metadata": document::encode_metadata(&terms.metadata),
         "refreshes": 0_i64,
     };
@@ -246,7 +246,7 @@ pub(super) fn entry(Acquire { terms, wait }: &Acquire) -> Document {
 
 /// The holder that a downgrade changes, as its lease, its token and each limit from which it may change.
 fn constants_of_downgrade(Downgrade { lease, token, sharing }: Downgrade) -> Document {
-    let limit = document::encode_sharing(sharing);
+    let limit = document::int(sharing.limit());
     let from = |limit: Bson| Bson::Array(vec![document::encode_lease(lease), token.into(), limit]);
     let holder = vec![from(Bson::Int32(0)), from(Bson::Int32(1)), from(limit.clone())];
     // Its expiry stays: a live holder lasts for longer than no time at all.

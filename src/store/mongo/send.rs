@@ -11,7 +11,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{command, context::MongoContext, limits::ensure_remaining, operation::Operation, task};
+use super::{
+    command,
+    context::MongoContext,
+    limits::ensure_remaining,
+    operation::Operation,
+    state::admission::{admit, run_with},
+    task,
+};
 use crate::{
     record::{Acquire, Outcome, Request},
     store::{
@@ -38,14 +45,14 @@ pub(super) async fn apply(
     }
     let least = min_remaining(deadline);
     let is_refresh = matches!(request, Request::Refresh(_));
-    let admitted = if is_refresh { None } else { Some(context.client.admission().admit(deadline).await?) };
+    let admitted = if is_refresh { None } else { Some(admit(context.client.requests(), deadline).await?) };
     let sent = Clock::Boot.now();
     ensure_remaining(deadline, least)?;
     let sender = Arc::clone(&context);
     let applied = context.requests.track_future(async move {
         let applied = sender.apply(&key, &request, deadline);
         match admitted {
-            Some(admitted) => admitted.run(deadline, applied).await,
+            Some(permit) => run_with(permit, deadline, applied).await,
             None => applied.await,
         }
     });
@@ -61,10 +68,6 @@ impl SendTogether for MongoContext {
 
     fn coalescer(&self) -> &Coalescer<Request> {
         &self.coalescer
-    }
-
-    fn gives_back(request: &Request) -> bool {
-        matches!(request, Request::Leave(_))
     }
 
     /// A command has requests of one operation, each of another lease, and if they wait, with one queue limit. No waiter is
@@ -97,22 +100,22 @@ async fn send(
     mut requests: Vec<Queued<Request>>,
 ) {
     let Some(latest) = coalesce::latest_deadline(&requests) else { return };
-    let admitted = match context.client.admission().admit(latest).await {
-        Ok(admitted) => admitted,
+    let permit = match admit(context.client.requests(), latest).await {
+        Ok(permit) => permit,
         Err(error) => return coalesce::fail(requests, error),
     };
     // Those with less than half of the longest time left are sent at once, each with a limit of its own at the server: a
     // write that arrives after its caller has given up holds the key without a holder.
     let half = latest.remaining().mul_f64(0.5);
     let hurried = requests.extract_if(.., |queued| queued.deadline.remaining() < half).collect();
-    send_alone(&context, &key, None, hurried);
+    send_alone(&context, &key, hurried);
     let Some(deadline) = coalesce::prepare(&key, &mut requests) else { return };
     let sent = Clock::Boot.now();
     let batch: Vec<Request> = requests.iter().map(|queued| queued.request.clone()).collect();
     let (sender, of) = (Arc::clone(&context), key.clone());
     let applied = context
         .requests
-        .track_future(async move { admitted.run(deadline, sender.apply_together(&of, &batch, deadline)).await });
+        .track_future(async move { run_with(permit, deadline, sender.apply_together(&of, &batch, deadline)).await });
     match coalesce::wait_for(&mut turn, task::run(deadline, applied)).await {
         Ok(applied) => {
             let (is_single, mut others) = (requests.len() == 1, Vec::new());
@@ -123,26 +126,18 @@ async fn send(
                     others.push(queued);
                 }
             }
-            send_alone(&context, &key, turn.as_ref(), others);
+            send_alone(&context, &key, others);
         }
         // A definite error may concern one request of several. Each meets its own by its own command.
         Err(error) if requests.len() > 1 && !matches!(error, Error::Unavailable { .. }) => {
-            send_alone(&context, &key, turn.as_ref(), requests);
+            send_alone(&context, &key, requests);
         }
         Err(error) => coalesce::fail(requests, error),
     }
 }
 
-/// Sends each request as a command of its own: one after another if there is a turn.
-fn send_alone(
-    context: &Arc<MongoContext>,
-    key: &Key,
-    turn: Option<&Turn<MongoContext>>,
-    requests: Vec<Queued<Request>>,
-) {
-    if let Some(turn) = turn {
-        return turn.put_back(requests);
-    }
+/// Sends each request as a command of its own.
+fn send_alone(context: &Arc<MongoContext>, key: &Key, requests: Vec<Queued<Request>>) {
     for queued in requests {
         let sending: BoxFuture<()> = Box::pin(send(Arc::clone(context), key.clone(), None, vec![queued]));
         task::spawn(sending);

@@ -117,7 +117,7 @@ async fn a_holder_whose_handle_joins_a_stream_learns_of_a_revocation_before_that
 async fn the_client_of_a_store_is_closed_by_the_last_of_its_handles_that_is_shut_down() {
     let db = TestDatabase::new("mongoseal_last_of_store").await;
     let client = Client::with_uri_str(db.set.uri_with("appName=last_of_store")).await.unwrap();
-    let store = Arc::new(MongoStore::owning(&client.database("mongoseal_last_of_store"), "mongoseal", secs(3600)));
+    let store = Arc::new(MongoStore::owning(&client.database("mongoseal_last_of_store"), "mongoseal", secs(3600), 10));
     let seal = || Mongoseal::builder().on_store(Arc::clone(&store) as Arc<dyn Store>).unwrap();
     let (first, second) = (seal(), seal());
     first.acquire("k").await.unwrap().release().await.unwrap();

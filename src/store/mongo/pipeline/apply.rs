@@ -99,7 +99,7 @@ fn transfer(exclusively: bool) -> Document {
         "expires_at": { "$min": ["$$this.not_after", { "$add": ["$$NOW", "$$this.ttl", "$$this.grace"] }] },
     };
     if exclusively {
-        receiver.insert("limit", document::encode_sharing(Sharing::Exclusive));
+        receiver.insert("limit", document::int(Sharing::Exclusive.limit()));
     }
     let next = doc! { "$mergeObjects": ["$$this", receiver] };
     let counted = doc! { "$mergeObjects": ["$$this", { "refreshes": { "$add": ["$$this.refreshes", 1] } }] };
