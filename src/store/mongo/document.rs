@@ -2,14 +2,12 @@
 //!
 //! Invariant: a document that is not a record of this format is an error that names the field.
 
-use std::time::Duration;
-
 use mongodb::bson::{Binary, Bson, DateTime, Document, Timestamp, doc, spec::BinarySubtype};
 
 use crate::{
     record::{
-        self, Completion, HoldLimits, Holder, HolderInfo, LeaseSpec, ListedLease, Record, RecordSummary, Revocation,
-        StoreClock, StoreTime, Waiter,
+        Completion, HoldLimits, Holder, LeaseSpec, ListedLease, Record, RecordSummary, Revocation, StoreClock,
+        StoreTime, Waiter,
     },
     types::{
         acquire_id::AcquireId,
@@ -80,15 +78,10 @@ pub(super) fn whole_projection() -> Document {
     projection
 }
 
-/// The projection of the public fields of a holder and of the number of waiters, after `$unwind` of `holders`, with the
-/// server's time as `now`.
+/// The projection of a holder and of the number of waiters, after `$unwind` of `holders`, with the server's time as `now`.
 pub(super) fn listing_projection() -> Document {
-    let seen = doc! {
-        "owner": 1, "version": 1, "limit": 1, "ttl": 1, "grace": 1, "since": 1, "last_seen": 1, "expires_at": 1,
-        "group": 1, "metadata": 1, "min_hold": 1, "not_after": 1, "released_at": 1,
-    };
     let live = doc! { "$filter": { "input": "$queue", "cond": { "$gt": ["$$this.expires_at", "$$NOW"] } } };
-    doc! { "holders": seen, "waiting": { "$size": live }, "now": "$$NOW" }
+    doc! { "holders": 1, "waiting": { "$size": live }, "now": "$$NOW" }
 }
 
 /// Decodes a lease from a document of [`listing_projection`].
@@ -97,9 +90,9 @@ pub(super) fn decode_listed(document: &Document) -> Result<ListedLease, String> 
     let key = row.read("_id", "a key", |id| id.as_str()?.parse().ok())?;
     let read_at = row.time("now")?;
     let document = row.read("holders", "a holder", Bson::as_document)?;
-    let holder = Fields { document, path: "holders.".into() }.holder_info(read_at)?;
+    let holder = Fields { document, path: "holders.".into() }.holder()?;
     let waiting = row.read("waiting", "a count", as_count)?;
-    Ok(ListedLease { key, holder, waiting, read_at })
+    Ok(ListedLease::of(key, holder, waiting, read_at))
 }
 
 /// Decodes the record of `key`, and the server's clocks of the read.
@@ -287,25 +280,6 @@ impl<'a> Fields<'a> {
             expires_at: self.time("expires_at")?,
             not_after: self.optional("not_after", Self::time)?,
             released_at: self.optional("released_at", Self::time)?,
-        })
-    }
-
-    /// The public fields of a holder.
-    fn holder_info(&self, now: StoreTime) -> Result<HolderInfo, String> {
-        let (since, min_hold) = (self.time("since")?, self.optional("min_hold", Self::long)?);
-        Ok(HolderInfo {
-            owner: self.owner()?,
-            token: self.version("version")?,
-            sharing: self.sharing()?,
-            since,
-            last_seen: self.time("last_seen")?,
-            remaining: record::remaining(self.time("expires_at")?, now),
-            grace: Duration::from_millis(self.long("grace")?),
-            held_until: min_hold.map(|min_hold| since.after(min_hold)),
-            not_after: self.optional("not_after", Self::time)?,
-            released_at: self.optional("released_at", Self::time)?,
-            group: self.group()?,
-            metadata: self.metadata()?,
         })
     }
 

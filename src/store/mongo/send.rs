@@ -9,10 +9,9 @@
 //! Invariants: the answer to each request comes from its own write. A refresh waits for no queue, and for no permit of
 //! `state/admission.rs`.
 
-use std::{sync::Arc, time::Duration};
+use std::{slice, sync::Arc, time::Duration};
 
 use super::{
-    command,
     context::MongoContext,
     limits::ensure_remaining,
     operation::Operation,
@@ -50,13 +49,15 @@ pub(super) async fn apply(
     ensure_remaining(deadline, least)?;
     let sender = Arc::clone(&context);
     let applied = context.requests.track_future(async move {
-        let applied = sender.apply(&key, &request, deadline);
+        let applied = sender.apply(&key, slice::from_ref(&request), deadline);
         match admitted {
             Some(permit) => run_with(permit, deadline, applied).await,
             None => applied.await,
         }
     });
-    let applied = task::run(deadline, applied).await?;
+    let applied = task::run(deadline, applied).await?.pop();
+    let applied =
+        applied.ok_or_else(|| Error::invalid("a command was sent without a request: report this bug of mongoseal"))?;
     Ok(Applied { sent: Some(sent), ..applied })
 }
 
@@ -115,7 +116,7 @@ async fn send(
     let (sender, of) = (Arc::clone(&context), key.clone());
     let applied = context
         .requests
-        .track_future(async move { run_with(permit, deadline, sender.apply_together(&of, &batch, deadline)).await });
+        .track_future(async move { run_with(permit, deadline, sender.apply(&of, &batch, deadline)).await });
     match coalesce::wait_for(&mut turn, task::run(deadline, applied)).await {
         Ok(applied) => {
             let (is_single, mut others) = (requests.len() == 1, Vec::new());
@@ -157,7 +158,7 @@ fn has_its_answer(request: &Request, outcome: &Outcome) -> bool {
 /// [`FencingToken::following`](crate::FencingToken::following).
 fn operation(request: &Request) -> Option<Operation> {
     let is_shared = as_acquire(request).is_some_and(|acquire| !acquire.terms.sharing.is_exclusive());
-    Operation::of_several(request).filter(|_| !is_shared)
+    Some(Operation::of(request)).filter(|operation| operation.is_of_several() && !is_shared)
 }
 
 fn is_wait(request: &Request) -> bool {
@@ -172,16 +173,5 @@ fn as_acquire(request: &Request) -> Option<&Acquire> {
     match request {
         Request::Acquire(acquire) => Some(acquire),
         _ => None,
-    }
-}
-
-impl MongoContext {
-    /// Applies requests of a key as one command. Returns the answer to each.
-    async fn apply_together(&self, key: &Key, requests: &[Request], deadline: Deadline) -> Result<Vec<Applied>> {
-        if let [request] = requests {
-            return Ok(vec![self.apply(key, request, deadline).await?]);
-        }
-        let command = command::encode_several(self.command_head(key, requests, deadline), requests)?;
-        self.update(key, command, requests, deadline).await
     }
 }
