@@ -25,7 +25,6 @@
 //! | `error.rs` | what each error of the driver means |
 //! | `command.rs` | commands whose larger part is encoded once |
 //! | `stream_error.rs` | why a change stream has ended |
-//! | `state/notification_streams.rs` | the streams of notifications, and their listeners |
 //! | `state/subscribers.rs` | the subscribers of records |
 //! | `state/known_keys.rs` | what the last answers said of keys |
 //! | `fast_path/pipeline.rs` | the pipelines of the fast path |
@@ -271,7 +270,7 @@ impl Store for MongoStore {
 
     fn handle_id(&self) -> HandleId {
         self.context.open_handles.fetch_add(1, Ordering::AcqRel);
-        self.context.handles.next()
+        HandleId::random()
     }
 
     fn watch(

@@ -25,18 +25,12 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     error,
-    state::{
-        client::ClientShare, index::IndexState, known_keys::KnownKeys, notification_streams::NotificationStreams,
-        subscribers::Subscribers,
-    },
+    state::{client::ClientShare, index::IndexState, known_keys::KnownKeys, subscribers::Subscribers},
 };
 use crate::{
     record::Request,
     store::{coalesce::Coalescer, runtime::ByRuntime},
-    types::{
-        acquire_id::HandleIds,
-        error::{Error, Result},
-    },
+    types::error::{Error, Result},
 };
 
 /// The member to which commands and change streams go.
@@ -49,11 +43,8 @@ pub(crate) struct MongoContext {
     pub(super) retention: Duration,
     pub(super) allow_sharded: AtomicBool,
     pub(super) client: ClientShare,
-    /// The ids of the handles of this store.
-    pub(super) handles: HandleIds,
-    /// How many of those handles are open.
+    /// How many handles of this store are open.
     pub(super) open_handles: AtomicUsize,
-    pub(super) notification_streams: ByRuntime<NotificationStreams>,
     pub(super) subscribers: ByRuntime<Subscribers>,
     /// The requests that wait for a command of their key.
     pub(super) coalescer: Coalescer<Request>,
@@ -71,9 +62,7 @@ impl MongoContext {
             retention,
             allow_sharded: AtomicBool::new(false),
             client,
-            handles: HandleIds::random(),
             open_handles: AtomicUsize::new(0),
-            notification_streams: ByRuntime::default(),
             subscribers: ByRuntime::default(),
             coalescer: Coalescer::default(),
             known_keys: KnownKeys::default(),

@@ -108,8 +108,10 @@ async fn send(
     // Those with less than half of the longest time left are sent at once, each with a limit of its own at the server: a
     // write that arrives after its caller has given up holds the key without a holder.
     let half = latest.remaining().mul_f64(0.5);
-    let hurried = requests.extract_if(.., |queued| queued.deadline.remaining() < half).collect();
-    send_alone(&context, &key, hurried);
+    let hurried: Vec<_> = requests.extract_if(.., |queued| queued.deadline.remaining() < half).collect();
+    for queued in hurried {
+        task::spawn(send_alone(&context, &key, queued));
+    }
     let Some(deadline) = coalesce::prepare(&key, &mut requests) else { return };
     let sent = Clock::Boot.now();
     let batch: Vec<Request> = requests.iter().map(|queued| queued.request.clone()).collect();
@@ -117,7 +119,7 @@ async fn send(
     let applied = context
         .requests
         .track_future(async move { run_with(permit, deadline, sender.apply(&of, &batch, deadline)).await });
-    match coalesce::wait_for(&mut turn, task::run(deadline, applied)).await {
+    let again = match coalesce::wait_for(&mut turn, task::run(deadline, applied)).await {
         Ok(applied) => {
             let (is_single, mut others) = (requests.len() == 1, Vec::new());
             for (queued, applied) in requests.into_iter().zip(applied) {
@@ -127,22 +129,24 @@ async fn send(
                     others.push(queued);
                 }
             }
-            send_alone(&context, &key, others);
+            others
         }
         // A definite error may concern one request of several. Each meets its own by its own command.
-        Err(error) if requests.len() > 1 && !matches!(error, Error::Unavailable { .. }) => {
-            send_alone(&context, &key, requests);
+        Err(error) if requests.len() > 1 && !matches!(error, Error::Unavailable { .. }) => requests,
+        Err(error) => return coalesce::fail(requests, error),
+    };
+    // In their order, and before the requests that came later.
+    let sending = async {
+        for queued in again {
+            send_alone(&context, &key, queued).await;
         }
-        Err(error) => coalesce::fail(requests, error),
-    }
+    };
+    coalesce::wait_for(&mut turn, sending).await;
 }
 
-/// Sends each request as a command of its own.
-fn send_alone(context: &Arc<MongoContext>, key: &Key, requests: Vec<Queued<Request>>) {
-    for queued in requests {
-        let sending: BoxFuture<()> = Box::pin(send(Arc::clone(context), key.clone(), None, vec![queued]));
-        task::spawn(sending);
-    }
+/// Sends a request as a command of its own.
+fn send_alone(context: &Arc<MongoContext>, key: &Key, queued: Queued<Request>) -> BoxFuture<()> {
+    Box::pin(send(Arc::clone(context), key.clone(), None, vec![queued]))
 }
 
 /// Whether the outcome is the answer to the request. The server counts the free places before the grant, for all
