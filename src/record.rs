@@ -104,6 +104,13 @@ pub struct LeaseSpec {
     pub hold: HoldLimits,
 }
 
+impl LeaseSpec {
+    /// Whether these are the terms of the acquire with this lease id and this acquire id.
+    pub(crate) fn is_of(&self, lease: LeaseId, acquire_id: AcquireId) -> bool {
+        self.lease == lease && self.acquire_id == acquire_id
+    }
+}
+
 /// How long a lease holds its key at least and at most, counted from the grant on the store's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoldLimits {
@@ -227,6 +234,11 @@ pub(crate) fn remaining(expires_at: StoreTime, now: StoreTime) -> Option<Duratio
 }
 
 impl Holder {
+    /// Whether it has this lease id and this token.
+    pub(crate) fn is_lease(&self, lease: LeaseId, token: FencingToken) -> bool {
+        self.terms.lease == lease && self.version == token
+    }
+
     /// How long it lasts from `now` without a refresh. `None`: without expiry.
     #[must_use]
     pub fn remaining(&self, now: StoreTime) -> Option<Duration> {

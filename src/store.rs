@@ -142,8 +142,8 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// the [`retention`](Self::retention). Returns whether it did.
     fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>>;
 
-    /// Returns the id of a new handle, which no other handle has. A store may choose ids so that its handles can share
-    /// what [`watch`](Self::watch) needs.
+    /// Returns the id of a new handle, which no other handle has. A store may count its handles by it: see
+    /// [`close`](Self::close).
     fn handle_id(&self) -> HandleId {
         HandleId::random()
     }

@@ -160,8 +160,8 @@ impl Builder {
         let client = Client::with_options(options).map_err(unusable)?;
         let database = client.database(name.as_deref().unwrap_or("mongoseal"));
         let collection = collection(self.options.collection)?;
-        let store = MongoStore::owning_pool(&database, collection, settings.retention, connections);
-        let store = Arc::new(store.with_sharded(self.options.allow_sharded));
+        let store = MongoStore::owning(&database, collection, settings.retention, connections);
+        let store = Arc::new(if self.options.allow_sharded { store.allow_sharded() } else { store });
         let seal = Mongoseal { shared: HandleInner::new(store, settings, thread)? };
         seal.prepare().await?;
         Ok(seal)
@@ -183,13 +183,9 @@ impl Builder {
         let here = "on a client of yours, which reads its connections on your runtime (use `connect`)";
         self.refuse(here, &["dedicated_thread"])?;
         let (settings, connections) = (self.settings()?, bounded(self.options.connections.unwrap_or(DRIVER_POOL)));
-        let store = MongoStore::with_connections(
-            database,
-            collection(self.options.collection)?,
-            settings.retention,
-            connections,
-        )
-        .with_sharded(self.options.allow_sharded);
+        let collection = collection(self.options.collection)?;
+        let store = MongoStore::with_connections(database, collection, settings.retention, connections);
+        let store = if self.options.allow_sharded { store.allow_sharded() } else { store };
         Ok(Mongoseal { shared: HandleInner::new(Arc::new(store), settings, None)? })
     }
 }

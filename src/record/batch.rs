@@ -50,16 +50,6 @@ pub enum KeyRequest {
 }
 
 impl KeyRequest {
-    /// Whether it gives the key, or a place in its queue, back.
-    #[must_use]
-    pub fn gives_back(&self) -> bool {
-        matches!(
-            self,
-            Self::Single(Request::Release(_) | Request::Leave(_) | Request::Complete(_))
-                | Self::Batch(_, BatchRequest::Release)
-        )
-    }
-
     /// Whether it is an operator's.
     #[must_use]
     pub fn is_of_operator(&self) -> bool {

@@ -55,17 +55,14 @@ pub struct Acquire {
 }
 
 impl Acquire {
-    /// Whether a holder or waiter with these terms is this acquire.
-    pub(crate) fn is_of(&self, terms: &LeaseSpec) -> bool {
-        terms.lease == self.terms.lease && terms.acquire_id == self.terms.acquire_id
-    }
-
     /// The outcome, read from the record after the acquire. `None`: there is no record.
     #[must_use]
     pub fn outcome(&self, after: Option<&RecordSummary>) -> Outcome {
         let Some(after) = after else { return Outcome::Absent };
         let boxed = |holder: &Holder| Box::new(holder.clone());
-        if let Some(holder) = after.holders.iter().find(|holder| self.is_of(&holder.terms)) {
+        if let Some(holder) =
+            after.holders.iter().find(|holder| holder.terms.is_of(self.terms.lease, self.terms.acquire_id))
+        {
             return Outcome::Granted { token: holder.version, not_after: holder.not_after };
         }
         if let (Some(holder), None) = (after.holder(self.terms.lease), after.position) {
@@ -117,13 +114,6 @@ pub struct Release {
     pub token: FencingToken,
 }
 
-impl Release {
-    /// Whether it releases this holder.
-    pub(crate) fn ends(&self, holder: &Holder) -> bool {
-        holder.terms.lease == self.lease && holder.version == self.token
-    }
-}
-
 /// Releases what an acquire was granted, or leaves its place in the queue. Its caller does not know the outcome of the
 /// acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,13 +122,6 @@ pub struct Leave {
     pub lease: LeaseId,
     /// The acquire id. So a delayed leave does not end what a later acquire with the same lease id was granted.
     pub acquire_id: AcquireId,
-}
-
-impl Leave {
-    /// Whether it removes this holder or waiter.
-    pub(crate) fn ends(&self, terms: &LeaseSpec) -> bool {
-        terms.lease == self.lease && terms.acquire_id == self.acquire_id
-    }
 }
 
 /// Takes the key from its holders.
@@ -152,13 +135,6 @@ pub struct Revoke {
     pub upto: FencingToken,
 }
 
-impl Revoke {
-    /// Whether it revokes this holder.
-    pub(crate) fn ends(&self, holder: &Holder) -> bool {
-        holder.version <= self.upto
-    }
-}
-
 /// Transfers a lease to another lease id, with a larger token and its ttl from now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
@@ -168,13 +144,6 @@ pub struct Transfer {
     pub token: FencingToken,
     /// The lease id that holds the key from now on.
     pub to: LeaseId,
-}
-
-impl Transfer {
-    /// Whether it transfers this holder.
-    pub(crate) fn transfers(&self, holder: &Holder) -> bool {
-        holder.terms.lease == self.lease && holder.version == self.token
-    }
 }
 
 /// Lets other holders share a key whose holder has excluded them. The lease, its token and its expiry stay as they are.
@@ -189,14 +158,11 @@ pub struct Downgrade {
 }
 
 impl Downgrade {
-    fn names(&self, holder: &Holder) -> bool {
-        holder.terms.lease == self.lease && holder.version == self.token
-    }
-
     /// Whether this holder gets the new limit: it excludes all others, or has that limit already. The limit of a sharing
     /// holder never changes, so a delayed downgrade does not undo a later one.
     pub(crate) fn changes(&self, holder: &Holder) -> bool {
-        self.names(holder) && (holder.terms.sharing.is_exclusive() || holder.terms.sharing == self.sharing)
+        holder.is_lease(self.lease, self.token)
+            && (holder.terms.sharing.is_exclusive() || holder.terms.sharing == self.sharing)
     }
 }
 
@@ -234,13 +200,6 @@ pub struct Complete {
     /// How long after the completion the record matters at least, in milliseconds. The store keeps it for its retention
     /// after that.
     pub keep: u64,
-}
-
-impl Complete {
-    /// Whether the lease is this holder.
-    pub(crate) fn ends(&self, holder: &Holder) -> bool {
-        holder.terms.lease == self.lease && holder.version == self.token
-    }
 }
 
 /// Lowers the last completed tick of a schedule, so that the ticks after `tick` can run again. Never raises it.
@@ -297,20 +256,24 @@ impl Request {
                 None => Outcome::Absent,
             },
             (Self::Release(release), Some(before)) => {
-                let held = before.holders.iter().any(|holder| release.ends(holder) && holder.expires_at > now);
+                let held = before
+                    .holders
+                    .iter()
+                    .any(|holder| holder.is_lease(release.lease, release.token) && holder.expires_at > now);
                 if held { Outcome::Released } else { Outcome::Absent }
             }
             (Self::Leave(leave), Some(before)) => {
-                let held = before.holders.iter().any(|holder| leave.ends(&holder.terms) && holder.expires_at > now);
+                let is_own = |holder: &Holder| holder.terms.is_of(leave.lease, leave.acquire_id);
+                let held = before.holders.iter().any(|holder| is_own(holder) && holder.expires_at > now);
                 if held || before.position.is_some() { Outcome::Released } else { Outcome::Absent }
             }
             (Self::Revoke(revoke), Some(before)) => {
-                let ends = |holder: &&Holder| holder.expires_at > now && revoke.ends(holder);
+                let ends = |holder: &&Holder| holder.expires_at > now && holder.version <= revoke.upto;
                 Outcome::Revoked { holders: before.holders.iter().filter(ends).cloned().collect() }
             }
             (Self::Transfer(transfer) | Self::Upgrade(transfer), Some(after)) => {
                 let receiver = after.holder(transfer.to);
-                let is_giver = |holder: &Holder| transfer.transfers(holder);
+                let is_giver = |holder: &Holder| holder.is_lease(transfer.lease, transfer.token);
                 if !after.holders.iter().any(is_giver) {
                     return receiver.map_or(Outcome::Absent, |holder| Outcome::Transferred { token: holder.version });
                 }
@@ -319,7 +282,7 @@ impl Request {
                 other.map_or(Outcome::Absent, |holder| Outcome::Refused { holder: Box::new(holder.clone()) })
             }
             (Self::Downgrade(downgrade), Some(after)) => {
-                match after.holders.iter().find(|holder| downgrade.names(holder)) {
+                match after.holders.iter().find(|holder| holder.is_lease(downgrade.lease, downgrade.token)) {
                     Some(holder) if holder.terms.sharing == downgrade.sharing => Outcome::Downgraded,
                     Some(holder) => Outcome::Refused { holder: Box::new(holder.clone()) },
                     None => Outcome::Absent,

@@ -9,7 +9,7 @@ use std::{mem, slice};
 
 use super::{
     Acquire, BatchRequest, Complete, Completion, Downgrade, Holder, KeyRequest, LeaseSpec, Leave, Outcome, Raise,
-    Record, RecordSummary, Refresh, Request, Reset, ReturnDocument, Revocation, Revoke, StoreClock, StoreTime,
+    Record, RecordSummary, Refresh, Release, Request, Reset, ReturnDocument, Revocation, Revoke, StoreClock, StoreTime,
     Transfer, WaitSpec, Waiter,
 };
 use crate::types::{acquire_id::AcquireId, lease_id::LeaseId, sharing::Sharing, token::FencingToken, ttl::Ttl};
@@ -68,8 +68,10 @@ pub fn apply_together(before: Option<&Record>, at: StoreClock, requests: &[Reque
         }
     }
     state.leave(&leaves);
-    state.acquire(&acquires);
-    state.notify_first(&acquires);
+    for acquire in &acquires {
+        state.enqueue(acquire);
+    }
+    state.finish(&acquires);
     let after = state.stamp(before);
     let outcome = |request: &Request| {
         let record = match request.return_document() {
@@ -142,26 +144,20 @@ impl State {
         let before = (request.return_document() == ReturnDocument::Before).then(|| self.summarize(request));
         self.prune();
         match request {
-            Request::Acquire(acquire) => self.acquire(slice::from_ref(acquire)),
+            Request::Acquire(acquire) => self.enqueue(acquire),
             Request::Refresh(refresh) => self.refresh(refresh),
-            Request::Release(release) => {
-                self.release(|holder| release.ends(holder));
-                self.grant(&[]);
-            }
-            Request::Leave(leave) => {
-                self.leave(slice::from_ref(leave));
-                self.grant(&[]);
-            }
-            Request::Revoke(revoke) => self.revoke(revoke),
+            Request::Release(Release { lease, token }) => self.release(|holder| holder.is_lease(*lease, *token)),
+            Request::Leave(leave) => self.leave(slice::from_ref(leave)),
+            Request::Revoke(Revoke { by, reason, upto }) => self.revoke(|holder| holder.version <= *upto, by, reason),
             Request::Transfer(transfer) => self.transfer(transfer, false),
             Request::Upgrade(upgrade) => self.transfer(upgrade, true),
             Request::Downgrade(downgrade) => self.downgrade(*downgrade),
             Request::Raise(raise) => self.raise(*raise),
             Request::Complete(complete) => self.complete(complete),
             Request::Reset(reset) => self.reset(reset),
-            Request::Prune => self.grant(&[]),
+            Request::Prune => {}
         }
-        self.notify_first(match request {
+        self.finish(match request {
             Request::Acquire(acquire) => slice::from_ref(acquire),
             _ => &[],
         });
@@ -186,12 +182,10 @@ impl State {
             BatchRequest::Release => {
                 self.prune();
                 self.release(is_named);
-                self.grant(&[]);
             }
             BatchRequest::Revoke { by, reason } => {
                 self.prune();
-                self.take(is_named, by, reason);
-                self.grant(&[]);
+                self.revoke(is_named, by, reason);
             }
             // A waiter repeats its acquire when the holder expires, so a batch refresh need not look for expired
             // entries.
@@ -199,24 +193,19 @@ impl State {
                 for holder in self.holders.iter_mut().filter(|holder| is_named(holder)) {
                     holder.refresh(now, *ttl, holder.terms.grace);
                 }
+                return tokens.first().map_or(Outcome::Released, |token| Outcome::Refreshed { token: *token });
             }
         }
-        self.notify_first(&[]);
-        match (batch, tokens) {
-            (BatchRequest::Keep { .. }, [token, ..]) => Outcome::Refreshed { token: *token },
-            _ => Outcome::Released,
-        }
+        self.finish(&[]);
+        Outcome::Released
     }
 
     /// Whether the write can have this request, too.
     ///
     /// A write moves the clock on by one. So it may issue one token, or queue one sharer, beside the tokens that earlier
-    /// waiters have in reserve: see [`FencingToken::following`]. After that, it can have a request that issues no token,
-    /// for example because a holder excludes all others and stays.
+    /// waiters have in reserve: see [`FencingToken::following`]. After that, it can have an acquire if a holder excludes
+    /// all others, and the requests that end no lease.
     fn has_room(&self, request: &KeyRequest) -> bool {
-        let stays = |ends: &dyn Fn(&Holder) -> bool| {
-            self.holders.iter().any(|holder| holder.terms.sharing.is_exclusive() && !ends(holder))
-        };
         if !self.is_spent {
             return true;
         }
@@ -224,19 +213,13 @@ impl State {
             KeyRequest::Single(Request::Acquire(Acquire { terms, .. })) => {
                 let is_queued =
                     |waiter: &Waiter| waiter.terms.lease == terms.lease && !waiter.terms.sharing.is_exclusive();
-                stays(&|_| false) && (terms.sharing.is_exclusive() || self.queue.iter().any(is_queued))
-            }
-            KeyRequest::Single(Request::Release(release)) => stays(&|holder| release.ends(holder)),
-            KeyRequest::Single(Request::Leave(leave)) => stays(&|holder| leave.ends(&holder.terms)),
-            KeyRequest::Single(Request::Revoke(revoke)) => stays(&|holder| revoke.ends(holder)),
-            KeyRequest::Single(Request::Complete(complete)) => stays(&|holder| complete.ends(holder)),
-            KeyRequest::Single(Request::Transfer(_) | Request::Upgrade(_) | Request::Downgrade(_)) => false,
-            KeyRequest::Batch(tokens, BatchRequest::Release | BatchRequest::Revoke { .. }) => {
-                stays(&|holder| tokens.contains(&holder.version))
+                let is_exclusive = self.holders.iter().any(|holder| holder.terms.sharing.is_exclusive());
+                is_exclusive && (terms.sharing.is_exclusive() || self.queue.iter().any(is_queued))
             }
             // These requests end no lease, and what was ready was granted by the request before.
             KeyRequest::Single(Request::Refresh(_) | Request::Raise(_) | Request::Reset(_) | Request::Prune)
             | KeyRequest::Batch(_, BatchRequest::Keep { .. }) => true,
+            KeyRequest::Single(_) | KeyRequest::Batch(..) => false,
         }
     }
 
@@ -258,14 +241,14 @@ impl State {
         self.holders.retain(|holder| holder.expires_at > now);
     }
 
-    fn acquire(&mut self, acquires: &[Acquire]) {
-        for acquire in acquires {
-            self.enqueue(acquire);
-        }
+    /// Grants the key after the requests, of which these are acquires, and names the first waiter.
+    fn finish(&mut self, acquires: &[Acquire]) {
         self.grant(acquires);
         // An acquire that does not wait is in the queue only for as long as the grant takes.
-        self.queue
-            .retain(|waiter| !acquires.iter().any(|acquire| acquire.wait.is_none() && acquire.is_of(&waiter.terms)));
+        let is_brief =
+            |acquire: &Acquire, terms: &LeaseSpec| acquire.wait.is_none() && is_of_any(slice::from_ref(acquire), terms);
+        self.queue.retain(|waiter| !acquires.iter().any(|acquire| is_brief(acquire, &waiter.terms)));
+        self.notify_first(acquires);
     }
 
     /// Extends the expiry of what the acquire holds, or of its place in the queue, or puts it at the end of the queue if
@@ -277,14 +260,15 @@ impl State {
         let WaitSpec { ttl, queue_limit } = wait.unwrap_or(WaitSpec { ttl: 0, queue_limit: u32::MAX });
         let now = self.at.now;
         let expires_at = now.after(ttl);
-        if let Some(holder) = self.holders.iter_mut().find(|holder| acquire.is_of(&holder.terms)) {
+        let is_own = |entry: &LeaseSpec| entry.is_of(terms.lease, terms.acquire_id);
+        if let Some(holder) = self.holders.iter_mut().find(|holder| is_own(&holder.terms)) {
             return holder.extend_expiry(now, terms.ttl, terms.grace);
         }
         if wait.is_none() {
             let before = self.queue.len();
-            self.queue.retain(|queued| !acquire.is_of(&queued.terms));
+            self.queue.retain(|queued| !is_own(&queued.terms));
             self.waited = self.waited.saturating_sub(before.saturating_sub(self.queue.len()));
-        } else if let Some(queued) = self.queue.iter_mut().find(|queued| acquire.is_of(&queued.terms)) {
+        } else if let Some(queued) = self.queue.iter_mut().find(|queued| is_own(&queued.terms)) {
             queued.refreshes = queued.refreshes.saturating_add(1);
             queued.last_seen = queued.last_seen.max(now);
             queued.expires_at = queued.expires_at.max(expires_at);
@@ -316,22 +300,16 @@ impl State {
                 holder.terms.metadata.clone_from(metadata);
             }
         }
-        self.grant(&[]);
     }
 
     fn leave(&mut self, leaves: &[Leave]) {
-        let stays = |terms: &LeaseSpec| !leaves.iter().any(|leave| leave.ends(terms));
+        let stays = |terms: &LeaseSpec| !leaves.iter().any(|leave| terms.is_of(leave.lease, leave.acquire_id));
         self.holders.retain(|holder| stays(&holder.terms));
         self.queue.retain(|waiter| stays(&waiter.terms));
     }
 
-    fn revoke(&mut self, revoke: &Revoke) {
-        self.take(|holder| revoke.ends(holder), &revoke.by, &revoke.reason);
-        self.grant(&[]);
-    }
-
     /// Takes the key from these holders, and records that.
-    fn take(&mut self, ends: impl Fn(&Holder) -> bool, by: &str, reason: &str) {
+    fn revoke(&mut self, ends: impl Fn(&Holder) -> bool, by: &str, reason: &str) {
         let (ended, kept): (Vec<_>, Vec<_>) = self.holders.drain(..).partition(ends);
         self.holders = kept;
         if !ended.is_empty() {
@@ -355,7 +333,9 @@ impl State {
         let is_receiver = |holder: &&mut Holder| holder.terms.lease == transfer.to;
         if let Some(holder) = self.holders.iter_mut().find(is_receiver) {
             holder.refreshes = holder.refreshes.saturating_add(1);
-        } else if let Some(holder) = self.holders.iter_mut().find(|holder| is_possible && transfer.transfers(holder)) {
+        } else if let Some(holder) =
+            self.holders.iter_mut().find(|holder| is_possible && holder.is_lease(transfer.lease, transfer.token))
+        {
             holder.terms.lease = transfer.to;
             if exclusively {
                 holder.terms.sharing = Sharing::Exclusive;
@@ -368,7 +348,6 @@ impl State {
             self.version = Some(version);
             self.is_spent = true;
         }
-        self.grant(&[]);
     }
 
     /// Releases these holders. If the minimum hold of a holder is not over, its entry stays until then, under a lease id
@@ -389,8 +368,9 @@ impl State {
     /// Completes a tick, unless the lease was revoked or the key was granted to another lease since it expired. The
     /// lease is released in either case.
     fn complete(&mut self, complete: &Complete) {
-        let Complete { token, tick, by, keep, .. } = complete;
-        let is_held = self.holders.iter().any(|holder| complete.ends(holder));
+        let Complete { lease, token, tick, by, keep } = complete;
+        let is_it = |holder: &Holder| holder.is_lease(*lease, *token);
+        let is_held = self.holders.iter().any(is_it);
         let is_revoked = self.history.iter().any(|revocation| revocation.tokens.contains(token));
         let is_newest = self.version == Some(*token) && !is_revoked;
         let is_new = self.done.as_ref().is_none_or(|done| done.tick < *tick && done.token != *token);
@@ -398,8 +378,7 @@ impl State {
             self.done = Some(Completion { tick: *tick, token: *token, by: by.clone(), at: self.at.now });
         }
         self.keep_until = self.keep_until.max(self.at.now.after(*keep));
-        self.release(|holder| complete.ends(holder));
-        self.grant(&[]);
+        self.release(is_it);
     }
 
     fn reset(&mut self, reset: &Reset) {
@@ -408,7 +387,6 @@ impl State {
         if let Some(done) = self.done.as_mut().filter(is_meant) {
             (done.tick, done.by, done.at) = (reset.tick, reset.by.clone(), now);
         }
-        self.grant(&[]);
     }
 
     /// The holder gets the limit, or if it has that already, is counted. The grant after it lets sharers in.
@@ -418,14 +396,12 @@ impl State {
             holder.refreshes = holder.refreshes.saturating_add(1);
             holder.last_seen = holder.last_seen.max(self.at.now);
         }
-        self.grant(&[]);
     }
 
     /// Raises the version before the grant, so that a granted waiter has a larger token, too.
     fn raise(&mut self, raise: Raise) {
         self.version = self.version.max(Some(raise.to));
         self.keep_until = self.keep_until.max(raise.keep_until());
-        self.grant(&[]);
     }
 
     /// Grants the key to the waiters at the head of the queue, up to the first that has to wait. The acquires of this
@@ -438,7 +414,7 @@ impl State {
         let others = self.waited.min(self.queue.len().saturating_sub(1));
         for Waiter { terms, wait_ttl, last_seen, .. } in self.queue.drain(..ready) {
             let version = FencingToken::following(self.version, self.at.tick, others);
-            let validity = if acquires.iter().any(|acquire| acquire.is_of(&terms)) {
+            let validity = if is_of_any(acquires, &terms) {
                 terms.ttl
             } else {
                 self.handover.push((terms.acquire_id, Some(version)));
@@ -475,9 +451,7 @@ impl State {
         let Some(Waiter { terms, .. }) = self.queue.first() else { return };
         let has_minimum_hold = self.holders.iter().any(|holder| holder.released_at.is_some());
         let is_new = before != Some(terms.acquire_id);
-        if ((is_new && (has_minimum_hold || !is_granted)) || is_released_early)
-            && !acquires.iter().any(|acquire| acquire.is_of(terms))
-        {
+        if ((is_new && (has_minimum_hold || !is_granted)) || is_released_early) && !is_of_any(acquires, terms) {
             self.handover.push((terms.acquire_id, None));
         }
     }
@@ -541,6 +515,11 @@ impl Holder {
         self.last_seen = self.last_seen.max(now);
         self.expires_at = no_later(self.expires_at.max(expiry(now, ttl, grace)), self.not_after);
     }
+}
+
+/// Whether these are the terms of one of the acquires.
+fn is_of_any(acquires: &[Acquire], terms: &LeaseSpec) -> bool {
+    acquires.iter().any(|acquire| terms.is_of(acquire.terms.lease, acquire.terms.acquire_id))
 }
 
 /// The time, or the bound if that is earlier.

@@ -8,17 +8,14 @@
 //! that come meanwhile wait for the next turn, which begins when the command is answered. If an answer is late, it may be
 //! lost. Then the turn passes on without it.
 //!
-//! Requests that give the key back go first, because others wait for what they free, but no two commands of them in a row
-//! if others wait. All others keep their order.
-//!
-//! Invariants: an abandoned request is never sent. A request without an answer delays no other request of its key for
+//! Invariants: the turn always takes the request that has waited longest. An abandoned request is never sent. A request without an answer delays no other request of its key for
 //! long. A queue is of one runtime, so a runtime that is not driven holds up no request of another one.
 
 use std::{
     collections::{HashMap, VecDeque},
     mem,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -61,9 +58,6 @@ pub(super) trait SendTogether: Send + Sync + Sized + 'static {
     /// The queues of the store.
     fn coalescer(&self) -> &Coalescer<Self::Request>;
 
-    /// Whether a request gives the key, or a place in its queue, back.
-    fn gives_back(request: &Self::Request) -> bool;
-
     /// Whether a request can be sent together with these, of which there is at least one.
     fn join(others: &[Queued<Self::Request>], request: &Self::Request) -> Join;
 
@@ -84,17 +78,12 @@ pub(super) enum Join {
 }
 
 /// The queues of the keys that have a turn.
-pub(super) type Coalescer<R> = Mutex<HashMap<Place, Queue<R>>>;
+pub(super) type Coalescer<R> = Mutex<Queues<R>>;
+
+type Queues<R> = HashMap<Place, VecDeque<Queued<R>>>;
 
 /// A queue is of a key and a runtime.
 type Place = (Id, Key);
-
-#[derive(Debug)]
-pub(super) struct Queue<R> {
-    waiting: VecDeque<Queued<R>>,
-    /// Whether the last turn took requests that give back.
-    gave_back: bool,
-}
 
 /// A request in a queue, or that a turn has taken.
 #[derive(Debug)]
@@ -104,10 +93,6 @@ pub(super) struct Queued<R> {
     pub(super) deadline: Deadline,
     /// How much time it must have left to be sent.
     min_remaining: Duration,
-    /// Whether it is sent without others.
-    is_alone: bool,
-    /// Set when it is first sent.
-    sent: Arc<OnceLock<()>>,
     answer: oneshot::Sender<Result<Applied>>,
 }
 
@@ -135,20 +120,12 @@ pub(super) async fn apply<S: SendTogether>(
 ) -> Result<Applied> {
     let runtime = runtime::current()?;
     let (answer, mut answered) = oneshot::channel();
-    let sent = Arc::default();
-    let queued = Queued {
-        request,
-        deadline,
-        min_remaining: min_remaining(deadline),
-        is_alone: false,
-        sent: Arc::clone(&sent),
-        answer,
-    };
+    let queued = Queued { request, deadline, min_remaining: min_remaining(deadline), answer };
     drop(Turn::first(sender, key, runtime, queued));
     let answered = tokio::select! {
         biased;
         answer = &mut answered => answer,
-        () = deadline.passed() => return Err(late_error(key, deadline, sent.get().is_some())),
+        () = deadline.passed() => return Err(late_error(key, deadline)),
     };
     answered.unwrap_or_else(|ended| Err(runtime::ended(ended)))
 }
@@ -160,14 +137,9 @@ pub(super) fn min_remaining(deadline: Deadline) -> Duration {
 }
 
 /// The error of a request whose time is over.
-fn late_error(key: &Key, deadline: Deadline, is_sent: bool) -> Error {
-    if !is_sent {
-        return Error::unavailable(format!(
-            "the request for {key:?} was not sent, because earlier requests of this process for the key took all of its time: retry, and let fewer callers of a process wait for one key"
-        ));
-    }
+fn late_error(key: &Key, deadline: Deadline) -> Error {
     Error::unavailable(format!(
-        "the request for {key:?} was not confirmed within {}: check that the store can be reached, and whether many processes change the key, and retry",
+        "the request for {key:?} was not confirmed within {}: check that the store can be reached, and whether many callers or processes use the key, and retry",
         format_duration(deadline.whole())
     ))
 }
@@ -177,9 +149,6 @@ fn late_error(key: &Key, deadline: Deadline, is_sent: bool) -> Error {
 pub(super) fn prepare<R>(key: &Key, requests: &mut Vec<Queued<R>>) -> Option<Deadline> {
     let all = mem::take(requests);
     requests.extend(all.into_iter().filter_map(|queued| queued.if_awaited(key)));
-    for queued in &*requests {
-        queued.sent.get_or_init(|| ());
-    }
     let latest = latest_deadline(requests)?;
     Some(latest.sooner_by(ERROR_MARGIN.min(latest.remaining().mul_f64(0.1))))
 }
@@ -229,7 +198,7 @@ impl<R> Queued<R> {
             return Some(self);
         }
         if !is_abandoned {
-            let error = late_error(key, self.deadline, self.sent.get().is_some());
+            let error = late_error(key, self.deadline);
             self.answer(Err(error));
         }
         None
@@ -242,51 +211,35 @@ impl<R> Queued<R> {
 }
 
 /// Locks the queues.
-fn lock<R>(queues: &Coalescer<R>) -> MutexGuard<'_, HashMap<Place, Queue<R>>> {
+fn lock<R>(queues: &Coalescer<R>) -> MutexGuard<'_, Queues<R>> {
     queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<R: Send + 'static> Queue<R> {
-    /// Takes the requests of the next command.
-    fn take<S: SendTogether<Request = R>>(&mut self, key: &Key) -> Vec<Queued<R>> {
-        let mut taken = Vec::new();
-        self.take_more::<S>(key, &mut taken, !self.gave_back);
-        self.gave_back = taken.first().is_some_and(|first| S::gives_back(&first.request));
-        taken
-    }
-
-    /// Takes the requests that can be sent together with these, in their order, but those that give back first or last.
-    fn take_more<S: SendTogether<Request = R>>(
-        &mut self,
-        key: &Key,
-        taken: &mut Vec<Queued<R>>,
-        is_giving_first: bool,
-    ) {
-        // Each sort keeps the order of the others.
-        let order = |queued: &Queued<R>| (!queued.is_alone, S::gives_back(&queued.request) != is_giving_first);
-        self.waiting.make_contiguous().sort_by_key(order);
-        let mut kept = VecDeque::new();
-        while let Some(next) = self.waiting.pop_front() {
-            let Some(next) = next.if_awaited(key) else { continue };
-            let is_alone = next.is_alone || taken.first().is_some_and(|first| first.is_alone);
-            let join = match taken.len() {
-                0 => Join::Together,
-                length if length >= MAX_REQUESTS || is_alone => Join::Stop,
-                _ => S::join(taken, &next.request),
-            };
-            match join {
-                Join::Together => taken.push(next),
-                Join::Later => kept.push_back(next),
-                Join::Stop => {
-                    kept.push_back(next);
-                    break;
-                }
+/// Takes the requests that can be sent together with these, in their order.
+fn take_more<S: SendTogether>(
+    queue: &mut VecDeque<Queued<S::Request>>,
+    key: &Key,
+    taken: &mut Vec<Queued<S::Request>>,
+) {
+    let mut kept = VecDeque::new();
+    while let Some(next) = queue.pop_front() {
+        let Some(next) = next.if_awaited(key) else { continue };
+        let join = match taken.len() {
+            0 => Join::Together,
+            MAX_REQUESTS.. => Join::Stop,
+            _ => S::join(taken, &next.request),
+        };
+        match join {
+            Join::Together => taken.push(next),
+            Join::Later => kept.push_back(next),
+            Join::Stop => {
+                kept.push_back(next);
+                break;
             }
         }
-        kept.append(&mut self.waiting);
-        self.waiting = kept;
-        taken.sort_by_key(|queued| !S::gives_back(&queued.request));
     }
+    kept.append(queue);
+    *queue = kept;
 }
 
 impl<S: SendTogether> Turn<S> {
@@ -295,8 +248,8 @@ impl<S: SendTogether> Turn<S> {
         let mut all = lock(sender.coalescer());
         let place = (runtime.id(), key.clone());
         let has_turn = all.contains_key(&place);
-        let queue = all.entry(place.clone()).or_insert_with(|| Queue { waiting: VecDeque::new(), gave_back: false });
-        queue.waiting.push_back(queued);
+        let queue = all.entry(place.clone()).or_default();
+        queue.push_back(queued);
         drop(all);
         let sender = Arc::clone(sender);
         (!has_turn).then(|| Self { sender, place, runtime, patience: S::PATIENCE, has_begun: true })
@@ -310,17 +263,7 @@ impl<S: SendTogether> Turn<S> {
     #[cfg_attr(not(feature = "compare-and-swap"), allow(dead_code, reason = "for stores that compare and swap"))]
     pub(super) fn take_more(&self, requests: &mut Vec<Queued<S::Request>>) {
         if let Some(queue) = lock(self.sender.coalescer()).get_mut(&self.place) {
-            queue.take_more::<S>(self.key(), requests, true);
-        }
-    }
-
-    /// Puts these requests at the head of the queue. Each is then sent without others.
-    #[cfg_attr(not(feature = "mongodb"), allow(dead_code, reason = "for the store on MongoDB"))]
-    pub(super) fn put_back(&self, requests: Vec<Queued<S::Request>>) {
-        if let Some(queue) = lock(self.sender.coalescer()).get_mut(&self.place) {
-            for queued in requests.into_iter().rev() {
-                queue.waiting.push_front(Queued { is_alone: true, ..queued });
-            }
+            take_more::<S>(queue, self.key(), requests);
         }
     }
 }
@@ -329,7 +272,10 @@ impl<S: SendTogether> Drop for Turn<S> {
     fn drop(&mut self) {
         let mut queues = lock(self.sender.coalescer());
         let queue = queues.get_mut(&self.place).filter(|_| self.has_begun);
-        let requests = queue.map(|queue| queue.take::<S>(self.key())).unwrap_or_default();
+        let mut requests = Vec::new();
+        if let Some(queue) = queue {
+            take_more::<S>(queue, self.key(), &mut requests);
+        }
         let left = if requests.is_empty() { queues.remove(&self.place) } else { None };
         // Not under the lock: it wakes the callers that wait, and the task may be dropped at once.
         drop(queues);

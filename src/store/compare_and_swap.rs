@@ -210,10 +210,6 @@ impl<B: Backend> SendTogether for Shared<B> {
         &self.coalescer
     }
 
-    fn gives_back(request: &KeyRequest) -> bool {
-        request.gives_back()
-    }
-
     fn join(_others: &[Queued<KeyRequest>], _request: &KeyRequest) -> Join {
         Join::Together
     }

@@ -3,6 +3,7 @@
 #[cfg(feature = "test-util")]
 mod faults;
 mod follow;
+mod link;
 
 use std::{
     collections::BTreeMap,
@@ -12,6 +13,7 @@ use std::{
 };
 
 use follow::Followers;
+use link::Link;
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 use super::{
@@ -41,8 +43,7 @@ pub struct MemoryStore {
     retention: Duration,
     records: Arc<Mutex<Records>>,
     /// What passes between handles and records. A test can break it.
-    #[cfg(feature = "test-util")]
-    link: Arc<faults::Link>,
+    link: Arc<Link>,
 }
 
 #[derive(Debug)]
@@ -73,7 +74,6 @@ impl MemoryStore {
                 watchers: Vec::new(),
                 followers: Followers::default(),
             })),
-            #[cfg(feature = "test-util")]
             link: Arc::default(),
         }
     }
@@ -92,46 +92,23 @@ impl MemoryStore {
 
     /// Deletes the record of a key, as an operator might.
     pub fn remove(&self, key: &Key) {
-        self.with(|records, at| {
-            records.by_key.remove(key);
-            records.followers.send(key, None, at);
-        });
+        self.with(|records, at| records.remove(key, at));
     }
 
     /// Replaces the record of a key, as an operator who restores a backup might.
     #[cfg(feature = "unstable-store")]
     pub fn restore(&self, key: Key, record: Record) {
-        self.with(|records, at| {
-            records.followers.send(&key, Some(&record), at);
-            records.by_key.insert(key, record);
-        });
+        self.with(|records, at| records.put(key, record, at));
     }
 
     /// Applies a request when its future is polled first.
-    #[cfg_attr(not(feature = "test-util"), allow(unused_variables, reason = "only a broken link needs the deadline"))]
     fn answer<T: Send + 'static>(
         &self,
         deadline: Deadline,
         act: impl FnOnce(&Self, &mut Records, StoreClock) -> Result<T> + Send + 'static,
     ) -> BoxFuture<Result<T>> {
         let store = self.clone();
-        Box::pin(async move {
-            let apply = || store.with(|records, at| act(&store, records, at));
-            #[cfg(feature = "test-util")]
-            let answer = store.link.carry(deadline, apply).await;
-            #[cfg(not(feature = "test-util"))]
-            let answer = apply();
-            answer
-        })
-    }
-
-    /// Passes a stream on until its receiver is dropped.
-    async fn pass(&self, stream: impl Future<Output = ()>) -> Result<()> {
-        #[cfg(feature = "test-util")]
-        self.link.pass(stream).await?;
-        #[cfg(not(feature = "test-util"))]
-        stream.await;
-        Ok(())
+        Box::pin(async move { store.link.carry(deadline, || store.with(|records, at| act(&store, records, at))).await })
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Records, StoreClock) -> T) -> T {
@@ -158,6 +135,18 @@ impl Records {
         };
         self.tick = wall.max(next);
         StoreClock { now, tick: self.tick }
+    }
+
+    /// Sets the record of a key, and sends its state to the followers.
+    fn put(&mut self, key: Key, record: Record, at: StoreClock) {
+        self.followers.send(&key, Some(&record), at);
+        self.by_key.insert(key, record);
+    }
+
+    /// Removes the record of a key, and sends that to the followers.
+    fn remove(&mut self, key: &Key, at: StoreClock) {
+        self.by_key.remove(key);
+        self.followers.send(key, None, at);
     }
 
     /// The records from this key on. A text that is no key precedes all records.
@@ -218,12 +207,9 @@ impl Store for MemoryStore {
             }
             let (after, outcome) = record::apply(before, at, &request);
             let changed = before != after.as_ref();
-            if let Some(after) = after {
-                if changed {
-                    notify(&mut records.watchers, &after);
-                    records.followers.send(&key, Some(&after), at);
-                }
-                records.by_key.insert(key, after);
+            if let Some(after) = after.filter(|_| changed) {
+                notify(&mut records.watchers, &after);
+                records.put(key, after, at);
             }
             Ok(Applied { outcome, at: Some(at), changed, sent: None })
         })
@@ -241,8 +227,7 @@ impl Store for MemoryStore {
                     continue;
                 };
                 notify(&mut records.watchers, &after);
-                records.followers.send(&key, Some(&after), at);
-                records.by_key.insert(key, after);
+                records.put(key, after, at);
             }
             Ok(is_all)
         })
@@ -293,8 +278,7 @@ impl Store for MemoryStore {
                 .get(&key)
                 .is_some_and(|record| record.version == version && is_idle(record, at.now, store.retention));
             if is_deleted {
-                records.by_key.remove(&key);
-                records.followers.send(&key, None, at);
+                records.remove(&key, at);
             }
             Ok(is_deleted)
         })
@@ -315,7 +299,7 @@ impl Store for MemoryStore {
                     records.watchers.push((handle, notifications));
                 }
             });
-            store.pass(receiver.closed()).await
+            store.link.pass(receiver.closed()).await
         })
     }
 
@@ -335,7 +319,7 @@ impl Store for MemoryStore {
                 let mut first = held.chain(known.iter().map(|key| (key, by_key.get(key))));
                 followers.join(filter.clone(), &mut first, at, states)
             });
-            store.pass(followed).await
+            store.link.pass(followed).await
         })
     }
 

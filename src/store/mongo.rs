@@ -25,7 +25,6 @@
 //! | `error.rs` | what each error of the driver means |
 //! | `command.rs` | commands whose larger part is encoded once |
 //! | `stream_error.rs` | why a change stream has ended |
-//! | `state/notification_streams.rs` | the streams of notifications, and their listeners |
 //! | `state/subscribers.rs` | the subscribers of records |
 //! | `state/known_keys.rs` | what the last answers said of keys |
 //! | `fast_path/pipeline.rs` | the pipelines of the fast path |
@@ -68,9 +67,9 @@ mod purge;
 mod send;
 mod state;
 mod stream_error;
-mod task;
+pub(crate) mod task;
 mod token;
-mod transaction;
+pub(crate) mod transaction;
 mod update_description;
 mod watch;
 
@@ -79,18 +78,11 @@ use std::{
     time::Duration,
 };
 
-use mongodb::{
-    ClientSession, Database,
-    bson::{Document, oid::ObjectId},
-    error::{Error as DriverError, Result as DriverResult},
-};
+use mongodb::{Database, bson::Document};
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
-use self::{context::MongoContext, error::needs, state::client::ClientShare};
-pub(crate) use self::{
-    limits::{server_limit, server_time},
-    transaction::{NO_SUCH_TRANSACTION, NotCommitted},
-};
+pub(crate) use self::limits::{server_limit, server_time};
+use self::{context::MongoContext, state::client::ClientShare};
 use super::{
     BoxFuture, Store, StoreOptions,
     answers::{Applied, ExpiredPage, FollowedState, Notification, Page, Snapshot},
@@ -104,7 +96,6 @@ use crate::{
         deadline::Deadline,
         error::{Error, Result},
         key::Key,
-        lease_id::LeaseId,
         token::{FencingToken, HybridTime},
     },
 };
@@ -134,7 +125,7 @@ pub(crate) fn checked_collection(name: String) -> Result<String> {
 /// overloaded, the driver resends commands by itself: see [`Mongoseal::new`](crate::Mongoseal::new).
 #[derive(Clone, Debug)]
 pub struct MongoStore {
-    context: Arc<MongoContext>,
+    pub(crate) context: Arc<MongoContext>,
 }
 
 impl MongoStore {
@@ -162,19 +153,21 @@ impl MongoStore {
         Self::build(database, collection.into(), retention, ClientShare::of_caller(connections))
     }
 
-    /// Creates a store that owns its client, whose pool has this many connections.
-    /// Creates a store that owns its client. The shutdown of the last of its handles closes the client.
+    /// Creates a store that owns its client, whose pool has this many connections. The shutdown of the last of its handles
+    /// closes the client.
     #[must_use]
-    pub fn owning(database: &Database, collection: impl Into<String>, retention: Duration) -> Self {
-        let client = ClientShare::owned(database.client().clone(), DRIVER_POOL, usize::MAX);
+    pub fn owning(database: &Database, collection: impl Into<String>, retention: Duration, connections: u32) -> Self {
+        let streams = PoolShares::of(connections).streams;
+        let client = ClientShare::owned(database.client().clone(), connections, streams);
         Self::build(database, collection.into(), retention, client)
     }
 
-    /// Accepts a sharded cluster, which the store otherwise refuses. See
+    /// Accepts a sharded cluster, which the store refuses otherwise. See
     /// [`Builder::allow_sharded`](crate::Builder::allow_sharded). It holds for all clones of the store.
     #[must_use]
     pub fn allow_sharded(self) -> Self {
-        self.with_sharded(true)
+        self.context.allow_sharded.store(true, Ordering::Release);
+        self
     }
 
     /// Checks whether a document of the collection is the record of this key, with the decoder of all requests. Sends
@@ -201,82 +194,17 @@ impl MongoStore {
         document::decode_record(key, document).map(drop)
     }
 
-    pub(crate) fn with_sharded(self, allow: bool) -> Self {
-        self.context.allow_sharded.store(allow, Ordering::Release);
-        self
-    }
-
-    pub(crate) fn owning_pool(
-        database: &Database,
-        collection: impl Into<String>,
-        retention: Duration,
-        connections: u32,
-    ) -> Self {
-        let streams = PoolShares::of(connections).streams;
-        let client = ClientShare::owned(database.client().clone(), connections, streams);
-        Self::build(database, collection.into(), retention, client)
-    }
-
     fn build(database: &Database, collection: String, retention: Duration, client: ClientShare) -> Self {
         Self { context: Arc::new(MongoContext::new(database.clone(), collection, retention, client)) }
     }
 
-    /// Runs a request as [`run`](Self::run) does. [`Store::close`] waits for its end.
+    /// Runs a request on a task of its own, and waits for it until the deadline. [`Store::close`] waits for its end.
     fn request<T: Send + 'static>(
         &self,
         deadline: Deadline,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> BoxFuture<Result<T>> {
-        Self::run(deadline, self.context.requests.track_future(work))
-    }
-
-    /// Runs `work` on a task of its own and waits for it until the deadline: see `mongo/task.rs`.
-    pub(crate) fn run<T: Send + 'static>(
-        deadline: Deadline,
-        work: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> BoxFuture<Result<T>> {
-        task::run(deadline, work)
-    }
-
-    /// Starts a session of the store's client.
-    pub(crate) async fn session(&self) -> DriverResult<ClientSession> {
-        self.context.database.client().start_session().await
-    }
-
-    /// Begins a transaction that reads what a majority has. Its commit waits for a majority until the deadline.
-    pub(crate) async fn begin(session: &mut ClientSession, deadline: Deadline) -> DriverResult<()> {
-        transaction::begin(session, deadline).await
-    }
-
-    /// Aborts a transaction. If no server answers for some seconds, the server aborts it later.
-    pub(crate) async fn abort(&self, session: &mut ClientSession) {
-        self.context.abort(session).await;
-    }
-
-    /// Commits a transaction, and ends it if it is not committed by the deadline.
-    pub(crate) async fn commit(&self, session: ClientSession, deadline: Deadline) -> Result<(), NotCommitted> {
-        self.context.commit(session, deadline).await
-    }
-
-    /// Writes the record of a lease in a transaction, if the lease holds. Returns whether it did.
-    pub(crate) async fn touch(
-        &self,
-        session: &mut ClientSession,
-        key: &Key,
-        lease: LeaseId,
-        token: FencingToken,
-    ) -> DriverResult<bool> {
-        self.context.touch(session, key, lease, token).await
-    }
-
-    /// The id of the last election of the primary. A router has none.
-    pub(crate) async fn read_election(&self) -> Result<Option<ObjectId>> {
-        self.context.read_election().await
-    }
-
-    /// Translates an error of the driver from a write of the record.
-    pub(crate) fn translate(&self, error: DriverError) -> Error {
-        self.context.translate(error, needs::CHANGE)
+        task::run(deadline, self.context.requests.track_future(work))
     }
 }
 
@@ -342,7 +270,7 @@ impl Store for MongoStore {
 
     fn handle_id(&self) -> HandleId {
         self.context.open_handles.fetch_add(1, Ordering::AcqRel);
-        self.context.handles.next()
+        HandleId::random()
     }
 
     fn watch(
@@ -374,7 +302,7 @@ impl Store for MongoStore {
             return Ok(None);
         }
         let sibling = Self::build(&database, collection, options.retention, client.join());
-        Ok(Some(Arc::new(sibling.with_sharded(self.context.is_sharded_allowed()))))
+        Ok(Some(Arc::new(if self.context.is_sharded_allowed() { sibling.allow_sharded() } else { sibling })))
     }
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {
@@ -391,7 +319,7 @@ impl Store for MongoStore {
             let answered = tokio::time::timeout(deadline.remaining(), context.requests.wait());
             drop(answered.await);
             let Some(client) = context.client.leave() else { return };
-            let closed = Self::run(deadline.or_after(CLIENT_CLOSE_TIMEOUT), async move {
+            let closed = task::run(deadline.or_after(CLIENT_CLOSE_TIMEOUT), async move {
                 // Immediate, because an abandoned request may hang and keep handles of the driver.
                 client.shutdown().immediate(true).await;
                 Ok(())

@@ -1,7 +1,5 @@
 //! The ids of handles and of their acquires, to which stores send notifications.
 
-#[cfg(feature = "mongodb")]
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
@@ -17,38 +15,6 @@ impl HandleId {
     #[must_use]
     pub fn random() -> Self {
         Self(uuid::Uuid::new_v4().as_u64_pair().0)
-    }
-}
-
-/// Creates the ids of a store's handles, which all begin with the same random digits.
-#[cfg(feature = "mongodb")]
-pub(crate) struct HandleIds {
-    first: u64,
-    count: AtomicU64,
-}
-
-#[cfg(feature = "mongodb")]
-impl HandleIds {
-    /// The bits of an id that differ between handles of a store: six digits.
-    const OWN_BITS: u64 = 0xff_ffff;
-
-    pub(crate) fn random() -> Self {
-        Self { first: HandleId::random().0, count: AtomicU64::new(0) }
-    }
-
-    /// Returns the next id. Ids repeat after sixteen million.
-    pub(crate) fn next(&self) -> HandleId {
-        let count = self.count.fetch_add(1, Ordering::Relaxed);
-        HandleId(self.first & !Self::OWN_BITS | self.first.wrapping_add(count) & Self::OWN_BITS)
-    }
-
-    /// The digits that this id has in common with all ids of the store. For the id of another store, all digits.
-    pub(crate) fn common_digits(&self, id: HandleId) -> String {
-        let mut digits = id.to_string();
-        if (id.0 ^ self.first) & !Self::OWN_BITS == 0 {
-            digits.truncate(10);
-        }
-        digits
     }
 }
 
@@ -105,20 +71,6 @@ impl<'de> Deserialize<'de> for AcquireId {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[cfg(feature = "mongodb")]
-    #[test]
-    fn ids_of_a_store_differ_and_begin_with_the_same_ten_digits() {
-        let mut ids = HandleIds::random();
-        // The next id begins the last digits again.
-        ids.first |= HandleIds::OWN_BITS;
-        let (one, other, strange) = (ids.next(), ids.next(), HandleId::random());
-        assert_ne!(one, other);
-        assert!(one.to_string().ends_with("ffffff") && other.to_string().ends_with("000000"));
-        assert_eq!(ids.common_digits(one), ids.common_digits(other));
-        assert_eq!(ids.common_digits(one), one.to_string()[..10]);
-        assert_eq!(ids.common_digits(strange), strange.to_string());
-    }
 
     #[test]
     fn an_acquire_id_is_shown_and_parsed() {

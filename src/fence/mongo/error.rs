@@ -6,8 +6,8 @@ use mongodb::error::{Error as DriverError, ErrorKind, TRANSIENT_TRANSACTION_ERRO
 
 use crate::{
     store::mongo::{
-        NO_SUCH_TRANSACTION,
         error::{self as store_error, Meaning, Refusal, as_driver_error, causes, meaning},
+        transaction::NO_SUCH_TRANSACTION,
     },
     types::{duration::format_duration, error::Error},
 };

@@ -13,7 +13,11 @@ use super::{Alive, BoxFuture, error, work_error::WorkError};
 use crate::{
     store::{
         MongoStore, Store,
-        mongo::{NotCommitted, error as store_error},
+        mongo::{
+            error::{self as store_error, needs},
+            task,
+            transaction::{NotCommitted, begin},
+        },
     },
     types::{
         backoff::Backoff,
@@ -126,12 +130,12 @@ impl TransactionLeases {
     /// Begins a transaction on a task of its own.
     async fn begin(&self, last: Option<ClientSession>) -> Result<ClientSession> {
         let (store, deadline) = (self.store.clone(), Deadline::after(self.store.clock(), self.attempt));
-        MongoStore::run(deadline, async move {
+        task::run(deadline, async move {
             let mut session = match last {
                 Some(session) => session,
-                None => store.session().await?,
+                None => store.context.session().await?,
             };
-            MongoStore::begin(&mut session, deadline).await?;
+            begin(&mut session, deadline).await?;
             Ok(session)
         })
         .await
@@ -140,7 +144,7 @@ impl TransactionLeases {
     /// The election that made the primary, if the server returns one: a router does not.
     async fn read_election(&self, until: Deadline) -> Option<ObjectId> {
         let store = self.store.clone();
-        MongoStore::run(self.attempt_deadline(until), async move { store.read_election().await }).await.ok().flatten()
+        task::run(self.attempt_deadline(until), async move { store.context.read_election().await }).await.ok().flatten()
     }
 
     /// The deadline of the next command.
@@ -152,8 +156,8 @@ impl TransactionLeases {
     /// later.
     async fn abort(&self, mut session: ClientSession, until: Deadline) -> Option<ClientSession> {
         let store = self.store.clone();
-        let aborted = MongoStore::run(self.attempt_deadline(until), async move {
-            store.abort(&mut session).await;
+        let aborted = task::run(self.attempt_deadline(until), async move {
+            store.context.abort(&mut session).await;
             Ok(session)
         });
         aborted.await.ok()
@@ -168,12 +172,12 @@ impl TransactionLeases {
         let clock = self.store.clock();
         let until = Deadline::at(clock, clock.now().after(self.attempt).max(deadline.reading()));
         let (store, leases) = (self.store.clone(), Arc::clone(&self.leases));
-        let (session, index, touched) = MongoStore::run(Deadline::after(clock, self.attempt), async move {
+        let (session, index, touched) = task::run(Deadline::after(clock, self.attempt), async move {
             let mut session = session;
             let (mut last, mut touched) = (0, Ok(true));
             for (index, TransactionLease { key, lease, token }) in leases.iter().enumerate() {
                 last = index;
-                touched = store.touch(&mut session, key, *lease, *token).await;
+                touched = store.context.touch(&mut session, key, *lease, *token).await;
                 if !matches!(touched, Ok(true)) {
                     break;
                 }
@@ -209,7 +213,7 @@ impl TransactionLeases {
             Err(error) if is_misuse(&error) => Err(refused(error)),
             Err(error) => {
                 let session = self.abort(session, until).await;
-                match self.store.translate(error) {
+                match self.store.context.translate(error, needs::CHANGE) {
                     error @ Error::Unavailable { .. } => {
                         Ok(Settled::Retryable { error, session: session.map(Box::new), was_aborted: false })
                     }
@@ -223,7 +227,7 @@ impl TransactionLeases {
     /// Commits. If the outcome is unknown or the server cannot do it now, repeats that until the deadline.
     async fn commit(&self, session: ClientSession, deadline: Deadline) -> Result<Settled> {
         let store = self.store.clone();
-        let committed = MongoStore::run(deadline, async move { Ok(store.commit(session, deadline).await) });
+        let committed = task::run(deadline, async move { Ok(store.context.commit(session, deadline).await) });
         match committed.await.map_err(|error| unknown_outcome().caused_by(error))? {
             Ok(()) => Ok(Settled::Committed),
             Err(NotCommitted::Aborted(session, error)) => {

@@ -1,7 +1,7 @@
 //! The outcomes of requests, and the part of a record from which they are read.
 
 use crate::{
-    record::{Completion, Holder, Request, StoreTime, Waiter},
+    record::{Acquire, Completion, Holder, Request, StoreTime, Waiter},
     types::{lease_id::LeaseId, token::FencingToken},
 };
 
@@ -109,11 +109,13 @@ impl RecordSummary {
         queue: &[Waiter],
         done: Option<&Completion>,
     ) -> Self {
-        let position = match request {
-            Request::Leave(leave) => queue.iter().position(|waiter| leave.ends(&waiter.terms)),
-            Request::Acquire(acquire) => queue.iter().position(|waiter| acquire.is_of(&waiter.terms)),
+        let ids = match request {
+            Request::Leave(leave) => Some((leave.lease, leave.acquire_id)),
+            Request::Acquire(Acquire { terms, .. }) => Some((terms.lease, terms.acquire_id)),
             _ => None,
         };
+        let position =
+            ids.and_then(|(lease, acquire_id)| queue.iter().position(|waiter| waiter.terms.is_of(lease, acquire_id)));
         Self { version, holders: holders.to_vec(), position, waiting: queue.len(), done: done.cloned() }
     }
 

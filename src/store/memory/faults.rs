@@ -1,13 +1,8 @@
 //! Faults of a store in memory, for tests of the code that uses leases. Feature `test-util`.
 //!
-//! Mechanism: each request and each stream of a [`MemoryStore`] passes its [`Link`]. A test cuts the link, delays its
-//! replies, or lets it lose one.
-//!
-//! Invariant: a request is applied once or not at all, and before its reply is delayed or lost, as on a server.
+//! Mechanism: a test cuts the link of a [`MemoryStore`], delays its replies, or lets it lose one: see `memory/link.rs`.
 
 use std::{mem, sync::Arc, time::Duration};
-
-use tokio::sync::watch;
 
 use super::MemoryStore;
 use crate::{
@@ -15,8 +10,6 @@ use crate::{
     types::{
         acquire_id::{AcquireId, HandleId},
         clock::ManualClock,
-        deadline::Deadline,
-        error::{Error, Result},
         key::Key,
         lease_id::LeaseId,
         metadata::Metadata,
@@ -26,64 +19,6 @@ use crate::{
         ttl::{Ttl, millis},
     },
 };
-
-/// What handles send to the records and receive from them passes here.
-#[derive(Debug, Default)]
-pub(super) struct Link {
-    faults: watch::Sender<Faults>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Faults {
-    is_cut: bool,
-    /// How long each reply is under way.
-    delay: Duration,
-    /// How many of the next replies are lost.
-    lost_replies: u32,
-}
-
-impl Link {
-    /// Sends a request, which `act` applies, and waits for the reply.
-    pub(super) async fn carry<T>(&self, deadline: Deadline, act: impl FnOnce() -> Result<T>) -> Result<T> {
-        let Faults { is_cut, mut delay, .. } = *self.faults.borrow();
-        if is_cut {
-            deadline.passed().await;
-            return Err(unreachable_store());
-        }
-        let answer = act();
-        self.faults.send_if_modified(|faults| {
-            if faults.lost_replies > 0 {
-                (faults.lost_replies, delay) = (faults.lost_replies.saturating_sub(1), Duration::MAX);
-            }
-            false
-        });
-        if delay.is_zero() {
-            return answer;
-        }
-        let arrives_at = deadline.clock().now().after(delay);
-        let in_time = deadline.or_at(arrives_at);
-        in_time.passed().await;
-        if arrives_at < deadline.reading() { answer } else { Err(unreachable_store()) }
-    }
-
-    /// Passes a stream on until it ends or the link is cut.
-    pub(super) async fn pass(&self, stream: impl Future<Output = ()>) -> Result<()> {
-        let mut faults = self.faults.subscribe();
-        tokio::select! {
-            biased;
-            _cut = faults.wait_for(|faults| faults.is_cut) => Err(unreachable_store()),
-            () = stream => Ok(()),
-        }
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Faults)) {
-        self.faults.send_modify(change);
-    }
-}
-
-fn unreachable_store() -> Error {
-    Error::unavailable("the store in memory did not answer, because a test has broken its link: restore the link")
-}
 
 /// For tests of the code that uses leases: see [`testing`](crate::testing).
 impl MemoryStore {
@@ -105,19 +40,19 @@ impl MemoryStore {
     ///
     /// All clones of this store have the same link. [`link`](Self::link) makes another one.
     pub fn set_reachable(&self, is_reachable: bool) {
-        self.link.change(|faults| faults.is_cut = !is_reachable);
+        self.link.faults.send_modify(|faults| faults.is_cut = !is_reachable);
     }
 
     /// Delays each later reply by this time, and removes the delay if it is zero. A request whose reply comes after its
     /// deadline is applied, and ends in [`Error::Unavailable`](crate::Error::Unavailable).
     pub fn delay_replies(&self, by: Duration) {
-        self.link.change(|faults| faults.delay = by);
+        self.link.faults.send_modify(|faults| faults.delay = by);
     }
 
     /// Lets the reply to the next request get lost, after the request was applied. That can be a refresh of the background
     /// task. A second call before that request lets two replies get lost.
     pub fn lose_next_reply(&self) {
-        self.link.change(|faults| faults.lost_replies = faults.lost_replies.saturating_add(1));
+        self.link.faults.send_modify(|faults| faults.lost_replies = faults.lost_replies.saturating_add(1));
     }
 
     /// Grants the key to another lease, as if its holders had expired while they were paused, and returns the new token. No
@@ -150,8 +85,7 @@ impl MemoryStore {
             };
             after.queue = queue.unwrap_or_default();
             let token = after.version;
-            records.followers.send(key, Some(&after), at);
-            records.by_key.insert(key.clone(), after);
+            records.put(key.clone(), after, at);
             token
         })
     }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     record::{Request, ReturnDocument},
-    types::error::{Error, Result},
+    types::error::Result,
 };
 
 /// Documents that are encoded when they are first needed.
@@ -45,30 +45,11 @@ impl<K: Copy + Ord> EncodedOnce<K> {
 /// The common fields of each operation.
 static COMMON: EncodedOnce<Operation> = EncodedOnce::new();
 
-/// Encodes the command that applies a request and begins with these fields.
-pub(super) fn encode(head: Document, request: &Request) -> Result<RawDocumentBuf> {
-    fill(head, Operation::of(request), operation::constants(request), request.return_document())
-}
-
-/// Encodes the command that applies several requests of a key and begins with these fields.
-pub(super) fn encode_several(head: Document, requests: &[Request]) -> Result<RawDocumentBuf> {
-    let Some((first, operation)) = requests.first().and_then(|first| Some((first, Operation::of_several(first)?)))
-    else {
-        return Err(Error::invalid(
-            "requests that cannot share a command were sent together: report this bug of mongoseal",
-        ));
-    };
-    fill(head, operation, operation::constants_of_several(requests), first.return_document())
-}
-
-fn fill(
-    mut head: Document,
-    operation: Operation,
-    constants: Document,
-    return_document: ReturnDocument,
-) -> Result<RawDocumentBuf> {
-    head.insert("let", operation::literals(constants));
-    head.insert("new", return_document == ReturnDocument::After);
+/// Encodes the command that applies these requests of a key, which have one operation, and begins with these fields.
+pub(super) fn encode(mut head: Document, first: &Request, requests: &[Request]) -> Result<RawDocumentBuf> {
+    let operation = Operation::of(first);
+    head.insert("let", operation::literals(operation::constants(first, requests)));
+    head.insert("new", first.return_document() == ReturnDocument::After);
     let common = COMMON.get(operation, || {
         doc! {
             "update": pipeline::update(operation),

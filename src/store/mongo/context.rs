@@ -10,14 +10,14 @@
 //! command turns that off.
 
 use std::{
-    fmt,
+    fmt, mem,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::Duration,
 };
 
 use mongodb::{
     Database,
-    bson::{Document, Timestamp, doc},
+    bson::{Bson, Document, Timestamp, doc},
     error::{Error as DriverError, Result as DriverResult},
     options::{ReadPreference, SelectionCriteria},
 };
@@ -25,35 +25,26 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     error,
-    state::{
-        client::ClientShare, index::IndexState, known_keys::KnownKeys, notification_streams::NotificationStreams,
-        subscribers::Subscribers,
-    },
+    state::{client::ClientShare, index::IndexState, known_keys::KnownKeys, subscribers::Subscribers},
 };
 use crate::{
     record::Request,
     store::{coalesce::Coalescer, runtime::ByRuntime},
-    types::{
-        acquire_id::HandleIds,
-        error::{Error, Result},
-    },
+    types::error::{Error, Result},
 };
 
 /// The member to which commands and change streams go.
 pub(super) const PRIMARY: SelectionCriteria = SelectionCriteria::ReadPreference(ReadPreference::Primary);
 
 /// What the requests of a store share.
-pub(super) struct MongoContext {
+pub(crate) struct MongoContext {
     pub(super) database: Database,
     pub(super) collection: String,
     pub(super) retention: Duration,
     pub(super) allow_sharded: AtomicBool,
     pub(super) client: ClientShare,
-    /// The ids of the handles of this store.
-    pub(super) handles: HandleIds,
-    /// How many of those handles are open.
+    /// How many handles of this store are open.
     pub(super) open_handles: AtomicUsize,
-    pub(super) notification_streams: ByRuntime<NotificationStreams>,
     pub(super) subscribers: ByRuntime<Subscribers>,
     /// The requests that wait for a command of their key.
     pub(super) coalescer: Coalescer<Request>,
@@ -71,9 +62,7 @@ impl MongoContext {
             retention,
             allow_sharded: AtomicBool::new(false),
             client,
-            handles: HandleIds::random(),
             open_handles: AtomicUsize::new(0),
-            notification_streams: ByRuntime::default(),
             subscribers: ByRuntime::default(),
             coalescer: Coalescer::default(),
             known_keys: KnownKeys::default(),
@@ -102,9 +91,19 @@ impl MongoContext {
     }
 
     /// Translates an error of the driver from a command on the collection.
-    pub(super) fn translate(&self, error: DriverError, needs: &str) -> Error {
+    pub(crate) fn translate(&self, error: DriverError, needs: &str) -> Error {
         error::translate(error, self.database.name(), &self.collection, needs)
     }
+}
+
+/// The documents in the reply of a command that opens a cursor.
+pub(super) fn first_batch(mut reply: Document) -> Result<Vec<Document>> {
+    let cursor = reply.get_document_mut("cursor").map_err(error::unreadable)?;
+    let batch = mem::take(cursor.get_array_mut("firstBatch").map_err(error::unreadable)?);
+    Ok(batch
+        .into_iter()
+        .filter_map(|found| if let Bson::Document(found) = found { Some(found) } else { None })
+        .collect())
 }
 
 /// Leaves out the client, whose options have secrets.

@@ -2,14 +2,12 @@
 //!
 //! Invariant: a document that is not a record of this format is an error that names the field.
 
-use std::time::Duration;
-
 use mongodb::bson::{Binary, Bson, DateTime, Document, Timestamp, doc, spec::BinarySubtype};
 
 use crate::{
     record::{
-        self, Completion, HoldLimits, Holder, HolderInfo, LeaseSpec, ListedLease, Record, RecordSummary, Revocation,
-        StoreClock, StoreTime, Waiter,
+        Completion, HoldLimits, Holder, LeaseSpec, ListedLease, Record, RecordSummary, Revocation, StoreClock,
+        StoreTime, Waiter,
     },
     types::{
         acquire_id::AcquireId,
@@ -80,15 +78,10 @@ pub(super) fn whole_projection() -> Document {
     projection
 }
 
-/// The projection of the public fields of a holder and of the number of waiters, after `$unwind` of `holders`, with the
-/// server's time as `now`.
+/// The projection of a holder and of the number of waiters, after `$unwind` of `holders`, with the server's time as `now`.
 pub(super) fn listing_projection() -> Document {
-    let seen = doc! {
-        "owner": 1, "version": 1, "limit": 1, "ttl": 1, "grace": 1, "since": 1, "last_seen": 1, "expires_at": 1,
-        "group": 1, "metadata": 1, "min_hold": 1, "not_after": 1, "released_at": 1,
-    };
     let live = doc! { "$filter": { "input": "$queue", "cond": { "$gt": ["$$this.expires_at", "$$NOW"] } } };
-    doc! { "holders": seen, "waiting": { "$size": live }, "now": "$$NOW" }
+    doc! { "holders": 1, "waiting": { "$size": live }, "now": "$$NOW" }
 }
 
 /// Decodes a lease from a document of [`listing_projection`].
@@ -97,24 +90,29 @@ pub(super) fn decode_listed(document: &Document) -> Result<ListedLease, String> 
     let key = row.read("_id", "a key", |id| id.as_str()?.parse().ok())?;
     let read_at = row.time("now")?;
     let document = row.read("holders", "a holder", Bson::as_document)?;
-    let holder = Fields { document, path: "holders.".into() }.holder_info(read_at)?;
+    let holder = Fields { document, path: "holders.".into() }.holder()?;
     let waiting = row.read("waiting", "a count", as_count)?;
-    Ok(ListedLease { key, holder, waiting, read_at })
+    Ok(ListedLease::of(key, holder, waiting, read_at))
 }
 
 /// Decodes the record of `key`, and the server's clocks of the read.
 pub(super) fn decode(key: &Key, document: &Document) -> Result<(Record, StoreClock)> {
-    check_format(key, document)?;
-    let fields = Fields { document, path: String::new() };
-    let read = || Ok((fields.record()?, fields.store_clock()?));
-    read().map_err(|message| Error::Corrupt { key: key.clone(), message })
+    read_with(key, document, |fields| Ok((fields.record()?, fields.store_clock()?)))
 }
 
 /// Decodes the record of `key` from a document without the server's clocks.
 pub(super) fn decode_record(key: &Key, document: &Document) -> Result<Record> {
+    read_with(key, document, Fields::record)
+}
+
+/// Reads the fields of the document of `key`, if it has this format.
+fn read_with<'a, T>(
+    key: &Key,
+    document: &'a Document,
+    read: impl FnOnce(&Fields<'a>) -> Result<T, String>,
+) -> Result<T> {
     check_format(key, document)?;
-    let fields = Fields { document, path: String::new() };
-    fields.record().map_err(|message| Error::Corrupt { key: key.clone(), message })
+    read(&Fields { document, path: String::new() }).map_err(|message| Error::Corrupt { key: key.clone(), message })
 }
 
 /// The record in the reply of an update.
@@ -133,9 +131,7 @@ pub(super) struct DecodedReply {
 
 /// Decodes the document of `key` in the reply of an update, with the projection of its operation.
 pub(super) fn decode_reply(key: &Key, document: &Document) -> Result<DecodedReply> {
-    check_format(key, document)?;
-    let fields = Fields { document, path: String::new() };
-    let read = || {
+    read_with(key, document, |fields| {
         let (record, at) = (fields.record()?, fields.store_clock()?);
         let places =
             document.get_array("places").map(|places| places.iter().map(as_count).collect()).unwrap_or_default();
@@ -144,8 +140,7 @@ pub(super) fn decode_reply(key: &Key, document: &Document) -> Result<DecodedRepl
         let Record { version, holders, done, .. } = record;
         let summary = RecordSummary { version, holders, position: None, waiting, done };
         Ok(DecodedReply { summary, places, at, is_written, is_revoked })
-    };
-    read().map_err(|message| Error::Corrupt { key: key.clone(), message })
+    })
 }
 
 /// Decodes a hand-over: `caller=token;` for each grant, and with token 0 for each revocation. It is one text and not an
@@ -169,11 +164,6 @@ pub(super) fn encode_lease(lease: LeaseId) -> Bson {
     Bson::Binary(Binary { subtype: BinarySubtype::Uuid, bytes: lease.to_bytes().to_vec() })
 }
 
-/// Encodes a group as a text, which is empty for none.
-pub(super) fn encode_group(group: Option<&Group>) -> &str {
-    group.map_or("", Group::as_str)
-}
-
 /// Encodes metadata as a document of texts.
 pub(super) fn encode_metadata(metadata: &Metadata) -> Bson {
     let entries = metadata.iter().map(|(name, text)| (name.to_owned(), Bson::from(text)));
@@ -188,11 +178,6 @@ pub(super) fn long(number: u64) -> Bson {
 /// Encodes a number as the server's `int`. A larger number has the same effect as the largest.
 pub(super) fn int(number: u32) -> Bson {
     Bson::Int32(i32::try_from(number).unwrap_or(i32::MAX))
-}
-
-/// Encodes how many may share a key, as the server's `int`.
-pub(super) fn encode_sharing(sharing: Sharing) -> Bson {
-    int(sharing.limit())
 }
 
 /// The fields of a document, and the path of the document in the record.
@@ -295,25 +280,6 @@ impl<'a> Fields<'a> {
             expires_at: self.time("expires_at")?,
             not_after: self.optional("not_after", Self::time)?,
             released_at: self.optional("released_at", Self::time)?,
-        })
-    }
-
-    /// The public fields of a holder.
-    fn holder_info(&self, now: StoreTime) -> Result<HolderInfo, String> {
-        let (since, min_hold) = (self.time("since")?, self.optional("min_hold", Self::long)?);
-        Ok(HolderInfo {
-            owner: self.owner()?,
-            token: self.version("version")?,
-            sharing: self.sharing()?,
-            since,
-            last_seen: self.time("last_seen")?,
-            remaining: record::remaining(self.time("expires_at")?, now),
-            grace: Duration::from_millis(self.long("grace")?),
-            held_until: min_hold.map(|min_hold| since.after(min_hold)),
-            not_after: self.optional("not_after", Self::time)?,
-            released_at: self.optional("released_at", Self::time)?,
-            group: self.group()?,
-            metadata: self.metadata()?,
         })
     }
 

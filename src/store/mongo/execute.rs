@@ -7,8 +7,6 @@
 //!
 //! Invariant: each answer of a write comes from the write itself.
 
-use std::slice;
-
 use mongodb::{
     bson::{Bson, Document, RawDocumentBuf, doc},
     error::Result as DriverResult,
@@ -16,7 +14,7 @@ use mongodb::{
 
 use super::{
     command,
-    context::{MongoContext, PRIMARY},
+    context::{MongoContext, PRIMARY, first_batch},
     document::{self, DecodedReply},
     error::{self, needs},
     limits::{ensure_remaining, server_limit, write_concern},
@@ -37,34 +35,16 @@ use crate::{
 };
 
 impl MongoContext {
-    pub(super) async fn apply(&self, key: &Key, request: &Request, deadline: Deadline) -> Result<Applied> {
-        let least = min_remaining(deadline);
-        if let Some(applied) = self.apply_fast(key, request, deadline).await? {
-            return Ok(applied);
+    /// Applies requests of a key, which have one operation, as one command. Returns the answer to each.
+    pub(super) async fn apply(&self, key: &Key, requests: &[Request], deadline: Deadline) -> Result<Vec<Applied>> {
+        if let [request] = requests {
+            let least = min_remaining(deadline);
+            if let Some(applied) = self.apply_fast(key, request, deadline).await? {
+                return Ok(vec![applied]);
+            }
+            ensure_remaining(deadline, least)?;
         }
-        ensure_remaining(deadline, least)?;
-        let command = command::encode(self.command_head(key, slice::from_ref(request), deadline), request)?;
-        let mut applied = self.update(key, command, slice::from_ref(request), deadline).await?;
-        applied
-            .pop()
-            .ok_or_else(|| Error::invalid("a command was sent without a request: report this bug of mongoseal"))
-    }
-
-    /// The first fields of a command that applies requests to the record of a key.
-    pub(super) fn command_head(&self, key: &Key, requests: &[Request], deadline: Deadline) -> Document {
-        // An insert needs the whole query. Otherwise the pipeline checks the document: the server finds it by its key
-        // alone in less time.
-        let query = if is_upsert(requests) {
-            document::record_query(key)
-        } else {
-            doc! { "_id": key.as_str() }
-        };
-        doc! {
-            "findAndModify": &self.collection,
-            "query": query,
-            "writeConcern": write_concern(deadline),
-            "maxTimeMS": server_limit(deadline),
-        }
+        self.update(key, requests, deadline).await
     }
 
     /// Sends a command that writes one record.
@@ -78,16 +58,24 @@ impl MongoContext {
         reply
     }
 
-    /// Sends a command that applies these requests. Returns the answer to each.
-    pub(super) async fn update(
-        &self,
-        key: &Key,
-        command: RawDocumentBuf,
-        requests: &[Request],
-        deadline: Deadline,
-    ) -> Result<Vec<Applied>> {
-        let has_acquire = requests.iter().any(|request| matches!(request, Request::Acquire(_)));
-        let is_upsert = is_upsert(requests);
+    /// Sends the command that applies these requests with the whole pipeline. Returns the answer to each.
+    async fn update(&self, key: &Key, requests: &[Request], deadline: Deadline) -> Result<Vec<Applied>> {
+        let Some(first) = requests.first() else { return Ok(Vec::new()) };
+        let is_upsert = Operation::of(first).is_upsert();
+        // An insert needs the whole query. Otherwise the pipeline checks the document: the server finds it by its key
+        // alone in less time.
+        let query = if is_upsert {
+            document::record_query(key)
+        } else {
+            doc! { "_id": key.as_str() }
+        };
+        let head = doc! {
+            "findAndModify": &self.collection,
+            "query": query,
+            "writeConcern": write_concern(deadline),
+            "maxTimeMS": server_limit(deadline),
+        };
+        let command = command::encode(head, first, requests)?;
         let reply = match self.send_write(command, is_upsert).await {
             Ok(reply) => reply,
             Err(error) => {
@@ -130,7 +118,7 @@ impl MongoContext {
             }
             applied.push(Applied { outcome, at: Some(at), changed: is_written, sent: None });
         }
-        if has_acquire {
+        if Operation::of(first).is_acquire() {
             let is_held = |Applied { outcome, .. }: &Applied| {
                 matches!(outcome, Outcome::Refused { .. } | Outcome::Queued { .. } | Outcome::Full { .. })
             };
@@ -156,22 +144,10 @@ impl MongoContext {
             "maxTimeMS": server_limit(deadline),
         };
         let reply = self.command(find, needs::READ).await?;
-        let found = reply
-            .get_document("cursor")
-            .and_then(|cursor| cursor.get_array("firstBatch"))
-            .map_err(error::unreadable)?
-            .first();
-        let Some(Bson::Document(found)) = found else {
-            return Ok(None);
-        };
-        let (record, at) = document::decode(key, found)?;
+        let Some(found) = first_batch(reply)?.pop() else { return Ok(None) };
+        let (record, at) = document::decode(key, &found)?;
         Ok(Some(Snapshot { record: Box::new(record), at }))
     }
-}
-
-/// Whether the command of these requests creates a missing record.
-fn is_upsert(requests: &[Request]) -> bool {
-    requests.first().is_some_and(|request| Operation::of(request).is_upsert())
 }
 
 /// Whether the pipeline can have this outcome. It does not change a foreign document.

@@ -44,23 +44,6 @@ pub(super) fn has_revocations(history: impl Into<Bson>) -> Document {
     doc! { "$allElementsTrue": { "$map": { "input": history.into(), "in": has_types("$$this.", &fields) } } }
 }
 
-/// Whether [`decode_listed`] can read a holder, after `$unwind` of `holders`.
-pub(super) fn has_fields_of_a_holder() -> Document {
-    let fields = [
-        ("lease", "binData"),
-        ("owner", "string"),
-        ("version", "long"),
-        ("limit", "int"),
-        ("ttl", "long"),
-        ("since", "date"),
-        ("last_seen", "date"),
-        ("expires_at", "date"),
-        ("group", "string"),
-        ("metadata", "object"),
-    ];
-    has_types("$holders.", &fields)
-}
-
 /// Whether the document has no completed tick or one that [`decode`] can read.
 pub(super) fn has_completion() -> Document {
     let fields = [("tick", "long"), ("token", "long"), ("by", "string"), ("at", "date")];

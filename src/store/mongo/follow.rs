@@ -30,7 +30,7 @@ use tracing::debug;
 
 use self::streams::Streams;
 use super::{
-    context::MongoContext,
+    context::{MongoContext, first_batch},
     document::{self, hybrid_time},
     error::{self, needs},
     limits::{deadline_after, server_limit},
@@ -238,13 +238,9 @@ impl MongoContext {
         };
         let reply =
             self.raw_command(&self.database, command).await.map_err(|error| self.translate(error, needs::READ))?;
-        let cursor = reply.get_document("cursor").map_err(error::unreadable)?;
-        let found = cursor.get_array("firstBatch").map_err(error::unreadable)?.iter();
-        Ok(SnapshotReply {
-            found: found.filter_map(Bson::as_document).cloned().collect(),
-            as_of: cursor.get_timestamp("atClusterTime").ok(),
-            answered: reply.get_timestamp("operationTime").map_err(error::unreadable)?,
-        })
+        let as_of = reply.get_document("cursor").and_then(|cursor| cursor.get_timestamp("atClusterTime")).ok();
+        let answered = reply.get_timestamp("operationTime").map_err(error::unreadable)?;
+        Ok(SnapshotReply { found: first_batch(reply)?, as_of, answered })
     }
 }
 
@@ -338,12 +334,10 @@ fn update(before: Option<Document>, event: &Document) -> Result<(Option<Document
         "insert" | "replace" => Some(event.get_document("fullDocument").map_err(error::unreadable)?.clone()),
         "update" => {
             let update = event.get_document("updateDescription").map_err(error::unreadable)?;
-            let mut document = before;
-            let applied = document.as_mut().and_then(|document| update_description::apply(document, update));
-            applied.ok_or_else(|| {
+            let applied = before.and_then(|before| update_description::apply(before, update));
+            Some(applied.ok_or_else(|| {
                 Error::unavailable("a change does not fit the record before it: the record is read again")
-            })?;
-            document
+            })?)
         }
         "delete" | "drop" | "rename" => None,
         // An event that ends the stream.

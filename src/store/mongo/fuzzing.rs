@@ -1,10 +1,15 @@
 //! The functions of the fuzz targets. They exist only in fuzzing builds.
 
-use mongodb::bson::{Document, RawDocument, Timestamp};
+use mongodb::bson::{Document, RawDocument};
 
-use super::{document, state::notification_streams, update_description};
+use super::{document, update_description, watch};
 use crate::types::{
-    acquire_id::AcquireId, group::Group, key::Key, lease_id::LeaseId, owner::Owner, token::FencingToken,
+    acquire_id::{AcquireId, HandleId},
+    group::Group,
+    key::Key,
+    lease_id::LeaseId,
+    owner::Owner,
+    token::FencingToken,
 };
 
 /// Reads a document in each way in which records are read.
@@ -20,10 +25,8 @@ pub fn event(bytes: &[u8]) {
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     let Some((event, document)) = bytes.split_at_checked(length) else { return };
     let Some(event) = decoded(event) else { return };
-    drop(notification_streams::hand_overs_of(&event, Timestamp { time: 1, increment: 1 }));
-    if let Some(mut document) = decoded(document)
-        && update_description::apply(&mut document, &event).is_some()
-    {
+    drop(watch::hand_overs_of(&event, HandleId::random()));
+    if let Some(document) = decoded(document).and_then(|document| update_description::apply(document, &event)) {
         read(&document);
     }
 }

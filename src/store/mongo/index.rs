@@ -14,7 +14,7 @@ use mongodb::bson::{Bson, Document, doc};
 use tracing::{debug, warn};
 
 use super::{
-    context::MongoContext,
+    context::{MongoContext, first_batch},
     error,
     limits::{deadline_after, server_limit},
     task,
@@ -119,10 +119,8 @@ async fn existing(store: &MongoContext) -> Result<Option<Document>> {
         Ok(reply) => reply,
         Err(error) => return Err(store.translate(error, "listIndexes")),
     };
-    let batch =
-        reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).map_err(error::unreadable)?;
     let on_expiry = |index: &Document| index.get_document("key").is_ok_and(|key| key.keys().eq(["expires_at"]));
-    Ok(batch.iter().filter_map(Bson::as_document).find(|index| on_expiry(index)).cloned())
+    Ok(first_batch(reply)?.into_iter().find(on_expiry))
 }
 
 /// Whether an index deletes all idle records after this many seconds.

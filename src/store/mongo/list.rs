@@ -1,40 +1,35 @@
 //! Lists of the leases of many keys.
 //!
 //! Mechanism: each page of a list is one aggregation, so that no cursor is kept open. The server reads a page from the
-//! index on `_id`, from the key of the page before it on, and stops when the page is full.
+//! index on `_id`, from the key of the page before it on, and stops when the page is full. It narrows the rows by keys,
+//! owner and group. The rest of a filter is applied to the rows, so a page can be empty although the list goes on.
 //!
 //! Invariant: a document of another program does not make a list fail.
 
-use std::time::Duration;
-
-use mongodb::bson::{Bson, DateTime, Document, doc};
+use mongodb::bson::{Document, doc};
 use tracing::debug;
 
 use super::{
-    context::MongoContext,
+    context::{MongoContext, first_batch},
     document,
     error::{self, needs},
     expression,
     limits::server_limit,
 };
 use crate::{
-    record::{Filter, Position, SharingFilter, StoreTime},
+    record::{Filter, Position, StoreTime},
     store::answers::Page,
     types::{
         deadline::Deadline,
         error::{Error, Result},
         key::Key,
         token::FencingToken,
-        ttl::Ttl,
     },
 };
 
 /// The most leases of a page. They fit in a reply of 16 MiB unless their metadata has very many tiny entries. If they
 /// do not fit, the page ends sooner.
 const MAX_PAGE: u32 = 2_000;
-
-/// A bound on a remaining time that is above that of every lease, and that can be added to any date.
-const MAX_REMAINING_MILLIS: u64 = 1 << 50;
 
 impl MongoContext {
     pub(super) async fn list(
@@ -55,6 +50,7 @@ impl MongoContext {
                     |message| debug!(id = ?row.get("_id"), message, "an entry is no lease: it is left out of the list"),
                 )
                 .ok()
+                .filter(|lease| filter.admits(lease))
         };
         Ok(Page { leases: rows.iter().filter_map(read).collect(), next })
     }
@@ -88,30 +84,23 @@ impl MongoContext {
             "readConcern": { "level": level },
             "maxTimeMS": server_limit(deadline),
         };
-        let mut reply = self.command(aggregate, needs::READ).await?;
-        let cursor = reply.get_document_mut("cursor").map_err(error::unreadable)?;
+        let reply = self.command(aggregate, needs::READ).await?;
+        let cursor = reply.get_document("cursor").map_err(error::unreadable)?;
         let id = cursor.get_i64("id").map_err(error::unreadable)?;
-        let batch = std::mem::take(cursor.get_array_mut("firstBatch").map_err(error::unreadable)?);
         if id != 0 {
             // The reply was full. The next page begins where it ends.
             let kill = doc! { "killCursors": &self.collection, "cursors": [id] };
             let killed = self.command(kill, needs::READ).await;
             debug!(?killed, "the leases of a page do not fit in a reply: the page ends sooner");
         }
-        let rows: Vec<Document> = batch
-            .into_iter()
-            .filter_map(|row| match row {
-                Bson::Document(row) => Some(row),
-                _ => None,
-            })
-            .collect();
+        let rows = first_batch(reply)?;
         let has_more = id != 0 || u32::try_from(rows.len()).is_ok_and(|count| count >= page_size);
         Ok((rows, has_more))
     }
 }
 
-/// Filters in the order that saves the server most work: keys, then records, then holders. A value of a caller is only
-/// compared with. No document of another program makes this fail.
+/// Filters in the order that saves the server most work: keys, then records, then holders. [`Filter::admits`] does the rest
+/// on the rows. A value of a caller is only compared with. No document of another program makes this fail.
 fn pipeline(filter: &Filter, after: Option<&Position>, page_size: u32) -> Vec<Document> {
     let mut records = doc! {
         "_id": match_keys(filter, after),
@@ -174,9 +163,12 @@ fn prefix_end(prefix: &str) -> Option<String> {
     None
 }
 
-/// Matches holders, after `$unwind` of `holders`.
+/// Matches holders, after `$unwind` of `holders`: those with a token, behind the position, of the owner and of the group.
 fn match_holders(filter: &Filter, after: Option<&Position>) -> Document {
-    let mut holders = doc! { "holders.version": document::version_range() };
+    let mut holders = doc! {
+        "holders.version": document::version_range(),
+        "$expr": { "$eq": [{ "$type": "$holders.version" }, "long"] },
+    };
     if let Some(Position { key, token }) = after {
         holders.insert("$or", vec![doc! { "_id": { "$gt": key } }, doc! { "holders.version": { "$gt": *token } }]);
     }
@@ -186,61 +178,7 @@ fn match_holders(filter: &Filter, after: Option<&Position>) -> Document {
     if let Some(group) = &filter.group {
         holders.insert("holders.group", doc! { "$eq": group.as_str() });
     }
-    if let Some(sharing) = filter.sharing {
-        holders.insert(
-            "holders.limit",
-            match sharing {
-                SharingFilter::Exclusive => doc! { "$eq": 0 },
-                SharingFilter::Shared => doc! { "$gt": 0 },
-            },
-        );
-    }
-    let mut since = doc! {};
-    if let Some(after) = filter.since_after {
-        since.insert("$gt", date(after));
-    }
-    if let Some(before) = filter.since_before {
-        since.insert("$lt", date(before));
-    }
-    if !since.is_empty() {
-        holders.insert("holders.since", since);
-    }
-    let mut conditions = vec![expression::has_fields_of_a_holder()];
-    conditions.extend(time_conditions(filter));
-    holders.insert("$expr", doc! { "$and": conditions });
     holders
-}
-
-/// The conditions of a filter on the remaining time, on the server's clock.
-fn time_conditions(filter: &Filter) -> Vec<Document> {
-    let end = "$holders.expires_at";
-    let from_now = |millis: u64| doc! { "$add": ["$$NOW", document::long(millis)] };
-    // The same bound as in `Holder::remaining`.
-    let forever = doc! { "$gt": [end, from_now(Ttl::MAX.millis())] };
-    let mut times = Vec::new();
-    if !filter.with_expired {
-        times.push(doc! { "$gt": [end, "$$NOW"] });
-    }
-    // An expired holder has at least zero left.
-    if let Some(least) = filter.remaining_at_least.map(whole_millis).filter(|least| *least > 0) {
-        times.push(doc! { "$or": [{ "$gte": [end, from_now(least)] }, forever.clone()] });
-    }
-    if let Some(bound) = filter.remaining_less_than.map(whole_millis) {
-        let nothing_is_less = if bound == 0 { Some(doc! { "$literal": false }) } else { None };
-        times.extend(nothing_is_less);
-        times.push(doc! { "$lt": [end, from_now(bound)] });
-        times.push(doc! { "$not": [forever] });
-    }
-    times
-}
-
-/// A bound in milliseconds. Remaining times are in whole milliseconds, so a part counts as a whole one.
-fn whole_millis(bound: Duration) -> u64 {
-    u64::try_from(bound.as_nanos().div_ceil(1_000_000)).unwrap_or(MAX_REMAINING_MILLIS).min(MAX_REMAINING_MILLIS)
-}
-
-fn date(time: StoreTime) -> Bson {
-    Bson::DateTime(DateTime::from_millis(time.millis()))
 }
 
 /// The position behind a row that [`match_holders`] has matched.
@@ -271,19 +209,6 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(prefix_end(prefix).as_deref(), end, "{prefix:?}");
-        }
-    }
-
-    #[test]
-    fn a_part_of_a_millisecond_counts_as_one_and_ages_are_enough() {
-        for (bound, millis) in [
-            (Duration::ZERO, 0),
-            (Duration::from_nanos(1), 1),
-            (Duration::from_millis(1), 1),
-            (Duration::from_micros(1_001), 2),
-            (Duration::MAX, MAX_REMAINING_MILLIS),
-        ] {
-            assert_eq!(whole_millis(bound), millis, "{bound:?}");
         }
     }
 }

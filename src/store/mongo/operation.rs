@@ -11,21 +11,19 @@ use mongodb::bson::{Bson, DateTime, Document, doc};
 use super::document;
 use crate::{
     record::{
-        Acquire, BatchRequest, Complete, Downgrade, HoldLimits, Leave, Raise, Refresh, Release, Request, Reset, Revoke,
+        Acquire, BatchRequest, Complete, Downgrade, HoldLimits, Raise, Refresh, Release, Request, Reset, Revoke,
         Transfer,
     },
-    types::{acquire_id::AcquireId, lease_id::LeaseId},
+    types::{acquire_id::AcquireId, group::Group, lease_id::LeaseId},
 };
 
 /// What a command does. All requests of an operation have the same pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Operation {
-    /// Acquires without waiting.
+    /// Acquires without waiting, for one lease or several of a key.
     Acquire,
     /// Acquires or waits, for one lease or several of a key.
     Wait,
-    /// Acquires without waiting, for several leases of a key.
-    AcquireSeveral,
     Refresh,
     /// Releases what a lease id holds with this token.
     Release,
@@ -81,19 +79,10 @@ impl Operation {
         matches!(self, Self::ReleaseNamed | Self::RevokeNamed | Self::RefreshNamed)
     }
 
-    /// The operation of a command that applies several requests of a key, of which this is the first. `None`: the
-    /// request needs a command of its own.
-    pub(super) fn of_several(first: &Request) -> Option<Self> {
-        match Self::of(first) {
-            Self::Acquire => Some(Self::AcquireSeveral),
-            operation @ (Self::Wait | Self::Leave) => Some(operation),
-            _ => None,
-        }
-    }
-
-    /// Whether its constants are lists of the same length, with one entry for each lease.
+    /// Whether a command can apply several requests of a key. Its constants are lists of the same length, with one entry for
+    /// each request.
     pub(super) fn is_of_several(self) -> bool {
-        matches!(self, Self::Wait | Self::AcquireSeveral | Self::Leave)
+        matches!(self, Self::Acquire | Self::Wait | Self::Leave)
     }
 
     /// Whether it takes the key from its holders.
@@ -118,7 +107,7 @@ impl Operation {
 
     /// Whether it may grant the key to its own lease.
     pub(super) fn is_acquire(self) -> bool {
-        matches!(self, Self::Acquire | Self::Wait | Self::AcquireSeveral)
+        matches!(self, Self::Acquire | Self::Wait)
     }
 
     /// The projection of the fields from which the outcome of a request is read. It leaves out the queue, which may be
@@ -141,13 +130,14 @@ impl Operation {
     }
 }
 
-/// The constants of a request for the pipeline of its operation.
-pub(super) fn constants(request: &Request) -> Document {
-    let mut constants = match request {
-        Request::Acquire(acquire) if acquire.wait.is_some() => return constants_of_acquires([acquire]),
-        Request::Leave(leave) => return constants_of_leaves([leave]),
+/// The constants of requests of a key for the pipeline of their operation, which is that of the first.
+pub(super) fn constants(first: &Request, requests: &[Request]) -> Document {
+    let mut constants = match first {
+        Request::Acquire(Acquire { wait, .. }) => {
+            return constants_of_acquires(requests, wait.map_or(0, |wait| wait.queue_limit));
+        }
+        Request::Leave(_) => return constants_of_leaves(requests),
         Request::Downgrade(downgrade) => return constants_of_downgrade(*downgrade),
-        Request::Acquire(acquire) => return constants_of_acquire(acquire),
         Request::Refresh(Refresh { ttl, grace, metadata, acquire_id, .. }) => {
             let mut fields = doc! { "ttl": document::long(*ttl), "grace": document::long(*grace) };
             fields
@@ -169,30 +159,19 @@ pub(super) fn constants(request: &Request) -> Document {
         Request::Reset(Reset { tick, upto, by }) => doc! { "tick": document::long(*tick), "upto": *upto, "by": by },
         Request::Prune => doc! {},
     };
-    if let Some(lease) = request.lease() {
+    if let Some(lease) = first.lease() {
         constants.insert("lease", document::encode_lease(lease));
     }
     constants
 }
 
-/// The constants of several requests of a key, which all have the same [`Operation::of_several`].
-pub(super) fn constants_of_several(requests: &[Request]) -> Document {
-    if matches!(requests, [Request::Acquire(_), ..]) {
-        return constants_of_acquires(requests.iter().filter_map(|request| match request {
-            Request::Acquire(acquire) => Some(acquire),
-            _ => None,
-        }));
-    }
-    constants_of_leaves(requests.iter().filter_map(|request| match request {
-        Request::Leave(leave) => Some(leave),
-        _ => None,
-    }))
-}
-
 /// The entries to remove, each as its lease id and its acquire id.
-fn constants_of_leaves<'a>(leaves: impl IntoIterator<Item = &'a Leave>) -> Document {
-    let entry = |leave: &Leave| name_of_acquire(leave.lease, leave.acquire_id);
-    doc! { "lease": leaves.into_iter().map(entry).collect::<Vec<Bson>>() }
+fn constants_of_leaves(requests: &[Request]) -> Document {
+    let entries = requests.iter().filter_map(|request| match request {
+        Request::Leave(leave) => Some(name_of_acquire(leave.lease, leave.acquire_id)),
+        _ => None,
+    });
+    doc! { "lease": entries.collect::<Vec<Bson>>() }
 }
 
 /// What an acquire is named by: its lease id and its acquire id.
@@ -200,25 +179,22 @@ fn name_of_acquire(lease: LeaseId, acquire_id: AcquireId) -> Bson {
     vec![document::encode_lease(lease), acquire_id.to_string().into()].into()
 }
 
-/// Lists of the constants of these acquires. All have the queue limit of the first.
-fn constants_of_acquires<'a>(acquires: impl IntoIterator<Item = &'a Acquire>) -> Document {
-    let acquires: Vec<&Acquire> = acquires.into_iter().collect();
-    let queue_limit = acquires.iter().find_map(|acquire| Some(acquire.wait?.queue_limit));
-    let each: Vec<Document> = acquires.into_iter().map(constants_of_acquire).collect();
-    let all = |name: &str| each.iter().filter_map(|constants| constants.get(name).cloned()).collect::<Vec<Bson>>();
-    doc! {
-        "lease": all("lease"), "validity": all("validity"), "entry": all("entry"), "wait_ttl": all("wait_ttl"),
-        "queue_limit": document::int(queue_limit.unwrap_or_default()),
+/// Lists of the constants of these acquires.
+fn constants_of_acquires(requests: &[Request], queue_limit: u32) -> Document {
+    let acquires = requests.iter().filter_map(|request| match request {
+        Request::Acquire(acquire) => Some(acquire),
+        _ => None,
+    });
+    let (mut lease, mut validity, mut entries, mut wait_ttl) = (vec![], vec![], vec![], vec![]);
+    for acquire @ Acquire { terms, wait } in acquires {
+        lease.push(name_of_acquire(terms.lease, terms.acquire_id));
+        validity.push(document::long(terms.ttl.saturating_add(terms.grace)));
+        entries.push(entry(acquire));
+        wait_ttl.push(document::long(wait.map_or(0, |wait| wait.ttl)));
     }
-}
-
-fn constants_of_acquire(acquire: &Acquire) -> Document {
-    let Acquire { terms, wait } = acquire;
     doc! {
-        "lease": name_of_acquire(terms.lease, terms.acquire_id),
-        "validity": document::long(terms.ttl.saturating_add(terms.grace)),
-        "wait_ttl": document::long(wait.map_or(0, |wait| wait.ttl)),
-        "entry": entry(acquire),
+        "lease": lease, "validity": validity, "entry": entries, "wait_ttl": wait_ttl,
+        "queue_limit": document::int(queue_limit),
     }
 }
 
@@ -229,11 +205,11 @@ pub(super) fn entry(Acquire { terms, wait }: &Acquire) -> Document {
         "caller": terms.acquire_id.to_string(),
         "owner": terms.owner.as_str(),
         "version": 0_i64,
-        "limit": document::encode_sharing(terms.sharing),
+        "limit": document::int(terms.sharing.limit()),
         "ttl": document::long(terms.ttl),
         "grace": document::long(terms.grace),
         "wait_ttl": document::long(wait.map_or(0, |wait| wait.ttl)),
-        "group": document::encode_group(terms.group.as_ref()),
+        "group": terms.group.as_ref().map_or("", Group::as_str),
         "metadata": document::encode_metadata(&terms.metadata),
         "refreshes": 0_i64,
     };
@@ -246,7 +222,7 @@ pub(super) fn entry(Acquire { terms, wait }: &Acquire) -> Document {
 
 /// The holder that a downgrade changes, as its lease, its token and each limit from which it may change.
 fn constants_of_downgrade(Downgrade { lease, token, sharing }: Downgrade) -> Document {
-    let limit = document::encode_sharing(sharing);
+    let limit = document::int(sharing.limit());
     let from = |limit: Bson| Bson::Array(vec![document::encode_lease(lease), token.into(), limit]);
     let holder = vec![from(Bson::Int32(0)), from(Bson::Int32(1)), from(limit.clone())];
     // Its expiry stays: a live holder lasts for longer than no time at all.

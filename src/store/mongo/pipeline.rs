@@ -98,7 +98,7 @@ fn prune(operation: Operation) -> Document {
         doc! { "$filter": { "input": array, "cond": which } }
     };
     let stays = match operation {
-        Operation::Acquire | Operation::AcquireSeveral => doc! { "$and": [is_alive(), is_other(operation)] },
+        Operation::Acquire => doc! { "$and": [is_alive(), { "$not": is_own(operation) }] },
         _ => is_alive(),
     };
     let version = if_inserted(operation, "$r.version", Bson::Int64(0));
@@ -174,7 +174,7 @@ fn grant(operation: Operation) -> Document {
 /// How many other waiters have tokens in reserve: see `FencingToken::following`.
 fn count_others(operation: Operation) -> Document {
     let others = doc! { "$subtract": [{ "$size": "$q" }, 1] };
-    if matches!(operation, Operation::Wait | Operation::AcquireSeveral) {
+    if operation.is_acquire() {
         doc! { "$min": ["$n", others] }
     } else {
         others
@@ -202,9 +202,8 @@ fn finish(operation: Operation) -> Document {
         "".into()
     };
     let queue = match operation {
-        // In the queue the acquire alone has no time left.
+        // In the queue the acquires alone have no time left.
         Operation::Acquire => doc! { "$filter": { "input": "$q", "cond": is_alive() } }.into(),
-        Operation::AcquireSeveral => without_own("$q", operation).into(),
         _ => Bson::from("$q"),
     };
     doc! {
@@ -315,11 +314,10 @@ fn is_named() -> Document {
     doc! { "$in": ["$$this.version", "$m"] }
 }
 
-/// Whether `this` has the lease id of the request. For acquires and leaves: and the acquire id, of the request or of one
-/// of several.
+/// Whether `this` has the lease id of the request. For acquires and leaves: the lease id and the acquire id of one of
+/// them.
 fn is_own(operation: Operation) -> Document {
     match operation {
-        Operation::Acquire => doc! { "$eq": [["$$this.lease", "$$this.caller"], "$$lease"] },
         Operation::Downgrade => doc! { "$in": [["$$this.lease", "$$this.version", "$$this.limit"], "$$lease"] },
         _ if operation.is_of_several() => doc! { "$in": [["$$this.lease", "$$this.caller"], "$$lease"] },
         _ => doc! { "$eq": ["$$this.lease", "$$lease"] },
@@ -334,20 +332,6 @@ fn own_value(list: &str) -> Document {
 /// Whether `this` has time left.
 fn is_alive() -> Document {
     doc! { "$gt": ["$$this.expires_at", "$$NOW"] }
-}
-
-/// Whether `this` is not of the acquire, or of one of several.
-fn is_other(operation: Operation) -> Document {
-    if operation == Operation::Acquire {
-        doc! { "$ne": [["$$this.lease", "$$this.caller"], "$$lease"] }
-    } else {
-        doc! { "$not": is_own(operation) }
-    }
-}
-
-/// An array without the entries of the acquire, or of several.
-fn without_own(array: &str, operation: Operation) -> Document {
-    doc! { "$filter": { "input": array, "cond": is_other(operation) } }
 }
 
 #[cfg(test)]

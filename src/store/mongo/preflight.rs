@@ -36,7 +36,8 @@ pub(super) async fn run(store: &MongoContext, deadline: Deadline) -> Result<()> 
     // Alone: if a login is refused, concurrent commands only get the error that the connection pool was cleared.
     let hello = store.command(doc! { "hello": 1 }, "hello").await?;
     // Together: so the client has two connections at the first request. To open one takes several round trips.
-    let (build, journal, probe) = tokio::join!(read_build_info(store), check_journal(store), probe::run(store));
+    let (build, journal, probe) =
+        tokio::join!(read_if_permitted(store, "buildInfo"), check_journal(store), probe::run(store));
     let known = build.as_ref().ok().and_then(Option::as_ref);
     check_deployment(&hello, known, store.is_sharded_allowed())?;
     direct::check(store, &hello).await?;
@@ -52,16 +53,17 @@ pub(super) async fn run(store: &MongoContext, deadline: Deadline) -> Result<()> 
     index::ensure(store, deadline).await
 }
 
-/// Reads the server's build. `None`: the server refuses that to this user, or to a client of the stable API.
-async fn read_build_info(store: &MongoContext) -> Result<Option<Document>> {
+/// Reads the answer of the server to this command. `None`: the command is not permitted to this user, or is not served: by
+/// a router, by a hosted deployment, or to a client of the stable API.
+async fn read_if_permitted(store: &MongoContext, name: &str) -> Result<Option<Document>> {
     let admin = store.database.client().database("admin");
-    match store.raw_command(&admin, doc! { "buildInfo": 1 }).await {
+    match store.raw_command(&admin, doc! { name: 1 }).await {
         Ok(reply) => Ok(Some(reply)),
         Err(error) if error::is_not_permitted(&error) => {
-            debug!(%error, "this user may not see the server's build");
+            debug!(%error, command = name, "this user may not send the command, so the preflight leaves it out");
             Ok(None)
         }
-        Err(error) => Err(error::translate(error, "admin", "$cmd", "buildInfo")),
+        Err(error) => Err(error::translate(error, "admin", "$cmd", name)),
     }
 }
 
@@ -76,17 +78,7 @@ fn cluster_time_ahead(hello: &Document) -> Option<Duration> {
 
 /// Refuses a set whose majority does not mean the journal, if the user may see that.
 async fn check_journal(store: &MongoContext) -> Result<()> {
-    let admin = store.database.client().database("admin");
-    let reply = match store.raw_command(&admin, doc! { "replSetGetConfig": 1 }).await {
-        Ok(reply) => reply,
-        // The user may not see it, or the command is not served: by a router, by a hosted deployment, or to a client of
-        // the stable API.
-        Err(error) if error::is_not_permitted(&error) => {
-            debug!(%error, "this user may not see whether a majority means the journal");
-            return Ok(());
-        }
-        Err(error) => return Err(error::translate(error, "admin", "$cmd", "replSetGetConfig")),
-    };
+    let Some(reply) = read_if_permitted(store, "replSetGetConfig").await? else { return Ok(()) };
     let config = reply.get_document("config").map_err(error::unreadable)?;
     if config.get_bool("writeConcernMajorityJournalDefault").is_ok_and(|journaled| !journaled) {
         return Err(Error::invalid(

@@ -16,37 +16,14 @@ use mongodb::bson::{Bson, Document};
 
 use crate::types::error::Error;
 
-/// A product, and what it lacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Product {
-    name: &'static str,
-    lack: &'static str,
-}
-
-/// FerretDB [replicates nothing](https://docs.ferretdb.io/configuration/oplog-support), with a set name or without.
-const FERRETDB: Product =
-    Product { name: "FerretDB", lack: "does not replicate, so no majority of members confirms a write" };
-
-/// DocumentDB [presents itself as a router](https://github.com/documentdb/documentdb/issues/445) and has no replica set.
-const DOCUMENTDB: Product =
-    Product { name: "DocumentDB on PostgreSQL", lack: "is no replica set, so no majority of members confirms a write" };
-
-const AZURE_DOCUMENTDB: Product = Product { name: "Azure DocumentDB", ..DOCUMENTDB };
-
-/// The [consistency level of the
-/// account](https://learn.microsoft.com/en-us/azure/cosmos-db/mongodb/consistency-mapping) replaces the write concern.
-const COSMOS_DB: Product = Product {
-    name: "Azure Cosmos DB",
-    lack: "has a consistency level of the account in place of the write concern of a write",
-};
-
-/// Amazon DocumentDB [refuses updates by a pipeline](https://github.com/danny-avila/LibreChat/issues/14488) and has no `$$NOW`, as [a
-/// test of version 5.0](https://github.com/danny-avila/LibreChat/pull/15375) showed.
-const AMAZON_DOCUMENTDB: Product =
-    Product { name: "Amazon DocumentDB", lack: "refuses updates by an aggregation pipeline and has no $$NOW" };
+const FERRETDB: &str = "FerretDB";
+const DOCUMENTDB: &str = "DocumentDB on PostgreSQL";
+const AZURE_DOCUMENTDB: &str = "Azure DocumentDB";
+const COSMOS_DB: &str = "Azure Cosmos DB";
+const AMAZON_DOCUMENTDB: &str = "Amazon DocumentDB";
 
 /// The ends of host names. Those of China have one more part.
-const HOST_SUFFIXES: [(&str, Product); 7] = [
+const HOST_SUFFIXES: [(&str, &str); 7] = [
     (".mongocluster.cosmos.azure.com", AZURE_DOCUMENTDB),
     (".cosmos.azure.com", COSMOS_DB),
     (".cosmos.azure.cn", COSMOS_DB),
@@ -56,18 +33,13 @@ const HOST_SUFFIXES: [(&str, Product); 7] = [
     (".docdb-elastic.amazonaws.com.cn", AMAZON_DOCUMENTDB),
 ];
 
-impl Product {
-    /// The error that refuses it.
-    pub(super) fn to_error(self) -> Error {
-        let Self { name, lack } = self;
-        Error::invalid(format!(
-            "this server is {name}, which speaks MongoDB's protocol but {lack}: use MongoDB 6.0 or later"
-        ))
-    }
+/// The error that refuses a product.
+pub(super) fn refuse(name: &str) -> Error {
+    Error::invalid(format!("this server is {name}, which only speaks MongoDB's protocol: use MongoDB 6.0 or later"))
 }
 
-/// Returns the product that gave these answers, if it is not MongoDB.
-pub(super) fn recognise(hello: &Document, build: Option<&Document>) -> Option<Product> {
+/// Returns the name of the product that gave these answers, if it is not MongoDB.
+pub(super) fn recognise(hello: &Document, build: Option<&Document>) -> Option<&'static str> {
     let build_has = |field: &str| build.is_some_and(|build| build.contains_key(field));
     if build_has("ferretdb") || build_has("ferretdbVersion") {
         return Some(FERRETDB);
@@ -86,8 +58,8 @@ pub(super) fn recognise(hello: &Document, build: Option<&Document>) -> Option<Pr
     hosts.chain(hello.get_str("me")).chain(hello.get_str("primary")).find_map(find_by_address)
 }
 
-/// Returns the product at an address, `host:port` or a host.
-pub(super) fn find_by_address(address: &str) -> Option<Product> {
+/// Returns the name of the product at an address, `host:port` or a host.
+pub(super) fn find_by_address(address: &str) -> Option<&'static str> {
     let host = address.split(':').next().unwrap_or_default().to_ascii_lowercase();
     HOST_SUFFIXES.iter().find(|(end, _product)| host.ends_with(end)).map(|(_end, product)| *product)
 }
@@ -153,14 +125,5 @@ mod tests {
             doc! { "version": "6.0.5", "gitVersion": "c9a99c120371d4d4c52cbb15dac34a36ce8d3b1d", "modules": [] };
         assert_eq!(recognise(&hello, Some(&build)), None);
         assert_eq!(recognise(&hello, None), None);
-    }
-
-    #[test]
-    fn a_refusal_names_the_product_and_what_it_lacks() {
-        let said = AMAZON_DOCUMENTDB.to_error().to_string();
-        assert_eq!(
-            said,
-            "this server is Amazon DocumentDB, which speaks MongoDB's protocol but refuses updates by an aggregation pipeline and has no $$NOW: use MongoDB 6.0 or later"
-        );
     }
 }

@@ -9,9 +9,15 @@
 //! Invariants: the answer to each request comes from its own write. A refresh waits for no queue, and for no permit of
 //! `state/admission.rs`.
 
-use std::{sync::Arc, time::Duration};
+use std::{slice, sync::Arc, time::Duration};
 
-use super::{command, context::MongoContext, limits::ensure_remaining, operation::Operation, task};
+use super::{
+    context::MongoContext,
+    limits::ensure_remaining,
+    operation::Operation,
+    state::admission::{admit, run_with},
+    task,
+};
 use crate::{
     record::{Acquire, Outcome, Request},
     store::{
@@ -38,18 +44,20 @@ pub(super) async fn apply(
     }
     let least = min_remaining(deadline);
     let is_refresh = matches!(request, Request::Refresh(_));
-    let admitted = if is_refresh { None } else { Some(context.client.admission().admit(deadline).await?) };
+    let admitted = if is_refresh { None } else { Some(admit(context.client.requests(), deadline).await?) };
     let sent = Clock::Boot.now();
     ensure_remaining(deadline, least)?;
     let sender = Arc::clone(&context);
     let applied = context.requests.track_future(async move {
-        let applied = sender.apply(&key, &request, deadline);
+        let applied = sender.apply(&key, slice::from_ref(&request), deadline);
         match admitted {
-            Some(admitted) => admitted.run(deadline, applied).await,
+            Some(permit) => run_with(permit, deadline, applied).await,
             None => applied.await,
         }
     });
-    let applied = task::run(deadline, applied).await?;
+    let applied = task::run(deadline, applied).await?.pop();
+    let applied =
+        applied.ok_or_else(|| Error::invalid("a command was sent without a request: report this bug of mongoseal"))?;
     Ok(Applied { sent: Some(sent), ..applied })
 }
 
@@ -61,10 +69,6 @@ impl SendTogether for MongoContext {
 
     fn coalescer(&self) -> &Coalescer<Request> {
         &self.coalescer
-    }
-
-    fn gives_back(request: &Request) -> bool {
-        matches!(request, Request::Leave(_))
     }
 
     /// A command has requests of one operation, each of another lease, and if they wait, with one queue limit. No waiter is
@@ -97,23 +101,25 @@ async fn send(
     mut requests: Vec<Queued<Request>>,
 ) {
     let Some(latest) = coalesce::latest_deadline(&requests) else { return };
-    let admitted = match context.client.admission().admit(latest).await {
-        Ok(admitted) => admitted,
+    let permit = match admit(context.client.requests(), latest).await {
+        Ok(permit) => permit,
         Err(error) => return coalesce::fail(requests, error),
     };
     // Those with less than half of the longest time left are sent at once, each with a limit of its own at the server: a
     // write that arrives after its caller has given up holds the key without a holder.
     let half = latest.remaining().mul_f64(0.5);
-    let hurried = requests.extract_if(.., |queued| queued.deadline.remaining() < half).collect();
-    send_alone(&context, &key, None, hurried);
+    let hurried: Vec<_> = requests.extract_if(.., |queued| queued.deadline.remaining() < half).collect();
+    for queued in hurried {
+        task::spawn(send_alone(&context, &key, queued));
+    }
     let Some(deadline) = coalesce::prepare(&key, &mut requests) else { return };
     let sent = Clock::Boot.now();
     let batch: Vec<Request> = requests.iter().map(|queued| queued.request.clone()).collect();
     let (sender, of) = (Arc::clone(&context), key.clone());
     let applied = context
         .requests
-        .track_future(async move { admitted.run(deadline, sender.apply_together(&of, &batch, deadline)).await });
-    match coalesce::wait_for(&mut turn, task::run(deadline, applied)).await {
+        .track_future(async move { run_with(permit, deadline, sender.apply(&of, &batch, deadline)).await });
+    let again = match coalesce::wait_for(&mut turn, task::run(deadline, applied)).await {
         Ok(applied) => {
             let (is_single, mut others) = (requests.len() == 1, Vec::new());
             for (queued, applied) in requests.into_iter().zip(applied) {
@@ -123,30 +129,24 @@ async fn send(
                     others.push(queued);
                 }
             }
-            send_alone(&context, &key, turn.as_ref(), others);
+            others
         }
         // A definite error may concern one request of several. Each meets its own by its own command.
-        Err(error) if requests.len() > 1 && !matches!(error, Error::Unavailable { .. }) => {
-            send_alone(&context, &key, turn.as_ref(), requests);
+        Err(error) if requests.len() > 1 && !matches!(error, Error::Unavailable { .. }) => requests,
+        Err(error) => return coalesce::fail(requests, error),
+    };
+    // In their order, and before the requests that came later.
+    let sending = async {
+        for queued in again {
+            send_alone(&context, &key, queued).await;
         }
-        Err(error) => coalesce::fail(requests, error),
-    }
+    };
+    coalesce::wait_for(&mut turn, sending).await;
 }
 
-/// Sends each request as a command of its own: one after another if there is a turn.
-fn send_alone(
-    context: &Arc<MongoContext>,
-    key: &Key,
-    turn: Option<&Turn<MongoContext>>,
-    requests: Vec<Queued<Request>>,
-) {
-    if let Some(turn) = turn {
-        return turn.put_back(requests);
-    }
-    for queued in requests {
-        let sending: BoxFuture<()> = Box::pin(send(Arc::clone(context), key.clone(), None, vec![queued]));
-        task::spawn(sending);
-    }
+/// Sends a request as a command of its own.
+fn send_alone(context: &Arc<MongoContext>, key: &Key, queued: Queued<Request>) -> BoxFuture<()> {
+    Box::pin(send(Arc::clone(context), key.clone(), None, vec![queued]))
 }
 
 /// Whether the outcome is the answer to the request. The server counts the free places before the grant, for all
@@ -162,7 +162,7 @@ fn has_its_answer(request: &Request, outcome: &Outcome) -> bool {
 /// [`FencingToken::following`](crate::FencingToken::following).
 fn operation(request: &Request) -> Option<Operation> {
     let is_shared = as_acquire(request).is_some_and(|acquire| !acquire.terms.sharing.is_exclusive());
-    Operation::of_several(request).filter(|_| !is_shared)
+    Some(Operation::of(request)).filter(|operation| operation.is_of_several() && !is_shared)
 }
 
 fn is_wait(request: &Request) -> bool {
@@ -177,16 +177,5 @@ fn as_acquire(request: &Request) -> Option<&Acquire> {
     match request {
         Request::Acquire(acquire) => Some(acquire),
         _ => None,
-    }
-}
-
-impl MongoContext {
-    /// Applies requests of a key as one command. Returns the answer to each.
-    async fn apply_together(&self, key: &Key, requests: &[Request], deadline: Deadline) -> Result<Vec<Applied>> {
-        if let [request] = requests {
-            return Ok(vec![self.apply(key, request, deadline).await?]);
-        }
-        let command = command::encode_several(self.command_head(key, requests, deadline), requests)?;
-        self.update(key, command, requests, deadline).await
     }
 }

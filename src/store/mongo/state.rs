@@ -4,5 +4,4 @@ pub(super) mod admission;
 pub(super) mod client;
 pub(super) mod index;
 pub(super) mod known_keys;
-pub(super) mod notification_streams;
 pub(super) mod subscribers;

@@ -25,7 +25,7 @@ pub(super) fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 's
 }
 
 /// Runs `work` on a task of its own. Waits for it until the deadline.
-pub(super) fn run<T: Send + 'static>(
+pub(crate) fn run<T: Send + 'static>(
     deadline: Deadline,
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> BoxFuture<Result<T>> {

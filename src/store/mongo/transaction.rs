@@ -39,7 +39,7 @@ pub(crate) const NO_SUCH_TRANSACTION: i32 = 251;
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Begins a transaction that reads what a majority has. Its commit waits for a majority until the deadline.
-pub(super) async fn begin(session: &mut ClientSession, deadline: Deadline) -> DriverResult<()> {
+pub(crate) async fn begin(session: &mut ClientSession, deadline: Deadline) -> DriverResult<()> {
     let limit = server_time(deadline);
     let concern = WriteConcern::builder().w(Acknowledgment::Majority).journal(true).w_timeout(limit).build();
     session
@@ -62,9 +62,14 @@ pub(crate) enum NotCommitted {
 }
 
 impl MongoContext {
+    /// Starts a session of the store's client.
+    pub(crate) async fn session(&self) -> DriverResult<ClientSession> {
+        self.database.client().start_session().await
+    }
+
     /// Commits. While the server cannot do it or the outcome is unknown, repeats that until the deadline. A transaction
     /// that may be open then is ended.
-    pub(super) async fn commit(&self, mut session: ClientSession, deadline: Deadline) -> Result<(), NotCommitted> {
+    pub(crate) async fn commit(&self, mut session: ClientSession, deadline: Deadline) -> Result<(), NotCommitted> {
         let (mut backoff, mut unknown) = (Backoff::new(), None);
         loop {
             let Err(error) = session.commit_transaction().await else { return Ok(()) };
@@ -91,7 +96,7 @@ impl MongoContext {
     }
 
     /// Aborts a transaction. While the server refuses that, repeats it.
-    pub(super) async fn abort(&self, session: &mut ClientSession) {
+    pub(crate) async fn abort(&self, session: &mut ClientSession) {
         // The driver returns an error of its own only: there is no transaction. So the command is sent again.
         if session.abort_transaction().await.is_err() {
             return;
@@ -120,7 +125,7 @@ impl MongoContext {
     }
 
     /// The id of the last election of the primary. A router has none.
-    pub(super) async fn read_election(&self) -> Result<Option<ObjectId>> {
+    pub(crate) async fn read_election(&self) -> Result<Option<ObjectId>> {
         let hello = self.command(doc! { "hello": 1 }, "hello").await?;
         Ok(hello.get_object_id("electionId").ok())
     }
@@ -128,7 +133,7 @@ impl MongoContext {
     /// Writes the record of a lease in a transaction, if the lease holds. Returns whether it did.
     ///
     /// This counts one more write that kept the lease alive, as a refresh does, and does not change its times.
-    pub(super) async fn touch(
+    pub(crate) async fn touch(
         &self,
         session: &mut ClientSession,
         key: &Key,

@@ -5,33 +5,41 @@ use mongodb::bson::{Bson, Document};
 /// The fields that are followed: those of a record, without the queue and without the fields of other programs.
 const FOLLOWED_FIELDS: [&str; 7] = ["v", "version", "holders", "handover", "last_seen", "expires_at", "history"];
 
-/// Applies an `updateDescription`. `None`: it does not fit the document, which may then have part of it.
+/// Applies an `updateDescription`. `None`: it does not fit the document.
 ///
 /// No name in a record has a dot in it, so a path is unambiguous.
-pub(super) fn apply(document: &mut Document, update: &Document) -> Option<()> {
+pub(super) fn apply(document: Document, update: &Document) -> Option<Document> {
+    let mut root = Bson::Document(document);
     for truncated in entries(update, "truncatedArrays") {
         let truncated = truncated.as_document()?;
         let path = truncated.get_str("field").ok()?;
         if is_followed(path) {
             let size = usize::try_from(truncated.get_i32("newSize").ok()?).ok()?;
-            let (container, name) = find(document, path)?;
-            container.into_inner(name)?.as_array_mut()?.truncate(size);
+            let (parent, name) = find(&mut root, path)?;
+            child(parent, name)?.as_array_mut()?.truncate(size);
         }
     }
     for (path, value) in update.get_document("updatedFields").ok().into_iter().flatten() {
         if is_followed(path) {
-            let (container, name) = find(document, path)?;
-            container.set(name, value.clone())?;
+            match find(&mut root, path)? {
+                (Bson::Document(fields), name) => drop(fields.insert(name, value.clone())),
+                (Bson::Array(items), name) if name.parse() == Ok(items.len()) => items.push(value.clone()),
+                (parent, name) => *child(parent, name)? = value.clone(),
+            }
         }
     }
     for path in entries(update, "removedFields") {
         let path = path.as_str()?;
         if is_followed(path) {
-            let (container, name) = find(document, path)?;
-            container.remove(name)?;
+            // The server never removes an element of an array: it rewrites the elements behind it.
+            let (parent, name) = find(&mut root, path)?;
+            parent.as_document_mut()?.remove(name);
         }
     }
-    Some(())
+    match root {
+        Bson::Document(document) => Some(document),
+        _ => None,
+    }
 }
 
 fn entries<'a>(update: &'a Document, name: &str) -> impl Iterator<Item = &'a Bson> {
@@ -42,56 +50,20 @@ fn is_followed(path: &str) -> bool {
     FOLLOWED_FIELDS.contains(&path.split('.').next().unwrap_or_default())
 }
 
-/// The container at the end of a path.
-enum Container<'a> {
-    Fields(&'a mut Document),
-    Items(&'a mut Vec<Bson>),
-}
-
 /// Follows a path up to its last name.
-fn find<'a, 'p>(document: &'a mut Document, mut path: &'p str) -> Option<(Container<'a>, &'p str)> {
-    let mut container = Container::Fields(document);
+fn find<'a, 'p>(mut value: &'a mut Bson, mut path: &'p str) -> Option<(&'a mut Bson, &'p str)> {
     while let Some((name, rest)) = path.split_once('.') {
-        container = match container.into_inner(name)? {
-            Bson::Document(fields) => Container::Fields(fields),
-            Bson::Array(items) => Container::Items(items),
-            _ => return None,
-        };
-        path = rest;
+        (value, path) = (child(value, name)?, rest);
     }
-    Some((container, path))
+    Some((value, path))
 }
 
-impl<'a> Container<'a> {
-    fn into_inner(self, name: &str) -> Option<&'a mut Bson> {
-        match self {
-            Self::Fields(fields) => fields.get_mut(name),
-            Self::Items(items) => items.get_mut(name.parse::<usize>().ok()?),
-        }
-    }
-
-    fn set(self, name: &str, value: Bson) -> Option<()> {
-        match self {
-            Self::Fields(fields) => drop(fields.insert(name, value)),
-            Self::Items(items) => {
-                let index = name.parse::<usize>().ok()?;
-                if index == items.len() {
-                    items.push(value);
-                } else {
-                    *items.get_mut(index)? = value;
-                }
-            }
-        }
-        Some(())
-    }
-
-    /// The server never removes an element of an array: it rewrites the elements behind it.
-    fn remove(self, name: &str) -> Option<()> {
-        match self {
-            Self::Fields(fields) => drop(fields.remove(name)),
-            Self::Items(_) => return None,
-        }
-        Some(())
+/// The field of a document, or the element of an array, with this name.
+fn child<'a>(value: &'a mut Bson, name: &str) -> Option<&'a mut Bson> {
+    match value {
+        Bson::Document(fields) => fields.get_mut(name),
+        Bson::Array(items) => items.get_mut(name.parse::<usize>().ok()?),
+        _ => None,
     }
 }
 
@@ -110,8 +82,7 @@ mod tests {
     }
 
     fn applied(update: &Document) -> Option<Document> {
-        let mut record = record();
-        apply(&mut record, update).map(|()| record)
+        apply(record(), update)
     }
 
     #[test]

@@ -1,18 +1,11 @@
 //! The notifications of a handle: its grants and its revocations.
 //!
-//! Purpose: an open change stream keeps a connection of the client, so the handles of a hundred tenants cannot have one
-//! each.
+//! Mechanism: a change stream of the records, which the server filters by the id of the handle. A handle and its siblings
+//! have one id, so they have one stream.
 //!
-//! Mechanism: the ids of the handles of a store begin with the same digits, and the server filters by them. So the
-//! filter does not change when a handle comes or goes. One task reads the stream and sends each handle its
-//! notifications. A handle whose id begins with other digits has a stream of its own. `state/notification_streams.rs`
-//! has the streams.
-//!
-//! Invariant: a handle gets a time first, and then each later hand-over to it. The stream keeps its last hand-overs for
-//! handles that join. If it has dropped some that a handle needs, the handle reads the time of the primary. The stream
-//! cannot have read an event after that time before the handle had joined.
+//! Invariant: a handle gets a time first, and then each later hand-over to it, until its stream ends.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use mongodb::{
     bson::{Document, Timestamp, doc},
@@ -20,90 +13,51 @@ use mongodb::{
     error::Result as DriverResult,
     options::ReadConcern,
 };
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
     context::{MongoContext, PRIMARY},
-    document::hybrid_time,
-    error::needs,
-    state::notification_streams::{Delivery, Joined, NOTIFICATION_AWAIT, NotificationStreams, StreamReader},
-    stream_error::{StreamEnd, ended_early},
-    task,
+    document,
+    stream_error::StreamEnd,
 };
 use crate::{
+    record::StoreTime,
     store::answers::Notification,
     types::{acquire_id::HandleId, error::Result, token::HybridTime},
 };
 
-/// Sends the grants and revocations of this handle, until the receiver is dropped. They begin at `since`, or at a later
-/// time that is sent first.
+/// How long the server holds a request for events if there is none. A stream also stays open this long after its receiver
+/// was dropped.
+const NOTIFICATION_AWAIT: Duration = Duration::from_secs(2);
+
+/// Sends the grants and revocations of this handle since a time, until the receiver is dropped.
 pub(super) async fn watch(
-    store: &Arc<MongoContext>,
+    store: &MongoContext,
     handle: HandleId,
     since: HybridTime,
     notifications: &UnboundedSender<Notification>,
 ) -> Result<()> {
-    let mut deliveries = join(store, handle, since, notifications).await?;
-    loop {
-        let delivery = tokio::select! {
-            delivery = deliveries.recv() => delivery,
-            () = notifications.closed() => return Ok(()),
-        };
-        match delivery {
-            Some(Ok(notification)) => drop(notifications.send(notification)),
-            Some(Err(end)) => return Err(end.into_error(store.database.name(), &store.collection)),
-            None => return Err(ended_early()),
-        }
-    }
-}
-
-/// Joins the stream of this handle, and opens it if there is none. Returns what the stream delivers.
-async fn join(
-    store: &Arc<MongoContext>,
-    handle: HandleId,
-    since: HybridTime,
-    notifications: &UnboundedSender<Notification>,
-) -> Result<UnboundedReceiver<Delivery>> {
-    let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-    let from = Timestamp { time: number(since.seconds), increment: number(since.ordinal) };
-    let streams = store.notification_streams.here(NotificationStreams::default);
-    let digits = store.handles.common_digits(handle);
-    let (pass_on, deliveries) = mpsc::unbounded_channel();
-    match streams.join(&digits, handle, from, &pass_on) {
-        Joined::First { number } => {
-            let reader = StreamReader { streams, digits, number };
-            task::spawn(run(Arc::clone(store), reader, from, pass_on));
-        }
-        Joined::Open { has_all: true } => {}
-        Joined::Open { has_all: false } => {
-            let now = store.operation_time().await.map_err(|error| store.translate(error, needs::WATCH))?;
-            let _sent = notifications.send(Notification::Started { since: hybrid_time(now) });
-        }
-    }
-    Ok(deliveries)
-}
-
-/// Reads a stream until it has no listener or ends.
-async fn run(store: Arc<MongoContext>, reader: StreamReader, from: Timestamp, first: UnboundedSender<Delivery>) {
-    if let Err(end) = read(&store, &reader, from, first).await {
-        reader.end(&end);
-    }
+    let ended = read(store, handle, since, notifications).await;
+    ended.map_err(|end| end.into_error(store.database.name(), &store.collection))
 }
 
 async fn read(
     store: &MongoContext,
-    reader: &StreamReader,
-    from: Timestamp,
-    first: UnboundedSender<Delivery>,
+    handle: HandleId,
+    since: HybridTime,
+    notifications: &UnboundedSender<Notification>,
 ) -> std::result::Result<(), StreamEnd> {
     let _permit = store.client.take_stream_permit().map_err(StreamEnd::TooMany)?;
-    let mut events = store.open_hand_over_stream(&reader.digits, from).await.map_err(StreamEnd::NotOpened)?;
-    let _sent = first.send(Ok(Notification::Started { since: hybrid_time(from) }));
-    drop(first);
-    while reader.has_listeners() {
+    let mut events = store.open_hand_over_stream(handle, since).await.map_err(StreamEnd::NotOpened)?;
+    let _sent = notifications.send(Notification::Started { since });
+    while !notifications.is_closed() {
         // A stream that was opened can be opened again after any error.
         match events.next_if_any().await.map_err(StreamEnd::Failed)? {
-            Some(event) => reader.pass_on(&event),
+            Some(event) => {
+                for notification in hand_overs_of(&event, handle) {
+                    let _sent = notifications.send(notification);
+                }
+            }
             None if events.is_alive() => {}
             None => return Err(StreamEnd::Closed),
         }
@@ -112,13 +66,14 @@ async fn read(
 }
 
 impl MongoContext {
-    /// Opens a change stream of the hand-overs to the handles whose ids begin with these digits.
-    async fn open_hand_over_stream(&self, digits: &str, from: Timestamp) -> DriverResult<ChangeStream<Document>> {
+    /// Opens a change stream of the hand-overs to a handle.
+    async fn open_hand_over_stream(&self, handle: HandleId, since: HybridTime) -> DriverResult<ChangeStream<Document>> {
+        let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let collection = self.database.collection::<Document>(&self.collection);
         let events = collection
             .watch()
-            .pipeline(filter_stages(digits))
-            .start_at_operation_time(from)
+            .pipeline(filter_stages(handle))
+            .start_at_operation_time(Timestamp { time: number(since.seconds), increment: number(since.ordinal) })
             .max_await_time(NOTIFICATION_AWAIT)
             .read_concern(ReadConcern::majority())
             .selection_criteria(PRIMARY)
@@ -127,19 +82,61 @@ impl MongoContext {
     }
 }
 
-/// Selects the events of handles whose ids begin with these digits. The oplog has an update of a small document as a
-/// replacement, and of a larger document as its difference. With the type of the operation in the filter, the server
-/// applies the filter to the oplog itself. Otherwise it would first make an event of each change of a larger document.
-fn filter_stages(digits: &str) -> [Document; 2] {
-    let theirs = doc! { "$regex": format!("(^|;){digits}") };
+/// Selects the events of a handle. The oplog has an update of a small document as a replacement, and of a larger document
+/// as its difference. With the type of the operation in the filter, the server applies the filter to the oplog itself.
+/// Otherwise it would first make an event of each change of a larger document.
+fn filter_stages(handle: HandleId) -> [Document; 2] {
+    let own = doc! { "$regex": format!("(^|;){handle}/") };
     [
         doc! { "$match": { "$or": [
-            { "operationType": "replace", "fullDocument.handover": theirs.clone() },
-            { "operationType": "update", "updateDescription.updatedFields.handover": theirs },
+            { "operationType": "replace", "fullDocument.handover": own.clone() },
+            { "operationType": "update", "updateDescription.updatedFields.handover": own },
         ] } },
         doc! { "$project": {
-            "clusterTime": 1, "fullDocument.handover": 1, "fullDocument.last_seen": 1,
+            "fullDocument.handover": 1, "fullDocument.last_seen": 1,
             "updateDescription.updatedFields.handover": 1, "updateDescription.updatedFields.last_seen": 1,
         } },
     ]
+}
+
+/// The grants and revocations of an event that concern a handle.
+pub(super) fn hand_overs_of(event: &Document, handle: HandleId) -> Vec<Notification> {
+    let replaced = event.get_document("fullDocument");
+    let updated = event.get_document("updateDescription").and_then(|update| update.get_document("updatedFields"));
+    let Ok(fields) = replaced.or(updated) else { return Vec::new() };
+    let handover = fields.get_str("handover").ok().and_then(document::decode_handover).unwrap_or_default();
+    // An update within the millisecond of the update before leaves the time as it is.
+    let at = fields.get_datetime("last_seen").ok().map(|time| StoreTime::from_millis(time.timestamp_millis()));
+    let own = handover.into_iter().filter(|(acquire_id, _)| acquire_id.handle == handle);
+    own.map(|(acquire_id, token)| Notification::of(acquire_id, token, at)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::DateTime;
+
+    use super::*;
+    use crate::types::{acquire_id::AcquireId, token::FencingToken};
+
+    #[test]
+    fn an_event_of_either_form_has_the_hand_overs_of_the_handle_and_no_others() {
+        let (own, other) = (HandleId::random(), HandleId::random());
+        let to = |handle, number| AcquireId { handle, number };
+        let handover = format!("{}=9;{}=9;{}=9;", to(other, 1), to(own, 2), to(own, 3));
+        let fields = doc! { "handover": handover, "last_seen": DateTime::from_millis(5) };
+        let at = Some(StoreTime::from_millis(5));
+        let granted = |number| Notification::Granted { number, token: FencingToken::new(9).unwrap(), at };
+        // With fields that no server sends, as a later one may.
+        for event in [
+            doc! { "fullDocument": fields.clone(), "ofALaterServer": { "handover": "x" } },
+            doc! { "updateDescription": { "updatedFields": fields }, "ofALaterServer": { "handover": "x" } },
+        ] {
+            assert_eq!(hand_overs_of(&event, own), [2, 3].map(granted));
+        }
+        for strange in
+            [doc! {}, doc! { "fullDocument": { "handover": 1 } }, doc! { "fullDocument": { "handover": "x=y;" } }]
+        {
+            assert_eq!(hand_overs_of(&strange, own), []);
+        }
+    }
 }

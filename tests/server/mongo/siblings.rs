@@ -67,42 +67,11 @@ async fn a_hundred_siblings_on_ten_connections_lose_no_lease_and_have_one_change
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn handles_of_one_store_are_told_of_hand_overs_by_one_change_stream() {
-    let db = TestDatabase::new("mongoseal_of_one_store").await;
-    let client = Client::with_uri_str(db.set.uri_with("appName=of_one_store&maxPoolSize=10")).await.unwrap();
-    let store = Arc::new(MongoStore::new(&client.database("mongoseal_of_one_store"), "mongoseal", secs(3600)));
-    let handles: Vec<Mongoseal> =
-        (0..20).map(|_| Mongoseal::builder().on_store(Arc::clone(&store) as Arc<dyn Store>).unwrap()).collect();
-    let mut leases = Vec::new();
-    for (number, seal) in handles.iter().enumerate() {
-        leases.push(seal.acquire(format!("k{number}")).await.unwrap());
-    }
-    let mut waiting = JoinSet::new();
-    for (number, seal) in handles.iter().enumerate() {
-        let key = format!("k{}", (number + 1) % handles.len());
-        waiting.spawn(seal.acquire(key).wait(secs(3600)).into_future());
-    }
-    // Longer than a waiter asks by itself when it has just been queued, and than a stream of a holder takes to be opened.
-    tokio::time::sleep(secs(4)).await;
-    eventually(secs(5), "one change stream", || async { streams(&db.client, "of_one_store").await == 1 }).await;
-    let began = Instant::now();
-    for lease in leases {
-        lease.release().await.unwrap();
-    }
-    while let Some(waited) = waiting.join_next().await {
-        waited.unwrap().unwrap().release().await.unwrap();
-    }
-    // A waiter that is told of nothing asks after a third of the ttl of 30 seconds.
-    assert!(began.elapsed() < secs(4), "{:?}", began.elapsed());
-}
-
 #[tokio::test]
-async fn a_holder_whose_handle_joins_a_stream_learns_of_a_revocation_before_that() {
+async fn a_holder_whose_sibling_has_the_stream_learns_of_a_revocation_before_it_joins() {
     let db = TestDatabase::new("mongoseal_joined").await;
-    let store = Arc::new(MongoStore::new(&db.database, "mongoseal", secs(3600)));
-    let seal = || Mongoseal::builder().on_store(Arc::clone(&store) as Arc<dyn Store>).unwrap();
-    let (first, second) = (seal(), seal());
+    let first = db.seal();
+    let second = Mongoseal::builder().sibling_of(&first).unwrap();
     // It listens from a second after its grant on, as the other one does.
     let _first = first.acquire("first").await.unwrap();
     tokio::time::sleep(secs(2)).await;
@@ -117,7 +86,7 @@ async fn a_holder_whose_handle_joins_a_stream_learns_of_a_revocation_before_that
 async fn the_client_of_a_store_is_closed_by_the_last_of_its_handles_that_is_shut_down() {
     let db = TestDatabase::new("mongoseal_last_of_store").await;
     let client = Client::with_uri_str(db.set.uri_with("appName=last_of_store")).await.unwrap();
-    let store = Arc::new(MongoStore::owning(&client.database("mongoseal_last_of_store"), "mongoseal", secs(3600)));
+    let store = Arc::new(MongoStore::owning(&client.database("mongoseal_last_of_store"), "mongoseal", secs(3600), 10));
     let seal = || Mongoseal::builder().on_store(Arc::clone(&store) as Arc<dyn Store>).unwrap();
     let (first, second) = (seal(), seal());
     first.acquire("k").await.unwrap().release().await.unwrap();

@@ -11,68 +11,45 @@ pub(super) fn translate(message: &str) -> Error {
     if message.starts_with("Server at ") && message.contains(" wire version ") {
         let address = message.split(' ').nth(2).unwrap_or_default();
         return match product::find_by_address(address) {
-            Some(product) => product.to_error(),
+            Some(name) => product::refuse(name),
             None => Error::invalid(
                 "the MongoDB server and the driver in this program have no wire version in common: upgrade the server to MongoDB 6.0 or later, or this program if it is older than the server",
             ),
         };
     }
-    if let Some(misnamed) = Misnamed::read(message) {
-        return misnamed.to_error();
-    }
-    Error::unavailable(format!(
-        "no primary of the MongoDB replica set can be reached{}: check addresses, TLS options and the set's state",
-        causes(message)
-    ))
+    misnamed(message).unwrap_or_else(|| {
+        Error::unavailable(format!(
+            "no primary of the MongoDB replica set can be reached{}: check addresses, TLS options and the set's state",
+            causes(message)
+        ))
+    })
 }
 
-/// A set name in a connection string that no server of it has.
-struct Misnamed<'a> {
-    wanted: &'a str,
-    found: ActualSet<'a>,
-}
-
-/// What the servers belong to.
-enum ActualSet<'a> {
-    Set(&'a str),
-    Nothing,
-    Unknown,
-}
-
-impl<'a> Misnamed<'a> {
-    fn read(message: &'a str) -> Option<Self> {
-        // A direct connection keeps its server, with this error.
-        if let Some((_, names)) = message.split_once("Connection string replicaSet name \"") {
-            let (wanted, rest) = names.split_once("\" does not match actual name ")?;
-            let found = match rest.strip_prefix('"') {
-                Some(actual) => ActualSet::Set(actual.split('"').next()?),
-                None => ActualSet::Nothing,
-            };
-            return Some(Self { wanted, found });
-        }
-        // Other connections drop servers that answered and are not in the set, and never take them back.
-        let (_, topology) = message.split_once("Topology: { Type: ReplicaSetNoPrimary, Set Name: ")?;
-        if topology.contains("Servers: [") {
-            return None;
-        }
-        Some(Self { wanted: topology.split([',', '}']).next()?.trim_end(), found: ActualSet::Unknown })
-    }
-
-    fn to_error(&self) -> Error {
-        let wanted = self.wanted;
-        match self.found {
-            ActualSet::Set(actual) => Error::invalid(format!(
-                "the MongoDB connection string says replicaSet={wanted}, but the replica set is called {actual}: write replicaSet={actual}"
-            )),
+/// The error for a set name in a connection string that no server of it has.
+fn misnamed(message: &str) -> Option<Error> {
+    // A direct connection keeps its server, with this error.
+    if let Some((_, names)) = message.split_once("Connection string replicaSet name \"") {
+        let (wanted, rest) = names.split_once("\" does not match actual name ")?;
+        let Some(actual) = rest.strip_prefix('"') else {
             // The server may be starting, or its set is not initiated yet.
-            ActualSet::Nothing => Error::unavailable(format!(
+            return Some(Error::unavailable(format!(
                 "the MongoDB connection string says replicaSet={wanted}, but the server belongs to no replica set: start it with --replSet, run rs.initiate() (one member is enough), and retry"
-            )),
-            ActualSet::Unknown => Error::invalid(format!(
-                "no server of the MongoDB connection string belongs to the replica set {wanted:?}: leave its option replicaSet out, or run `mongoseal doctor`, which prints the name of the set"
-            )),
-        }
+            )));
+        };
+        let actual = actual.split('"').next()?;
+        return Some(Error::invalid(format!(
+            "the MongoDB connection string says replicaSet={wanted}, but the replica set is called {actual}: write replicaSet={actual}"
+        )));
     }
+    // Other connections drop servers that answered and are not in the set, and never take them back.
+    let (_, topology) = message.split_once("Topology: { Type: ReplicaSetNoPrimary, Set Name: ")?;
+    if topology.contains("Servers: [") {
+        return None;
+    }
+    let wanted = topology.split([',', '}']).next()?.trim_end();
+    Some(Error::invalid(format!(
+        "no server of the MongoDB connection string belongs to the replica set {wanted:?}: leave its option replicaSet out, or run `mongoseal doctor`, which prints the name of the set"
+    )))
 }
 
 /// How many causes an error names, and how many characters of each.

@@ -2,7 +2,7 @@
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{is_named, is_own, next_version, own_value, without_own};
+use super::{is_named, is_own, next_version, own_value};
 use crate::{
     store::mongo::{document, operation::Operation},
     types::{lease_id::LeaseId, sharing::Sharing},
@@ -12,10 +12,7 @@ use crate::{
 pub(super) fn changes(operation: Operation) -> Document {
     let holders = |which: Document| doc! { "$filter": { "input": "$h", "cond": which } };
     match operation {
-        Operation::Acquire => {
-            doc! { "h": extend_entries("$h", is_own(operation), None, "$$validity"), "q": enqueue(operation) }
-        }
-        Operation::Wait | Operation::AcquireSeveral => doc! {
+        Operation::Acquire | Operation::Wait => doc! {
             "h": extend_entries("$h", is_own(operation), None, own_value("$$validity")),
             "q": enqueue(operation),
             "n": { "$size": "$q" },
@@ -37,7 +34,10 @@ pub(super) fn changes(operation: Operation) -> Document {
             ] };
             doc! { "done": { "$cond": [is_meant, lowered, "$r.done"] } }
         }
-        Operation::Leave => doc! { "h": without_own("$h", operation), "q": without_own("$q", operation) },
+        Operation::Leave => {
+            let others = |array: &str| doc! { "$filter": { "input": array, "cond": { "$not": is_own(operation) } } };
+            doc! { "h": others("$h"), "q": others("$q") }
+        }
         Operation::Revoke => doc! {
             "h": holders(doc! { "$gt": ["$$this.version", "$$upto"] }),
             "notified": holders(doc! { "$lte": ["$$this.version", "$$upto"] }),
@@ -99,7 +99,7 @@ fn transfer(exclusively: bool) -> Document {
         "expires_at": { "$min": ["$$this.not_after", { "$add": ["$$NOW", "$$this.ttl", "$$this.grace"] }] },
     };
     if exclusively {
-        receiver.insert("limit", document::encode_sharing(Sharing::Exclusive));
+        receiver.insert("limit", document::int(Sharing::Exclusive.limit()));
     }
     let next = doc! { "$mergeObjects": ["$$this", receiver] };
     let counted = doc! { "$mergeObjects": ["$$this", { "refreshes": { "$add": ["$$this.refreshes", 1] } }] };
@@ -147,25 +147,20 @@ pub(super) fn extend_entries(
 
 /// Puts acquires into `q` whose lease ids neither hold nor wait, if there is room.
 fn enqueue(operation: Operation) -> Document {
-    let new = |entry: &str| {
-        let expires_at = doc! { "$add": ["$$NOW", format!("{entry}.wait_ttl")] };
-        doc! { "$mergeObjects": [entry, { "since": "$$NOW", "last_seen": "$$NOW", "expires_at": expires_at }] }
-    };
     let known = doc! { "$concatArrays": ["$h.lease", "$q.lease"] };
-    if operation == Operation::Acquire {
-        // The entry leaves the queue after the grant, so it needs no times but those that the grant looks at.
-        let entry = doc! { "$mergeObjects": ["$$entry", { "last_seen": "$$NOW", "expires_at": "$$NOW" }] };
-        let queued = doc! { "$concatArrays": ["$q", [entry]] };
-        return doc! { "$cond": [{ "$in": ["$$entry.lease", known] }, "$q", queued] };
-    }
     let others = doc! { "$filter": { "input": "$$entry", "cond": { "$not": { "$in": ["$$this.lease", "$$known"] } } } };
     // Computed once, and not for each acquire.
     let others = doc! { "$let": { "vars": { "known": known }, "in": others } };
-    if operation == Operation::AcquireSeveral {
-        return doc! { "$concatArrays": ["$q", { "$map": { "input": others, "in": new("$$this") } }] };
+    if operation == Operation::Acquire {
+        // An entry leaves the queue after the grant, so it needs no times but those that the grant looks at.
+        let new = doc! { "$mergeObjects": ["$$this", { "last_seen": "$$NOW", "expires_at": "$$NOW" }] };
+        return doc! { "$concatArrays": ["$q", { "$map": { "input": others, "in": new } }] };
     }
     let waiting = extend_entries("$q", is_own(operation), None, own_value("$$wait_ttl"));
     let room = doc! { "$max": [{ "$subtract": ["$$queue_limit", { "$size": "$q" }] }, 0] };
-    let appended = doc! { "$map": { "input": { "$slice": [others, room] }, "in": new("$$this") } };
+    let new = doc! { "$mergeObjects": ["$$this", {
+        "since": "$$NOW", "last_seen": "$$NOW", "expires_at": { "$add": ["$$NOW", "$$this.wait_ttl"] },
+    }] };
+    let appended = doc! { "$map": { "input": { "$slice": [others, room] }, "in": new } };
     doc! { "$concatArrays": [waiting, appended] }
 }

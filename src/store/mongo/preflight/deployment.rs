@@ -11,8 +11,8 @@ const WIRE_VERSION_6_0: i32 = 17;
 
 /// Refuses a deployment that cannot keep the promises, by its answers to `hello` and, if there is one, to `buildInfo`.
 pub(in crate::store::mongo) fn check(hello: &Document, build: Option<&Document>, allow_sharded: bool) -> Result<()> {
-    if let Some(product) = product::recognise(hello, build) {
-        return Err(product.to_error());
+    if let Some(name) = product::recognise(hello, build) {
+        return Err(product::refuse(name));
     }
     let wire_version = hello.get_i32("maxWireVersion").unwrap_or(0);
     if wire_version < WIRE_VERSION_6_0 {

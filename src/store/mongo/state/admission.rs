@@ -20,39 +20,26 @@ use crate::{
     },
 };
 
-/// The permit of a request.
-pub(in crate::store::mongo) struct Admitted {
-    _permit: OwnedSemaphorePermit,
+/// Waits until another request may be under way. Returns its permit.
+pub(in crate::store::mongo) async fn admit(permits: &Permits, deadline: Deadline) -> Result<OwnedSemaphorePermit> {
+    let admitted = timeout(deadline.remaining(), permits.here().acquire_owned()).await;
+    admitted.ok().and_then(Result::ok).ok_or_else(|| {
+        Error::unavailable(
+            "earlier requests of this client have no answer yet: check that a primary can be reached, and that no transaction keeps records locked, and retry",
+        )
+    })
 }
 
-/// The permits of the requests of a client.
-pub(in crate::store::mongo) struct Admission(Permits);
-
-impl Admission {
-    /// Admits this many requests of a runtime at once.
-    pub(in crate::store::mongo) fn new(requests: usize) -> Self {
-        Self(Permits::new(requests))
+/// Runs `work` with the permit, until the deadline at most. On a dead connection a command ends much later.
+pub(in crate::store::mongo) async fn run_with<T>(
+    permit: OwnedSemaphorePermit,
+    deadline: Deadline,
+    work: impl Future<Output = T>,
+) -> T {
+    let mut work = pin!(work);
+    if let Ok(done) = timeout(deadline.remaining(), &mut work).await {
+        return done;
     }
-
-    /// Waits until another request may be under way.
-    pub(in crate::store::mongo) async fn admit(&self, deadline: Deadline) -> Result<Admitted> {
-        let admitted = timeout(deadline.remaining(), self.0.here().acquire_owned()).await.ok().and_then(Result::ok);
-        admitted.map(|permit| Admitted { _permit: permit }).ok_or_else(|| {
-            Error::unavailable(
-                "earlier requests of this client have no answer yet: check that a primary can be reached, and that no transaction keeps records locked, and retry",
-            )
-        })
-    }
-}
-
-impl Admitted {
-    /// Runs `work` with the permit, until the deadline at most. On a dead connection a command ends much later.
-    pub(in crate::store::mongo) async fn run<T>(self, deadline: Deadline, work: impl Future<Output = T>) -> T {
-        let mut work = pin!(work);
-        if let Ok(done) = timeout(deadline.remaining(), &mut work).await {
-            return done;
-        }
-        drop(self);
-        work.await
-    }
+    drop(permit);
+    work.await
 }

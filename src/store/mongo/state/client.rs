@@ -11,15 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use mongodb::Client;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::admission::Admission;
-use crate::store::pool::PoolShares;
+use crate::store::pool::{Permits, PoolShares};
 
 /// What bounds the requests and streams of a client.
 struct Limits {
     /// How many connections the stores have.
     connections: u32,
-    /// Bounds the requests that are under way.
-    admission: Admission,
+    /// Permits for the requests that are under way.
+    requests: Permits,
     /// Permits for further change streams, and how many streams there may be in all.
     streams: Arc<Semaphore>,
     max_streams: usize,
@@ -44,8 +43,8 @@ impl ClientShare {
     }
 
     fn begin(owned: Option<Arc<Client>>, connections: u32, max_streams: usize) -> Self {
-        let admission = Admission::new(PoolShares::of(connections).requests);
-        let limits = Limits { connections, admission, streams: Arc::new(Semaphore::new(max_streams)), max_streams };
+        let requests = Permits::new(PoolShares::of(connections).requests);
+        let limits = Limits { connections, requests, streams: Arc::new(Semaphore::new(max_streams)), max_streams };
         Self { limits: Arc::new(limits), owned: Mutex::new(owned) }
     }
 
@@ -63,9 +62,9 @@ impl ClientShare {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bounds the requests of all its stores that are under way.
-    pub(in crate::store::mongo) fn admission(&self) -> &Admission {
-        &self.limits.admission
+    /// Permits for the requests of all its stores that are under way.
+    pub(in crate::store::mongo) fn requests(&self) -> &Permits {
+        &self.limits.requests
     }
 
     /// Takes a permit for a change stream. The error is the most streams that there may be.

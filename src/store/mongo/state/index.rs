@@ -6,10 +6,7 @@
 //! check.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -20,20 +17,19 @@ use mongodb::bson::Document;
 /// time, so that a record is not kept for many times its retention; but never less than [`MIN_INTERVAL`].
 const MAX_INTERVAL: Duration = Duration::from_secs(600);
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Whether the index may be missing.
 #[derive(Default)]
-pub(in crate::store::mongo) struct IndexState {
-    /// Whether a record was, or may have been, inserted since the index was checked.
-    has_inserted: AtomicBool,
-    last: Mutex<LastCheck>,
-}
+pub(in crate::store::mongo) struct IndexState(Mutex<LastCheck>);
 
 /// The last check of the index.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct LastCheck {
     /// When it was.
     at: Reading,
-    /// Whether this user may not create it.
+    /// Whether a record was, or may have been, inserted since.
+    has_inserted: bool,
+    /// Whether this user may not create the index.
     is_forbidden: bool,
 }
 
@@ -47,32 +43,30 @@ impl IndexState {
 
     /// Notes an upsert without an answer.
     pub(in crate::store::mongo) fn record_doubt(&self) {
-        self.has_inserted.store(true, Ordering::Relaxed);
+        self.lock().has_inserted = true;
     }
 
     pub(in crate::store::mongo) fn begin(&self, now: Reading) {
-        self.has_inserted.store(false, Ordering::Relaxed);
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = LastCheck { at: now, is_forbidden: false };
+        *self.lock() = LastCheck { at: now, has_inserted: false, is_forbidden: false };
     }
 
     /// Begins a check, if it is due. Returns whether it did.
     pub(in crate::store::mongo) fn begin_if_due(&self, now: Reading, retention: Duration) -> bool {
         let interval = retention.clamp(MIN_INTERVAL, MAX_INTERVAL);
-        let is_due = |last: LastCheck| !last.is_forbidden && now >= last.at.after(interval);
-        if !self.has_inserted.load(Ordering::Relaxed) {
-            return false;
+        let mut last = self.lock();
+        let is_due = last.has_inserted && !last.is_forbidden && now >= last.at.after(interval);
+        if is_due {
+            (last.at, last.has_inserted) = (now, false);
         }
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of several concurrent calls, only the first begins.
-        if !is_due(*last) || !self.has_inserted.swap(false, Ordering::Relaxed) {
-            return false;
-        }
-        last.at = now;
-        true
+        is_due
     }
 
     pub(in crate::store::mongo) fn forbid(&self) {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).is_forbidden = true;
+        self.lock().is_forbidden = true;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LastCheck> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

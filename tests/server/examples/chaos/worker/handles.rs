@@ -23,8 +23,8 @@ const CONNECTIONS: u32 = 64;
 const PLAIN: usize = 12;
 
 /// The pool of the client that the handles take as the caller's: for the store that takes notes, and for two others, which
-/// bound their requests as for 10 connections each.
-const POOL: u32 = CONNECTIONS + 2 * 10;
+/// bound their requests as for 10 connections each. One of these has several handles, each with a change stream of its own.
+const POOL: u32 = CONNECTIONS + 2 * 10 + 5;
 
 /// The pool of that client if its stores are made for a hundred times as many connections.
 const OVERDRAWN: u32 = 10;
