@@ -1,11 +1,15 @@
 //! What the requirements run on: a store and a key.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use crate::{
     record::{
-        Acquire, HoldLimits, Holder, LeaseSpec, Leave, Outcome, Record, Refresh, Release, Request, StoreClock,
-        StoreTime, WaitSpec,
+        self, Acquire, BatchRequest, HoldLimits, Holder, LeaseRefs, LeaseSpec, Leave, Outcome, Record, Refresh,
+        Release, Request, StoreClock, StoreTime, WaitSpec,
     },
     store::{
         Store,
@@ -34,12 +38,14 @@ pub(super) const SHORT: u64 = 300;
 pub(super) struct Fixture {
     pub(super) store: Arc<dyn Store>,
     pub(super) key: Key,
+    /// The records as the state machine has them, and as they were read after each request.
+    records: Arc<Mutex<BTreeMap<Key, Record>>>,
 }
 
 impl Fixture {
     pub(super) fn on(store: Arc<dyn Store>) -> Self {
         let key = format!("conformance/{}", LeaseId::random()).parse().expect("the text is a key");
-        Self { store, key }
+        Self { store, key, records: Arc::default() }
     }
 
     /// The deadline of a request that is sent now.
@@ -49,22 +55,69 @@ impl Fixture {
 
     /// The same store with another key, which begins with this one.
     pub(super) fn beside(&self, name: &str) -> Self {
-        let key = format!("{}/{name}", self.key).parse().expect("the text is a key");
-        Self { store: self.store.clone(), key }
+        self.with_key(format!("{}/{name}", self.key).parse().expect("the text is a key"))
     }
 
-    pub(super) async fn applied(&self, request: impl Into<Request>) -> Applied {
-        let request = request.into();
+    /// The same store with another key.
+    pub(super) fn with_key(&self, key: Key) -> Self {
+        Self { key, ..self.clone() }
+    }
+
+    /// Applies a request. The record, the outcome and the mark of a change must be those of the state machine.
+    pub(super) async fn applied(&self, request: Request) -> Applied {
         let applied = self.store.apply(&self.key, request.clone(), self.deadline()).await;
-        applied.unwrap_or_else(|error| panic!("{request:?} must be applied: {error}"))
+        let applied = applied.unwrap_or_else(|error| panic!("{request:?} must be applied: {error}"));
+        let (before, after) = self.read().await;
+        let at = applied.at.unwrap_or_else(|| {
+            assert!(
+                before.is_none() || applied.outcome == Outcome::Released,
+                "{request:?} found a record, so its answer must have the time: {applied:?}"
+            );
+            last_change(after.as_ref())
+        });
+        let expected = record::apply(before.as_ref(), at, &request);
+        assert_eq!((&after, &applied.outcome), (&expected.0, &expected.1), "{request:?} on {before:#?}");
+        assert!(!applied.changed || before != after, "{request:?} is marked as a change, and the record is the same");
+        applied
     }
 
-    pub(super) async fn send(&self, request: impl Into<Request>) -> Outcome {
+    /// Applies a batch request. The record of each key and the answer must be those of the state machine.
+    pub(super) async fn apply_batch(&self, leases: &LeaseRefs, batch: BatchRequest) -> bool {
+        let done = self.store.apply_batch(leases, &batch, self.deadline()).await;
+        let done = done.unwrap_or_else(|error| panic!("{batch:?} must be applied: {error}"));
+        let mut is_applied_to_all = true;
+        for (key, tokens) in leases {
+            let (before, after) = self.with_key(key.clone()).read().await;
+            // A change issues at most one token, which is then the version.
+            let at = StoreClock {
+                tick: after.as_ref().map_or(HybridTime { seconds: 0, ordinal: 0 }, |after| after.version.into()),
+                ..last_change(after.as_ref())
+            };
+            let expected = before.as_ref().and_then(|before| record::apply_batch(before, at, tokens, &batch));
+            is_applied_to_all &= expected.is_some();
+            assert_eq!(after, expected.or(before), "{batch:?} for {tokens:?} of {key}");
+        }
+        assert_eq!(done, is_applied_to_all, "{batch:?} for {leases:?}: the answer must be whether all were applied");
+        done
+    }
+
+    /// Reads the record. Returns it as it was before the last request, and as it is.
+    async fn read(&self) -> (Option<Record>, Option<Record>) {
+        let after = self.seen().await.0;
+        let mut records = self.records.lock().expect("no requirement panics while it has the records");
+        let before = match &after {
+            Some(after) => records.insert(self.key.clone(), after.clone()),
+            None => records.remove(&self.key),
+        };
+        (before, after)
+    }
+
+    pub(super) async fn send(&self, request: Request) -> Outcome {
         self.applied(request).await.outcome
     }
 
     /// The token of an acquire that must be granted.
-    pub(super) async fn granted(&self, acquire: Acquire) -> FencingToken {
+    pub(super) async fn granted(&self, acquire: Request) -> FencingToken {
         match self.send(acquire).await {
             Outcome::Granted { token, .. } => token,
             other => panic!("a free key must be granted, not {other:?}"),
@@ -79,19 +132,18 @@ impl Fixture {
         }
     }
 
-    pub(super) async fn record(&self) -> Record {
-        self.seen().await.0.expect("there must be a record")
+    /// The record after the last request, if there is one.
+    pub(super) fn known(&self) -> Option<Record> {
+        let records = self.records.lock().expect("no requirement panics while it has the records");
+        records.get(&self.key).cloned()
     }
 
-    /// The time of the last change of the record, with the tick of its second.
-    pub(super) async fn last_change(&self) -> StoreClock {
-        let now = self.record().await.last_seen;
-        let seconds = u64::try_from(now.millis()).expect("the time is after 1970") / 1000;
-        StoreClock { now, tick: HybridTime { seconds, ordinal: 0 } }
+    pub(super) fn record(&self) -> Record {
+        self.known().expect("there must be a record")
     }
 
-    pub(super) async fn holders(&self) -> Vec<Holder> {
-        self.record().await.holders
+    pub(super) fn holders(&self) -> Vec<Holder> {
+        self.record().holders
     }
 
     /// Waits until the store's clock has passed `time`.
@@ -104,6 +156,13 @@ impl Fixture {
             tokio::time::sleep(time.since(now).max(Duration::from_millis(1))).await;
         }
     }
+}
+
+/// The time of the last change of a record, with the tick of its second.
+fn last_change(record: Option<&Record>) -> StoreClock {
+    let now = record.map_or(StoreTime::default(), |record| record.last_seen);
+    let seconds = u64::try_from(now.millis()).expect("the time is after 1970") / 1000;
+    StoreClock { now, tick: HybridTime { seconds, ordinal: 0 } }
 }
 
 /// The spec of a new lease with a long ttl.
@@ -122,13 +181,18 @@ pub(super) fn terms() -> LeaseSpec {
 }
 
 /// An acquire that does not wait.
-pub(super) fn once(terms: &LeaseSpec) -> Acquire {
-    Acquire { terms: terms.clone(), wait: None }
+pub(super) fn once(terms: &LeaseSpec) -> Request {
+    Request::Acquire(Acquire { terms: terms.clone(), wait: None })
 }
 
 /// An acquire that waits.
-pub(super) fn wait(terms: &LeaseSpec) -> Acquire {
-    Acquire { terms: terms.clone(), wait: Some(WaitSpec { ttl: LONG, queue_limit: 100 }) }
+pub(super) fn wait(terms: &LeaseSpec) -> Request {
+    queue(terms, LONG, 100)
+}
+
+/// An acquire that waits with this wait ttl, if the queue is shorter than the limit.
+pub(super) fn queue(terms: &LeaseSpec, ttl: u64, queue_limit: u32) -> Request {
+    Request::Acquire(Acquire { terms: terms.clone(), wait: Some(WaitSpec { ttl, queue_limit }) })
 }
 
 pub(super) fn refresh(terms: &LeaseSpec) -> Request {
@@ -148,10 +212,4 @@ pub(super) fn release(terms: &LeaseSpec, token: FencingToken) -> Request {
 /// Returns what an acquire of this spec was granted, or its place in the queue.
 pub(super) fn leave(terms: &LeaseSpec) -> Request {
     Request::Leave(Leave { lease: terms.lease, acquire_id: terms.acquire_id })
-}
-
-impl From<Acquire> for Request {
-    fn from(acquire: Acquire) -> Self {
-        Self::Acquire(acquire)
-    }
 }
