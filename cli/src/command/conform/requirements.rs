@@ -1,4 +1,4 @@
-//! Runs the conformance suite of the library in the scratch collection, or under the scratch prefix.
+//! Runs the conformance suite in the scratch collection, or under the scratch prefix.
 //!
 //! A requirement fails by a panic. Each requirement runs on a task of its own and has a time limit, so no requirement ends or delays
 //! the others. The message of the panic is the finding.
@@ -14,7 +14,8 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{conformance::Requirement, store::Store};
+use mongoseal::store::Store;
+use mongoseal_conformance::Requirement;
 use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
 
 use crate::time;

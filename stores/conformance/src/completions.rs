@@ -1,9 +1,9 @@
 //! Requirements on the completed ticks of a schedule. [`Fixture::send`] compares each request with the state machine.
 
 use super::fixture::{Fixture, SHORT, once, release, terms, wait};
-use crate::{
+use mongoseal::{
+    FencingToken,
     record::{Complete, LeaseSpec, Record, Request, Reset, Revoke},
-    types::token::FencingToken,
 };
 
 /// How long a completed tick is kept beyond the retention, in milliseconds.

@@ -1,9 +1,9 @@
 //! Requirements on requests for many leases. [`Fixture::apply_batch`] compares each of them with the state machine.
 
 use super::fixture::{Fixture, LONG, once, terms, wait};
-use crate::{
+use mongoseal::{
+    FencingToken, Sharing,
     record::{BatchRequest, LeaseSpec},
-    types::{sharing::Sharing, token::FencingToken},
 };
 
 impl Fixture {

@@ -1,15 +1,11 @@
 //! The requirement behind all others: a store does what the state machine does.
 
 use super::fixture::{Fixture, terms};
-use crate::{
+use mongoseal::{
+    FencingToken, HybridTime, LeaseId, Sharing,
     record::{
         Acquire, Complete, Downgrade, HoldLimits, LeaseSpec, Leave, Raise, Record, Refresh, Release, Request, Reset,
         Revoke, Transfer, WaitSpec,
-    },
-    types::{
-        lease_id::LeaseId,
-        sharing::Sharing,
-        token::{FencingToken, HybridTime},
     },
 };
 

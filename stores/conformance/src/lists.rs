@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::fixture::{Fixture, LONG, SHORT, once, queue, release, terms, wait};
-use crate::{
+use mongoseal::{
+    Key, LeaseId, Sharing,
     record::{Filter, LeaseSpec, ListedLease, Position, Request, SharingFilter},
-    store::answers::{Expired, Page},
-    types::{key::Key, lease_id::LeaseId, sharing::Sharing},
+    store::{Expired, Page},
 };
 
 impl Fixture {
@@ -47,7 +47,8 @@ pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_keys_and_then_o
     let short = fixture.beside("d");
     short.pass(short.holders()[0].expires_at).await;
 
-    let all = Filter { prefix: format!("{}/", fixture.key), with_expired: true, ..Filter::default() };
+    let mut all = Filter::default();
+    (all.prefix, all.with_expired) = (format!("{}/", fixture.key), true);
     let listed = fixture.listed(&all, 100).await;
     assert_eq!(listed.len(), 6, "all leases must be listed: {listed:?}");
     let order: Vec<_> = listed.iter().map(|lease| (lease.key.clone(), lease.holder.token)).collect();
@@ -62,20 +63,29 @@ pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_keys_and_then_o
 
     let since = listed.get(2).map(|lease| lease.holder.since);
     let half = Some(Duration::from_millis(LONG / 2));
+    let with = |change: &dyn Fn(&mut Filter)| {
+        let mut filter = all.clone();
+        change(&mut filter);
+        filter
+    };
     let filters = [
-        Filter { with_expired: false, ..all.clone() },
-        Filter { key: Some(fixture.beside("$x.y").key), ..all.clone() },
-        Filter { prefix: format!("{}/$", fixture.key), ..all.clone() },
-        Filter { owner: "$me".parse().ok(), ..all.clone() },
-        Filter { group: "$g".parse().ok(), ..all.clone() },
-        Filter { sharing: Some(SharingFilter::Shared), ..all.clone() },
-        Filter { sharing: Some(SharingFilter::Exclusive), owner: "me".parse().ok(), ..all.clone() },
-        Filter { since_after: since, ..all.clone() },
-        Filter { since_before: since, with_expired: false, ..all.clone() },
-        Filter { remaining_at_least: half, ..all.clone() },
-        Filter { remaining_less_than: half, ..all.clone() },
-        Filter { remaining_at_least: Some(Duration::ZERO), remaining_less_than: Some(Duration::MAX), ..all.clone() },
-        Filter { remaining_at_least: Some(Duration::MAX), ..all },
+        with(&|filter| filter.with_expired = false),
+        with(&|filter| filter.key = Some(fixture.beside("$x.y").key)),
+        with(&|filter| filter.prefix = format!("{}/$", fixture.key)),
+        with(&|filter| filter.owner = "$me".parse().ok()),
+        with(&|filter| filter.group = "$g".parse().ok()),
+        with(&|filter| filter.sharing = Some(SharingFilter::Shared)),
+        with(&|filter| {
+            (filter.sharing, filter.owner) = (Some(SharingFilter::Exclusive), "me".parse().ok());
+        }),
+        with(&|filter| filter.since_after = since),
+        with(&|filter| (filter.since_before, filter.with_expired) = (since, false)),
+        with(&|filter| filter.remaining_at_least = half),
+        with(&|filter| filter.remaining_less_than = half),
+        with(&|filter| {
+            (filter.remaining_at_least, filter.remaining_less_than) = (Some(Duration::ZERO), Some(Duration::MAX));
+        }),
+        with(&|filter| filter.remaining_at_least = Some(Duration::MAX)),
     ];
     for filter in filters {
         let names = |leases: &[ListedLease]| -> Vec<_> {
@@ -91,7 +101,8 @@ pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_keys_and_then_o
 
 pub(super) async fn a_listed_lease_has_the_number_of_live_waiters(fixture: Fixture) {
     fixture.granted(once(&terms())).await;
-    let filter = Filter { key: Some(fixture.key.clone()), ..Filter::default() };
+    let mut filter = Filter::default();
+    filter.key = Some(fixture.key.clone());
     let listed =
         async || -> Vec<usize> { fixture.listed(&filter, 10).await.iter().map(|lease| lease.waiting).collect() };
     assert_eq!(listed().await, [0], "no acquire waits");

@@ -3,14 +3,9 @@
 use std::time::Duration;
 
 use super::fixture::{Fixture, LONG, REQUEST_TIMEOUT, SHORT, leave, once, refresh, release, terms, wait};
-use crate::{
+use mongoseal::{
+    FencingToken, HybridTime, LeaseId, Metadata, Sharing,
     record::{Downgrade, LeaseSpec, Outcome, Raise, Request, Revoke, Transfer},
-    types::{
-        lease_id::LeaseId,
-        metadata::Metadata,
-        sharing::Sharing,
-        token::{FencingToken, HybridTime},
-    },
 };
 
 pub(super) async fn a_free_key_is_granted_and_read_at_once(fixture: Fixture) {
@@ -134,7 +129,7 @@ pub(super) async fn one_of_many_concurrent_acquires_is_granted_the_key(fixture: 
                 loop {
                     match fixture.store.apply(&fixture.key, once(&terms()), fixture.deadline()).await {
                         Ok(applied) => return Ok(matches!(applied.outcome, Outcome::Granted { .. })),
-                        Err(crate::Error::Unavailable { .. }) => {}
+                        Err(mongoseal::Error::Unavailable { .. }) => {}
                         Err(error) => return Err(error),
                     }
                 }

@@ -9,15 +9,10 @@ use tokio::{
 };
 
 use super::fixture::{Fixture, leave, once, refresh, release, terms, wait};
-use crate::{
+use mongoseal::{
+    FencingToken, HybridTime, Key, Result, Sharing,
     record::{BatchRequest, Holder, KeyFilter, LeaseSpec, Record, Request, Revoke, StoreTime},
-    store::answers::{FollowedState, RecordState},
-    types::{
-        error::Result,
-        key::Key,
-        sharing::Sharing,
-        token::{FencingToken, HybridTime},
-    },
+    store::{FollowedState, RecordState},
 };
 
 /// How long a state may take.
@@ -52,7 +47,7 @@ impl Follower {
         }
         let ended = follower.end().await;
         assert!(
-            matches!(ended, Err(crate::Error::Invalid { .. })),
+            matches!(ended, Err(mongoseal::Error::Invalid { .. })),
             "a store that cannot follow must return Invalid: {ended:?}"
         );
         None
@@ -115,7 +110,7 @@ pub(super) async fn each_state_of_a_record_is_sent_in_order(fixture: Fixture) {
     let neighbour = fixture.beside("neighbour");
     let waiters: Vec<LeaseSpec> =
         (0..20).map(|number| LeaseSpec { sharing: Sharing::from_limit(number % 3), ..terms() }).collect();
-    let mut requests: Vec<Request> = waiters.iter().map(|waiter| wait(waiter)).collect();
+    let mut requests: Vec<Request> = waiters.iter().map(wait).collect();
     requests.extend(waiters[..8].iter().flat_map(|waiter| [refresh(waiter), leave(waiter)]));
     requests.push(revoke());
     requests.extend(waiters[8..].iter().map(leave));

@@ -5,14 +5,10 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::fixture::{Fixture, LONG, SHORT, leave, once, queue, terms, wait};
-use crate::{
+use mongoseal::{
+    AcquireId, FencingToken, HandleId, Sharing,
     record::{LeaseSpec, Request, Revoke},
-    store::answers::Notification,
-    types::{
-        acquire_id::{AcquireId, HandleId},
-        sharing::Sharing,
-        token::FencingToken,
-    },
+    store::Notification,
 };
 
 pub(super) async fn waiters_are_granted_the_key_in_their_order(fixture: Fixture) {
@@ -72,7 +68,7 @@ pub(super) async fn a_handle_is_notified_of_its_grants_and_revocations(fixture: 
     let Some(first) = notifications.recv().await else {
         let ended = watching.await.expect("watching must not panic");
         assert!(
-            matches!(ended, Err(crate::Error::Invalid { .. })),
+            matches!(ended, Err(mongoseal::Error::Invalid { .. })),
             "a store without notifications must return Invalid: {ended:?}"
         );
         return;

@@ -5,10 +5,10 @@ use super::{
     fixture::{Fixture, LONG, SHORT, leave, once, refresh, release, terms, wait},
     waiting::{next, queue_and_watch},
 };
-use crate::{
+use mongoseal::{
+    FencingToken, LeaseId,
     record::{BatchRequest, HoldLimits, LeaseRefs, LeaseSpec, Outcome, Request, Revoke, Transfer},
-    store::answers::Notification,
-    types::{lease_id::LeaseId, token::FencingToken},
+    store::Notification,
 };
 
 /// A minimum or a maximum hold that a few requests to a busy store do not outlast, in milliseconds.

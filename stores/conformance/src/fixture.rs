@@ -6,24 +6,13 @@ use std::{
     time::Duration,
 };
 
-use crate::{
+use mongoseal::{
+    AcquireId, Deadline, FencingToken, HandleId, HybridTime, Key, LeaseId, Metadata, Sharing,
     record::{
         self, Acquire, BatchRequest, HoldLimits, Holder, LeaseRefs, LeaseSpec, Leave, Outcome, Record, Refresh,
         Release, Request, StoreClock, StoreTime, WaitSpec,
     },
-    store::{
-        Store,
-        answers::{Applied, Snapshot},
-    },
-    types::{
-        acquire_id::{AcquireId, HandleId},
-        deadline::Deadline,
-        key::Key,
-        lease_id::LeaseId,
-        metadata::Metadata,
-        sharing::Sharing,
-        token::{FencingToken, HybridTime},
-    },
+    store::{Applied, Snapshot, Store},
 };
 
 /// How long a request may take.
