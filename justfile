@@ -87,8 +87,9 @@ deny:
 msrv:
     cargo +$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check -p mongoseal --lib
     cargo +$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check -p mongoseal-redis --lib
+    cargo +$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check -p mongoseal-conformance --lib
     cargo +$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check -p mongoseal-cli
 
 # That the public API changed no more than the version says. Needs cargo-semver-checks and a published release.
 semver:
-    cargo semver-checks -p mongoseal -p mongoseal-redis
+    cargo semver-checks -p mongoseal -p mongoseal-conformance -p mongoseal-redis

@@ -92,7 +92,7 @@ async fn work(alice: &Mongoseal, bob: &Mongoseal) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_store_keeps_every_requirement_that_it_declares() {
     let store: Arc<dyn Store> = Arc::new(CompareAndSwap::new(Table::default(), RETENTION));
-    let (declared, left_out) = mongoseal::conformance::requirements_of(store.as_ref());
+    let (declared, left_out) = mongoseal_conformance::requirements_of(store.as_ref());
     let checks = declared.into_iter().map(|requirement| requirement.check(Arc::clone(&store)));
     checks.collect::<tokio::task::JoinSet<()>>().join_all().await;
     println!("not declared: {left_out:?}");

@@ -40,7 +40,7 @@
 //! | publish metrics | the module `metrics` of the feature `metrics`, and [its page](guide::metrics) |
 //! | use leases without async | the module `blocking` of the feature `blocking` |
 //! | handle an error | [`Error`] has one variant for each reaction; the [runbook](guide::runbook) has the messages |
-//! | write a store of your own | `store::CompareAndSwap` of the feature `compare-and-swap`, or [`store::Store`] and the module `record` of the feature `unstable-store`; [`store::Connector`] opens it; the module `conformance` of the feature `test-util` |
+//! | write a store of your own | `store::CompareAndSwap` of the feature `compare-and-swap`, or [`store::Store`] and the module `record` of the feature `unstable-store`; [`store::Connector`] opens it; the package `mongoseal-conformance` tests it |
 //! | choose a ttl, a wait and a pool | [the page on settings](guide::settings) |
 //! | read what is promised | [`guide::guarantees`], [`guide::failure_modes`], [`guide::protocol`] |
 //!
@@ -116,7 +116,7 @@
 //! | `unstable-store` | no | what it takes to implement [`store::Store`]: the module `record`, the answers of stores, `HybridTime`. It may change in any release |
 //! | `metrics` | no | the module `metrics`: [metrics](guide::metrics) through the crate of that name |
 //! | `blocking` | no | the module `blocking`: the API for callers without async |
-//! | `test-util` | no | the module `testing`: faults, a clock and a fenced table for [tests of your code](guide::testing); the module `conformance`: the test suite for stores |
+//! | `test-util` | no | the module `testing`: faults, a clock and a fenced table for [tests of your code](guide::testing) |
 //!
 //! # Versions
 //!
@@ -158,8 +158,6 @@ mod action;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod builder;
-#[cfg(feature = "test-util")]
-pub mod conformance;
 mod connect;
 mod election;
 mod engine;

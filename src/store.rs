@@ -10,7 +10,7 @@
 //! future and the store goes on.
 //!
 //! To implement the trait needs the feature `unstable-store`: without it, the types of its methods have no names. What is
-//! behind that feature may change in any release. The module `conformance`, with the feature `test-util`, tests a store.
+//! behind that feature may change in any release. The package `mongoseal-conformance` tests a store.
 //!
 //! To write one, begin with `CompareAndSwap`, of the feature `compare-and-swap`: it makes a store of any place that can
 //! compare and swap bytes. The package `mongoseal-redis` is a store of this kind. A [`Connector`] opens it for

@@ -9,9 +9,10 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use libtest_mimic::{Arguments, Completion, Trial};
 use mongoseal::{
-    Deadline, conformance,
+    Deadline,
     store::{MongoStore, Store},
 };
+use mongoseal_conformance::requirements;
 use mongoseal_test_support::{Redis, secs, shared};
 
 const RETENTION: Duration = secs(24 * 3600);
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
             Ok(Completion::Completed)
         }),
     ];
-    tests.extend(conformance::requirements().iter().map(|requirement| {
+    tests.extend(requirements().iter().map(|requirement| {
         Trial::test(format!("mongo::{}", requirement.name()), move || {
             run(|| async { requirement.check(store().await).await });
             Ok(())

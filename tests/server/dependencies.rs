@@ -19,6 +19,7 @@ fn a_program_compiles_the_driver_of_a_store_only_if_it_uses_that_store() {
         ("mongoseal", &[][..], true, false),
         ("mongoseal", &["--features", "blocking,compare-and-swap,metrics,test-util"], true, false),
         ("mongoseal", &["--no-default-features"], false, false),
+        ("mongoseal-conformance", &[], false, false),
         ("mongoseal-redis", &[], false, true),
         ("mongoseal-redis", &["--features", "rustls"], false, true),
     ] {

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `scratch.rs` | the scratch collection |
 //! | `probes.rs` | probes of single behaviours of the server |
-//! | `requirements.rs` | runs the conformance suite of the library |
+//! | `requirements.rs` | runs the conformance suite |
 //! | `redis.rs` | the same on Redis, without probes |
 
 mod probes;
@@ -17,7 +17,8 @@ mod scratch;
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
-use mongoseal::{Deadline, conformance, store::Store};
+use mongoseal::{Deadline, store::Store};
+use mongoseal_conformance::requirements_of;
 use tokio::sync::watch;
 
 use self::{probes::Lab, scratch::Scratch};
@@ -164,7 +165,7 @@ async fn run_requirements(
     is_verbose: bool,
     stopped: &mut watch::Receiver<bool>,
 ) -> Result<(), Failure> {
-    let (requirements, left_out) = conformance::requirements_of(&**store);
+    let (requirements, left_out) = requirements_of(&**store);
     let mut results = pin!(requirements::run(&requirements, store));
     let mut held = 0;
     for requirement in &requirements {
@@ -198,7 +199,7 @@ async fn run_requirements(
 
 /// Reports that no requirement can run, because this probe has failed.
 fn skip_requirements(report: &mut Report, probe: &str, is_verbose: bool) -> Result<(), Failure> {
-    let requirements = conformance::requirements();
+    let requirements = requirements();
     let found = format!("not run, because the probe {probe:?} failed");
     for requirement in requirements {
         add_requirement(report, &Finding::skip(requirement.name(), found.as_str(), NO_REQUIREMENT), is_verbose)?;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, os::unix::process::ExitStatusExt};
 
 use mongodb::bson::{Document, doc};
-use mongoseal::conformance;
+use mongoseal_conformance::{Requirement, requirements};
 use mongoseal_test_support::{ReplicaSet, Standalone, eventually};
 use nix::{
     sys::signal::{Signal, kill},
@@ -53,7 +53,7 @@ async fn all_probes_and_requirements_hold_on_a_replica_set_and_the_scratch_colle
     println!("conform took {elapsed:?}");
     assert_eq!((said.status, said.err.as_str()), (0, ""), "{}", said.out);
     assert!(said.json().iter().all(|line| line["verdict"] == "pass"), "{}", said.out);
-    let requirements: Vec<&str> = conformance::requirements().iter().map(conformance::Requirement::name).collect();
+    let requirements: Vec<&str> = requirements().iter().map(Requirement::name).collect();
     assert_eq!(names(&said, "requirement", "pass"), requirements, "each requirement once, in the order of the suite");
     let probes = names(&said, "probe", "pass");
     assert_eq!(probes.iter().collect::<BTreeSet<_>>().len(), probes.len(), "each probe once");
@@ -133,7 +133,7 @@ async fn a_standalone_server_fails_with_clear_lines_and_no_requirement_is_run() 
         assert!(verdict == "fail" && words.contains("use a replica set of MongoDB 6.0 or later"), "{probe}: {words}");
     }
     assert_eq!(finding(&said, "update pipeline").0, "pass", "{}", said.out);
-    assert_eq!(names(&said, "requirement", "skip").len(), conformance::requirements().len());
+    assert_eq!(names(&said, "requirement", "skip").len(), requirements().len());
     let (verdict, words) = finding(&said, "scratch");
     assert!(verdict == "pass" && words.contains("is dropped"), "{words}");
     let words = conform(&server.uri(), &[]).await;
@@ -154,7 +154,7 @@ async fn a_requirement_and_a_probe_that_fail_are_reported_and_the_others_still_r
     assert_eq!((said.status, said.err.as_str()), (1, ""), "{}", said.out);
     let requirement = "a_record_is_not_deleted_before_its_retention";
     assert_eq!(names(&said, "requirement", "fail"), [requirement]);
-    assert_eq!(names(&said, "requirement", "pass").len(), conformance::requirements().len() - 1);
+    assert_eq!(names(&said, "requirement", "pass").len(), requirements().len() - 1);
     assert!(finding(&said, requirement).1.contains("8000"), "{}", finding(&said, requirement).1);
     assert_eq!(names(&said, "probe", "fail"), ["library", "TTL index"], "{}", said.out);
     assert!(finding(&said, "TTL index").1.contains("so idle records stay"), "{}", said.out);
@@ -162,7 +162,7 @@ async fn a_requirement_and_a_probe_that_fail_are_reported_and_the_others_still_r
     let words = conform(&set.uri(), &[]).await;
     assert_eq!((words.status, words.err.as_str()), (1, ""), "{}", words.out);
     assert!(words.out.contains(&format!("fail  requirement          {requirement}: ")), "{}", words.out);
-    let (held, all) = (conformance::requirements().len() - 1, conformance::requirements().len());
+    let (held, all) = (requirements().len() - 1, requirements().len());
     assert!(words.out.contains(&format!("fail  requirements         {held} of {all} requirements")), "{}", words.out);
     let each = conform(&set.uri(), &["--verbose"]).await;
     assert_eq!(each.out.lines().filter(|line| line.starts_with("pass  requirement  ")).count(), held, "{}", each.out);

@@ -18,7 +18,7 @@ pub(crate) async fn the_declared_requirements_hold_and_their_keys_are_deleted() 
     let count = |verdict: &str| {
         findings.iter().filter(|finding| finding["kind"] == "requirement" && finding["verdict"] == verdict).count()
     };
-    let all = mongoseal::conformance::requirements().len();
+    let all = mongoseal_conformance::requirements().len();
     assert_eq!((count("pass"), count("skip"), count("fail")), (all, 0, 0), "{}", ended.out);
     assert_eq!(findings.last().unwrap()["kind"], "scratch");
     let words = console.run(&["conform", "--scratch", "left"]).await.done();

@@ -29,7 +29,8 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Builder, Mongoseal, Result, conformance, store::Store};
+use mongoseal::{Builder, Mongoseal, Result, store::Store};
+use mongoseal_conformance::requirements_of;
 use mongoseal_redis::{RedisBackend, RedisStore};
 use mongoseal_test_support::{Redis, Turn, run_trials, secs, trial, trials};
 use redis::{FromRedisValue, aio::MultiplexedConnection};
@@ -169,7 +170,7 @@ fn main() -> ExitCode {
         figures::an_acquire_and_a_release_take_milliseconds,
     ]);
     let probe = RedisStore::new(RedisBackend::new("redis://nowhere").expect("it is a URI"), RETENTION);
-    let (declared, left_out) = conformance::requirements_of(&probe);
+    let (declared, left_out) = requirements_of(&probe);
     for requirement in left_out {
         println!("the Redis store does not declare {}", requirement.name());
     }

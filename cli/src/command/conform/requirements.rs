@@ -1,4 +1,4 @@
-//! Runs the conformance suite of the library in the scratch collection, or under the scratch prefix.
+//! Runs the conformance suite in the scratch collection, or under the scratch prefix.
 //!
 //! A requirement fails by a panic, whose message is the finding. Each requirement has a time limit, so no requirement ends
 //! or delays the others.
@@ -11,7 +11,8 @@ use std::{
 };
 
 use futures_util::{FutureExt, Stream, StreamExt, stream};
-use mongoseal::{conformance::Requirement, store::Store};
+use mongoseal::store::Store;
+use mongoseal_conformance::Requirement;
 use tokio::time::timeout;
 
 use crate::time;

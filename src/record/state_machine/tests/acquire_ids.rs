@@ -18,7 +18,7 @@ fn waited_for(limit: u32) -> Bench {
     granted(&bench.send(once(1, limit)));
     let Request::Acquire(mut waiter) = wait(2, 0) else { unreachable!() };
     waiter.terms.hold.max = Some(3_000);
-    bench.send(waiter);
+    bench.send(Request::Acquire(waiter));
     bench
 }
 

@@ -1,37 +1,18 @@
 //! The requirement behind all others: a store does what the state machine does.
 
 use super::fixture::{Fixture, terms};
-use crate::{
+use mongoseal::{
+    FencingToken, HybridTime, LeaseId, Sharing,
     record::{
-        self, Acquire, Complete, Downgrade, HoldLimits, LeaseSpec, Leave, Outcome, Raise, Record, Refresh, Release,
-        Request, Reset, Revoke, Transfer, WaitSpec,
-    },
-    store::answers::Applied,
-    types::{
-        lease_id::LeaseId,
-        sharing::Sharing,
-        token::{FencingToken, HybridTime},
+        Acquire, Complete, Downgrade, HoldLimits, LeaseSpec, Leave, Raise, Record, Refresh, Release, Request, Reset,
+        Revoke, Transfer, WaitSpec,
     },
 };
 
+/// [`Fixture::send`] compares each of them with the state machine.
 pub(super) async fn random_requests_do_what_the_state_machine_does(fixture: Fixture) {
-    let mut expected: Option<Record> = None;
-    for number in 0..200 {
-        let request = random(expected.as_ref());
-        let applied = fixture.store.apply(&fixture.key, request.clone(), fixture.deadline()).await;
-        let applied = applied.unwrap_or_else(|error| panic!("{request:?} must be applied: {error}"));
-        let at = match applied {
-            Applied { outcome: Outcome::Released, at: None, .. } => fixture.last_change().await,
-            Applied { at: Some(at), .. } => at,
-            Applied { at: None, .. } => {
-                assert_eq!(expected, None, "{request:?} must find the record");
-                continue;
-            }
-        };
-        let (after, outcome) = record::apply(expected.as_ref(), at, &request);
-        assert_eq!(applied.outcome, outcome, "request {number}, {request:?}, on {expected:#?}");
-        assert_eq!(fixture.seen().await.0, after, "after request {number}, {request:?}, on {expected:#?}");
-        expected = after;
+    for _ in 0..200 {
+        fixture.send(random(fixture.known().as_ref())).await;
     }
 }
 

@@ -1,15 +1,15 @@
-//! The suite for authors of a [`Store`]: one test for each thing that a store must do.
+//! The conformance suite of [`mongoseal`], for authors of a [`Store`]: one test for each thing that a store must do.
 //!
 //! Run each of the [`requirements`] on your store, as a test with the requirement's name. A requirement that is not kept panics with a
 //! sentence about what was expected.
 //!
 //! ```
 //! use std::sync::Arc;
-//! use mongoseal::{conformance, store::MemoryStore};
+//! use mongoseal::store::MemoryStore;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
-//! for requirement in conformance::requirements() {
+//! for requirement in mongoseal_conformance::requirements() {
 //!     println!("{}", requirement.name());
 //!     requirement.check(Arc::new(MemoryStore::default())).await;
 //! }
@@ -18,7 +18,9 @@
 //!
 //! Each requirement uses random keys of its own, so stores can be shared with other users. Records are left behind. A requirement
 //! takes a second or two, because leases have to expire.
-#![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, reason = "a requirement fails by panicking")]
+//!
+//! Mechanism: after each request, the suite reads the record. The record and the answer must be those of the state machine,
+//! [`mongoseal::record::apply`], at the time of the answer. So most requirements are a list of requests.
 
 mod batch;
 mod completions;
@@ -34,7 +36,7 @@ use std::{fmt, sync::Arc};
 
 use fixture::Fixture;
 
-use crate::store::{BoxFuture, Capabilities, Store};
+use mongoseal::store::{BoxFuture, Capabilities, Store};
 
 /// One thing that a store must do.
 #[derive(Clone, Copy)]

@@ -9,15 +9,10 @@ use tokio::{
 };
 
 use super::fixture::{Fixture, leave, once, refresh, release, terms, wait};
-use crate::{
+use mongoseal::{
+    FencingToken, HybridTime, Key, Result, Sharing,
     record::{BatchRequest, Holder, KeyFilter, LeaseSpec, Record, Request, Revoke, StoreTime},
-    store::answers::{FollowedState, RecordState},
-    types::{
-        error::Result,
-        key::Key,
-        sharing::Sharing,
-        token::{FencingToken, HybridTime},
-    },
+    store::{FollowedState, RecordState},
 };
 
 /// How long a state may take.
@@ -52,7 +47,7 @@ impl Follower {
         }
         let ended = follower.end().await;
         assert!(
-            matches!(ended, Err(crate::Error::Invalid { .. })),
+            matches!(ended, Err(mongoseal::Error::Invalid { .. })),
             "a store that cannot follow must return Invalid: {ended:?}"
         );
         None
@@ -115,7 +110,7 @@ pub(super) async fn each_state_of_a_record_is_sent_in_order(fixture: Fixture) {
     let neighbour = fixture.beside("neighbour");
     let waiters: Vec<LeaseSpec> =
         (0..20).map(|number| LeaseSpec { sharing: Sharing::from_limit(number % 3), ..terms() }).collect();
-    let mut requests: Vec<Request> = waiters.iter().map(|waiter| wait(waiter).into()).collect();
+    let mut requests: Vec<Request> = waiters.iter().map(wait).collect();
     requests.extend(waiters[..8].iter().flat_map(|waiter| [refresh(waiter), leave(waiter)]));
     requests.push(revoke());
     requests.extend(waiters[8..].iter().map(leave));
@@ -125,18 +120,16 @@ pub(super) async fn each_state_of_a_record_is_sent_in_order(fixture: Fixture) {
         neighbour.send(once(&terms())).await;
         let before = expected.last().cloned();
         fixture.send(request).await;
-        let after = Some(fixture.record().await);
+        let after = Some(fixture.record());
         if before.as_ref() != Some(&after) {
             expected.push(after);
         }
     }
     // A batch request changes records, too.
     let token = fixture.granted(once(&terms())).await;
-    expected.push(Some(fixture.record().await));
-    let leases = [(fixture.key.clone(), vec![token])].into();
-    let applied = fixture.store.apply_batch(&leases, &BatchRequest::Release, fixture.deadline()).await;
-    assert!(applied.expect("the batch must be applied"));
-    expected.push(Some(fixture.record().await));
+    expected.push(Some(fixture.record()));
+    assert!(fixture.apply_batch(&vec![(fixture.key.clone(), vec![token])], BatchRequest::Release).await);
+    expected.push(Some(fixture.record()));
     let mut tick = first.at.tick;
     for (number, after) in expected.into_iter().enumerate() {
         let (key, state) = follower.next().await;
@@ -164,7 +157,7 @@ pub(super) async fn an_existing_record_is_sent_first(fixture: Fixture) {
     let at = at.expect("there must be a record");
     assert!(first.at.now <= at.now && first.at.tick <= at.tick, "the first state must be from before this read");
     fixture.send(release(&holder, token)).await;
-    assert_eq!(without_queue(&follower.next().await.1), as_sent(Some(fixture.record().await)));
+    assert_eq!(without_queue(&follower.next().await.1), as_sent(Some(fixture.record())));
 }
 
 pub(super) async fn following_ends_with_its_receiver(fixture: Fixture) {
@@ -198,30 +191,30 @@ pub(super) async fn the_records_of_a_prefix_are_sent_first_and_then_each_change_
     let present: BTreeMap<Key, Visible> =
         present.into_iter().map(|(key, state)| (key, visible(state.record.as_deref()))).collect();
     let expected = [
-        (held.key.clone(), visible(Some(&held.record().await))),
-        (idle.key.clone(), visible(Some(&idle.record().await))),
+        (held.key.clone(), visible(Some(&held.record()))),
+        (idle.key.clone(), visible(Some(&idle.record()))),
         (never.key.clone(), None),
     ];
     assert_eq!(present, BTreeMap::from(expected), "records with holders and known keys must be sent first");
 
     let waiter = terms();
     let steps: [(&Fixture, Request); 9] = [
-        (&held, wait(&waiter).into()),
-        (&idle, once(&shared).into()),
+        (&held, wait(&waiter)),
+        (&idle, once(&shared)),
         (&idle, refresh(&shared)),
-        (&new, once(&terms()).into()),
+        (&new, once(&terms())),
         (&held, release(&first, token)),
         (&new, revoke()),
         (&idle, leave(&shared)),
         (&held, revoke()),
-        (&idle, once(&terms()).into()),
+        (&idle, once(&terms())),
     ];
     // All of them before any state is received, so that the store cannot look up a state late.
     let mut expected = Vec::new();
     for (of, request) in steps {
         fixture.send(once(&terms())).await;
         of.send(request).await;
-        expected.push((of.key.clone(), visible(Some(&of.record().await))));
+        expected.push((of.key.clone(), visible(Some(&of.record()))));
     }
     for (number, expected) in expected.into_iter().enumerate() {
         let (changed, state) = follower.next().await;
