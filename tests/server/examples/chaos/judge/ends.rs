@@ -25,7 +25,7 @@ const LONGEST_FAULT: Duration = Duration::from_secs(8);
 /// The longest claim that a release in doubt leaves behind: a ttl and a grace.
 const CLAIM: Micros = 3_000_000;
 
-/// How many change streams a process may have: one for the siblings, one for the handles of one store, one for each of the two
+/// How many change streams a process may have: one for the siblings, one for each of the three
 /// other handles, and as many again that others have replaced.
 const STREAMS: u64 = 8;
 

@@ -23,8 +23,8 @@ const CONNECTIONS: u32 = 64;
 const PLAIN: usize = 12;
 
 /// The pool of the client that the handles take as the caller's: for the store that takes notes, and for two others, which
-/// bound their requests as for 10 connections each. One of these has several handles, each with a change stream of its own.
-const POOL: u32 = CONNECTIONS + 2 * 10 + 5;
+/// bound their requests as for 10 connections each.
+const POOL: u32 = CONNECTIONS + 2 * 10;
 
 /// The pool of that client if its stores are made for a hundred times as many connections.
 const OVERDRAWN: u32 = 10;
@@ -35,7 +35,7 @@ type Connect<'a> = dyn Fn(Builder) -> BoxFuture<Result<Mongoseal>> + Sync + 'a;
 pub(super) struct Handles {
     /// Its store takes notes.
     pub(super) seal: Mongoseal,
-    /// Siblings on the same client, and handles of one store. Their stores take no notes. Transactions need that, transferred
+    /// Siblings on the same client, and a handle of another store. Their stores take no notes. Transactions need that, transferred
     /// leases go to one of them, and some clients acquire by them.
     pub(super) plain: Vec<Mongoseal>,
     /// A handle with a client and a thread of its own.
@@ -106,11 +106,11 @@ impl Handles {
         let observed =
             Observed { store: store(CONNECTIONS), worker: spec.worker, sabotage, spread: spec.least_grace, notes };
         let seal = builder(spec).on_store(Arc::new(observed)).expect("the settings are valid");
-        let (first, shared) = (independent(), store(10));
-        let handle = |number: usize| match number % 2 {
+        let first = independent();
+        let handle = |number: usize| match number {
             _ if sabotage == Some(Sabotage::OwnStreams) => independent(),
-            0 => builder(spec).sibling_of(&first).expect("the settings are valid"),
-            _ => builder(spec).on_store(Arc::clone(&shared)).expect("the settings are valid"),
+            1 => builder(spec).on_store(store(10)).expect("the settings are valid"),
+            _ => builder(spec).sibling_of(&first).expect("the settings are valid"),
         };
         let mut plain: Vec<_> = (1..PLAIN).map(handle).collect();
         plain.push(first);
