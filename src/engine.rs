@@ -8,7 +8,6 @@ pub(crate) mod end_action;
 pub(crate) mod handle_inner;
 pub(crate) mod held_lease;
 pub(crate) mod in_flight;
-pub(crate) mod lease_ids;
 pub(crate) mod lease_inner;
 pub(crate) mod lease_state;
 pub(crate) mod lease_task;

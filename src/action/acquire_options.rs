@@ -15,7 +15,6 @@ use crate::{
     engine::{
         acquire_task::{AcquireReport, AcquireTask},
         handle_inner::HandleInner,
-        lease_ids::InUse,
         refresh::Refreshing,
         retry_policy::{OnHeld, Retry},
     },
@@ -285,7 +284,6 @@ impl CheckedAcquire {
         let Self { shared, ttl, wait_ttl, grace, sharing, group, metadata, hold, stalled_after, .. } = self;
         let (refreshing, on_held) = (self.refreshing, self.on_held);
         shared.context.ensure_open()?;
-        let in_use = InUse::begin(&shared.siblings().lease_ids, id)?;
         let terms = LeaseSpec {
             lease: id,
             acquire_id: shared.siblings().next_acquire_id(),
@@ -302,7 +300,6 @@ impl CheckedAcquire {
         let report = AcquireReport::new(&shared.context, &key, &on_held, self.is_campaign);
         Ok(AcquireTask {
             shared,
-            in_use,
             key,
             ttl,
             wait_ttl,

@@ -29,7 +29,6 @@ use crate::{
         context::{Context, shut_down_error},
         handle_inner::HandleInner,
         held_lease::HeldLease,
-        lease_ids::InUse,
         lease_inner::{LeaseInner, Limits},
         lease_task::LeaseTask,
         notifier::{WaiterGuard, Wake},
@@ -54,7 +53,6 @@ use crate::{
 /// A checked acquire. It becomes the task of the lease that it is granted.
 pub(crate) struct AcquireTask {
     pub(crate) shared: Arc<HandleInner>,
-    pub(crate) in_use: InUse,
     pub(crate) key: Key,
     pub(crate) ttl: Ttl,
     /// How long, after the last request, the waiter keeps its place in the queue or the key that it was handed.
@@ -105,9 +103,9 @@ impl AcquireTask {
         // Boxed, because it is much larger than the lease task that replaces it.
         let granted = Box::pin(self.acquire(reply, span));
         async move {
-            let Some(mut task) = granted.await else { return };
-            task.run().await;
-            Box::pin(task.end()).await;
+            if let Some(task) = granted.await {
+                task.run().await;
+            }
         }
     }
 
@@ -117,8 +115,7 @@ impl AcquireTask {
         match self.obtain(&shared, &mut reply).instrument(span.clone()).await {
             Ok(lease) => {
                 self.report.granted(span, &lease);
-                let (held, task) =
-                    LeaseTask::start(shared, lease, (self.ttl, self.refreshing), self.in_use, self.terms.acquire_id);
+                let (held, task) = LeaseTask::start(shared, lease, (self.ttl, self.refreshing), self.terms.acquire_id);
                 // If the caller is gone, this drops the lease, which releases it.
                 drop(reply.send(Ok(held)));
                 Some(task)

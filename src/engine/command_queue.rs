@@ -1,8 +1,8 @@
 //! The commands to a lease's task.
 //!
-//! Purpose: the holder, the schedule and the notifier make the task of a lease act.
+//! Purpose: the holder and the schedule make the task of a lease refresh it.
 //!
-//! Mechanism: refreshes of the holder queue in order. Other commands are flags, because a second one adds nothing.
+//! Mechanism: refreshes of the holder queue in order. Of the permissions of the schedule, the last one counts.
 //!
 //! Invariant: a refresh whose caller is gone is not sent.
 
@@ -50,10 +50,6 @@ pub(crate) enum Command {
     Refresh(Box<RefreshCommand>),
     /// Send one refresh of the lease.
     RefreshSingle(Box<dyn SingleAttempt>),
-    /// Confirm by a read that the lease is lost, as a notification said.
-    CheckLoss,
-    /// End the lease: its deadline has passed.
-    End,
 }
 
 /// The commands that a lease's task has not begun. Most leases never receive one, so this is small: a channel would
@@ -67,8 +63,6 @@ pub(crate) struct CommandQueue {
 #[derive(Debug, Default)]
 struct QueueState {
     refreshes: VecDeque<RefreshCommand>,
-    is_loss_check_due: bool,
-    is_end_due: bool,
     single: Option<Box<dyn SingleAttempt>>,
     /// Whether the task has ended.
     is_over: bool,
@@ -84,18 +78,6 @@ impl CommandQueue {
             state.refreshes.push_back(command);
         }
         drop(state);
-        self.added.notify_one();
-    }
-
-    /// Queues a check for a loss.
-    pub(crate) fn check_loss(&self) {
-        self.state().is_loss_check_due = true;
-        self.added.notify_one();
-    }
-
-    /// Queues the end of a lease whose deadline has passed.
-    pub(crate) fn end_expired(&self) {
-        self.state().is_end_due = true;
         self.added.notify_one();
     }
 
@@ -149,13 +131,7 @@ impl QueueState {
                 return Some(Command::Refresh(Box::new(command)));
             }
         }
-        if mem::take(&mut self.is_end_due) {
-            return Some(Command::End);
-        }
-        if let Some(attempt) = self.single.take() {
-            return Some(Command::RefreshSingle(attempt));
-        }
-        mem::take(&mut self.is_loss_check_due).then_some(Command::CheckLoss)
+        self.single.take().map(Command::RefreshSingle)
     }
 }
 
@@ -183,18 +159,14 @@ mod tests {
         assert!(next(&queue).await.is_none());
         let (first, gone) = command();
         let (second, _waits) = command();
-        queue.check_loss();
         queue.refresh(first);
         queue.refresh(second);
         drop(gone);
         assert!(matches!(next(&queue).await, Some(Command::Refresh(command)) if !command.reply.is_closed()));
-        assert!(matches!(next(&queue).await, Some(Command::CheckLoss)));
         assert!(next(&queue).await.is_none());
         let (third, _waits) = command();
         let added = tokio::join!(next(&queue), async { queue.refresh(third) }).0;
         assert!(matches!(added, Some(Command::Refresh(_))));
-        let check = tokio::join!(next(&queue), async { queue.check_loss() }).0;
-        assert!(matches!(check, Some(Command::CheckLoss)));
     }
 
     #[tokio::test(start_paused = true)]

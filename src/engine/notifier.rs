@@ -18,12 +18,16 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tracing::{debug, warn};
 
 use crate::{
-    engine::{context::Context, lease_inner::LeaseInner, observer::HandleEvent, retry::Backoff},
+    engine::{
+        confirm, context::Context, end_action::EndAction, lease_inner::LeaseInner, lease_state::LeaseState,
+        observer::HandleEvent, retry::Backoff,
+    },
     record::StoreTime,
     store::answers::Notification,
     types::{
         acquire_id::HandleId,
         error::{Error, Result},
+        lease_id::LeaseId,
         reading::Reading,
         token::{FencingToken, HybridTime},
     },
@@ -142,6 +146,22 @@ impl NotifierState {
     fn is_silent(&self, now: Reading) -> bool {
         self.beat_at.after(BEAT_TIMEOUT) < now
     }
+
+    /// Refuses a lease id of a lease that is held or being ended: two leases would both believe in one holder. A lease that
+    /// was lost or orphaned sends nothing more.
+    fn ensure_unheld(&self, id: LeaseId) -> Result<()> {
+        let is_in_use = |lease: &LeaseInner| match lease.state() {
+            LeaseState::Held | LeaseState::AtRisk => true,
+            LeaseState::Lost { .. } => false,
+            LeaseState::Ended { .. } => !matches!(lease.end_action.get(), Some(EndAction::Orphan)),
+        };
+        if self.holding.values().any(|lease| lease.id == id && is_in_use(lease)) {
+            return Err(Error::invalid(format!(
+                "the lease id {id} is in use by a lease of this handle or a sibling: wait until that has ended"
+            )));
+        }
+        Ok(())
+    }
 }
 
 impl Notifier {
@@ -157,6 +177,19 @@ impl Notifier {
     /// Adds a holder, by the number of its acquire.
     pub(crate) fn add_holder(&self, number: u64, lease: &Arc<LeaseInner>) {
         self.state().holding.insert(number, Arc::clone(lease));
+    }
+
+    /// Refuses a lease id that a lease of the handles uses.
+    pub(crate) fn ensure_unheld(&self, id: LeaseId) -> Result<()> {
+        self.state().ensure_unheld(id)
+    }
+
+    /// Adds the holder of a lease that was resumed, unless another resume of it came first.
+    pub(crate) fn add_resumed(&self, number: u64, lease: &Arc<LeaseInner>) -> Result<()> {
+        let mut state = self.state();
+        state.ensure_unheld(lease.id)?;
+        state.holding.insert(number, Arc::clone(lease));
+        Ok(())
     }
 
     pub(crate) fn remove_holder(&self, context: &Context, number: u64) {
@@ -219,7 +252,7 @@ impl Notifier {
     }
 
     /// Wakes the waiter or holder of a notification, unless it has left.
-    fn notify(&self, notification: &Notification, listener: u64) {
+    fn notify(&self, context: &Arc<Context>, notification: &Notification, listener: u64) {
         match notification {
             Notification::Started { since } => {
                 let is_listener = self.is_listener(listener, |state| {
@@ -236,21 +269,17 @@ impl Notifier {
             Notification::Recheck { number } => {
                 self.wake_one(*number, Wake::Poll);
                 let lease = self.state().holding.get(number).map(Arc::clone);
-                if let Some(lease) = lease {
-                    lease.commands.check_loss();
-                }
+                check_losses(context, lease);
             }
         }
     }
 
     /// Makes holders check for a revocation before this tick, which the listener has missed. Each check is a request,
     /// so only a few holders check. The others learn of it with their next refresh.
-    fn check_holders(&self, from: HybridTime) {
+    fn check_holders(&self, context: &Arc<Context>, from: HybridTime) {
         let leases: Vec<_> =
             self.state().holding.values().filter(|lease| lease.tick < from).take(MAX_LOSS_CHECKS).cloned().collect();
-        for lease in leases {
-            lease.commands.check_loss();
-        }
+        check_losses(context, leases);
     }
 
     /// Whether there has been no waiter and no holder for a while.
@@ -293,6 +322,13 @@ impl Notifier {
     }
 }
 
+/// Checks by reads whether these leases are lost.
+fn check_losses(context: &Arc<Context>, leases: impl IntoIterator<Item = Arc<LeaseInner>>) {
+    for lease in leases {
+        drop(context.spawn(confirm::check_loss(Arc::clone(context), lease)));
+    }
+}
+
 /// Listens until there has been no waiter and no holder for a while, until it fails, or until another listener replaces
 /// it because its runtime was not driven.
 async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTime, listener: u64) {
@@ -326,10 +362,10 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
                 if let Notification::Started { since: from } = notification {
                     ended.record_open();
                     if from > since {
-                        notifier.check_holders(from);
+                        notifier.check_holders(&context, from);
                     }
                 }
-                notifier.notify(&notification, listener);
+                notifier.notify(&context, &notification, listener);
             }
             ended = &mut watching => break ended,
         }

@@ -7,9 +7,8 @@ use tracing::{Instrument, Span, debug};
 use crate::{
     engine::{
         confirm::{confirm_loss, stale_error},
-        context::Context,
+        context::{Context, shut_down_error},
         lease_inner::LeaseInner,
-        lease_state::LeaseState,
         observer::{HandleEvent, RefreshOutcome},
         retry::{self, Limit},
     },
@@ -69,46 +68,21 @@ impl Refreshing {
     }
 }
 
-/// Waits until the lease has ended. Ends it when its time is over or its handle is shut down.
-async fn wait_for_end(context: &Context, lease: &LeaseInner) {
-    tokio::select! {
-        biased;
-        () = lease.ended.cancelled() => {}
-        () = context.closing.cancelled() => lease.end(&LeaseState::SHUT_DOWN),
-        () = wait_for_expiry(context, lease) => lease.lose(LossCause::Expired),
-    }
-}
-
-/// Waits until the deadline has passed, even if it is extended meanwhile.
-async fn wait_for_expiry(context: &Context, lease: &LeaseInner) {
-    while !lease.remaining().is_zero() {
-        context.clock().sleep_until(lease.deadline()).await;
-    }
-}
-
-/// Gives this ttl to a lease that was just granted, within the call that acquires it.
+/// Gives this ttl to a lease that was just granted, within the call that acquires it, which records the error.
 pub(crate) async fn apply_ttl(context: &Context, lease: &LeaseInner, ttl: Ttl, give_up: Deadline) -> Result<()> {
-    tokio::select! {
-        biased;
-        () = wait_for_end(context, lease) => Err(Error::unavailable(
-            "the lease ended before the store confirmed that it has no expiry: retry, unless the handle was shut down",
-        )),
-        applied = refresh(context, lease, ttl, give_up) => applied,
-    }
-}
-
-/// Refreshes until the store confirms it or the deadline. The caller records the error.
-async fn refresh(context: &Context, lease: &LeaseInner, ttl: Ttl, give_up: Deadline) -> Result<()> {
-    let longest = context.settings.longest_attempt(ttl);
     let until = context.operation_deadline().or_at(give_up.reading()).or_at(lease.deadline());
-    let confirmed = retry::until_definite(until, Limit::growing(longest), |deadline| {
+    let confirmed = retry::until_definite(until, Limit::growing(context.settings.attempt), |deadline| {
         let span = spans::refresh(&lease.key, lease.token);
         attempt(span, context, lease, ttl, None, None, deadline)
     });
-    match confirmed.await? {
+    let confirmed = tokio::select! {
+        biased;
+        () = context.closing.cancelled() => return Err(shut_down_error()),
+        confirmed = confirmed => confirmed?,
+    };
+    match confirmed {
         Some(Confirmed { sent, .. }) if lease.extend_deadline(sent.after(context.settings.validity(ttl))) => Ok(()),
-        // The lease is lost, which ends the caller's wait.
-        _ => std::future::pending().await,
+        _ => Err(Error::unavailable("the lease ended before the store confirmed that it has no expiry: retry")),
     }
 }
 

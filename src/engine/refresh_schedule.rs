@@ -53,7 +53,13 @@ use crate::{
     },
     record::lease_refs,
     store::{BoxFuture, pool::RefreshPermits, runtime},
-    types::{clock::Clock, deadline::Deadline, error::Error, reading::Reading, ttl::Ttl},
+    types::{
+        clock::Clock,
+        deadline::Deadline,
+        error::{Error, LossCause},
+        reading::Reading,
+        ttl::Ttl,
+    },
 };
 
 /// The most leases of a part. With the default pool, eight single refreshes at a time have tried all leases of a part after
@@ -205,8 +211,6 @@ pub(crate) struct ScheduleSpec {
     pub(crate) interval: Option<Duration>,
     /// Whether its task refreshes it alone each time.
     pub(crate) is_single: bool,
-    /// Whether its handle has listened for a revocation of it.
-    pub(crate) has_listened: bool,
     /// When the last confirmed request was sent.
     pub(crate) sent: Reading,
     /// When the next refresh is due.
@@ -309,10 +313,10 @@ impl Attempts {
 
 impl ScheduledLeases {
     /// Changes the entry of a lease, and notes where it waits and when to check it.
-    fn update<T>(&mut self, slot: u64, change: impl FnOnce(&mut Scheduled) -> T) -> Option<T> {
-        let scheduled = self.by_slot.get_mut(&slot)?;
+    fn update(&mut self, slot: u64, change: impl FnOnce(&mut Scheduled)) {
+        let Some(scheduled) = self.by_slot.get_mut(&slot) else { return };
         let before = scheduled.stage;
-        let changed = change(scheduled);
+        change(scheduled);
         self.waits.remove(&(before, slot));
         if matches!(scheduled.stage, Stage::Due(_) | Stage::Queued(..)) {
             self.waits.insert((scheduled.stage, slot));
@@ -322,7 +326,6 @@ impl ScheduledLeases {
         let due_at = Some(spec.due_at).filter(|_| scheduled.stage == Stage::Waiting);
         scheduled.check_at = due_at.into_iter().chain(*risk_at).fold(lease.deadline(), Reading::min);
         self.checks.insert((scheduled.check_at, slot));
-        Some(changed)
     }
 
     /// Notes that these leases are sent. Returns the number of the attempt.
@@ -342,7 +345,9 @@ impl ScheduledLeases {
     /// Changes the entries of those of these leases that were sent with this attempt and not since.
     fn update_sent(&mut self, number: u64, slots: impl IntoIterator<Item = u64>, change: impl Fn(&mut Scheduled)) {
         for slot in slots {
-            self.update(slot, |scheduled| (scheduled.stage == Stage::Sent(number)).then(|| change(scheduled)));
+            if self.by_slot.get(&slot).is_some_and(|scheduled| scheduled.stage == Stage::Sent(number)) {
+                self.update(slot, &change);
+            }
         }
     }
 
@@ -350,7 +355,7 @@ impl ScheduledLeases {
     fn add(&mut self, lease: Arc<LeaseInner>, spec: ScheduleSpec) -> u64 {
         self.slots = self.slots.saturating_add(1);
         self.by_slot.insert(self.slots, Scheduled::new(lease, spec));
-        self.update(self.slots, |_| ());
+        self.update(self.slots, |_| {});
         self.slots
     }
 
@@ -383,7 +388,6 @@ impl ScheduledLeases {
             && check_at <= now
         {
             if self.by_slot.get(&slot).is_some_and(|scheduled| scheduled.lease.remaining().is_zero()) {
-                // Its task ends it.
                 todo.lapsed.extend(self.remove(slot));
                 continue;
             }
@@ -427,10 +431,8 @@ impl ScheduledLeases {
         let ready = self.checks.iter().take_while(|(check_at, _)| *check_at <= ready_until).map(|(_, slot)| *slot);
         let ready = ready.filter(|slot| self.by_slot.get(slot).is_some_and(|scheduled| scheduled.is_ready(now)));
         let mut slots: Vec<u64> = self.due().chain(ready).take(PART).collect();
-        let listens = |slot: &u64| self.by_slot.get(slot).is_some_and(|scheduled| scheduled.spec.has_listened);
-        let is_single = |slot: &u64| slots.len() == 1 || (is_listener_missing && listens(slot));
-        if let Some(single) = slots.iter().position(is_single) {
-            self.update(slots.swap_remove(single), |scheduled| scheduled.queue(now, false));
+        if slots.len() == 1 || (is_listener_missing && !slots.is_empty()) {
+            self.update(slots.swap_remove(0), |scheduled| scheduled.queue(now, false));
         }
         let member = |slot| Some((slot, Arc::clone(&self.by_slot.get(&slot)?.lease)));
         slots.into_iter().filter_map(member).collect()
@@ -452,7 +454,7 @@ impl Schedule {
             let now = clock.now();
             let todo = self.leases().collect(now, self.pace);
             for lease in todo.lapsed {
-                lease.commands.end_expired();
+                lease.lose(LossCause::Expired);
             }
             for lease in todo.silent {
                 lease.record_at_risk(&refresh::unanswered_error());
@@ -591,15 +593,12 @@ impl Schedules {
 pub(crate) struct Slot {
     schedule: Arc<Schedule>,
     number: u64,
-    /// The ttl of the schedule.
-    pub(crate) ttl: Ttl,
-    pub(crate) is_single: bool,
 }
 
 impl Slot {
     /// Takes a place for a lease. Its task calls this.
     pub(crate) fn take(schedules: &Arc<Schedules>, lease: &Arc<LeaseInner>, spec: ScheduleSpec) -> Self {
-        let (ttl, is_single) = (spec.ttl, spec.is_single);
+        let ttl = spec.ttl;
         let kind = (ttl, runtime::id());
         // Under this lock, so that the schedule is not removed meanwhile.
         let mut by_kind = schedules.by_kind();
@@ -612,12 +611,7 @@ impl Slot {
         let number = schedule.leases().add(Arc::clone(lease), spec);
         drop(by_kind);
         schedule.changed.notify_one();
-        Self { schedule, number, ttl, is_single }
-    }
-
-    /// Notes that the handle has listened for a revocation of the lease.
-    pub(crate) fn record_listened(&self) {
-        self.schedule.leases().update(self.number, |scheduled| scheduled.spec.has_listened = true);
+        Self { schedule, number }
     }
 
     /// Queues a refresh for the holder, beside any that is under way.

@@ -18,7 +18,6 @@ use crate::{
         context::Context,
         handle_inner::HandleInner,
         held_lease::HeldLease,
-        lease_ids::InUse,
         lease_inner::{LeaseInner, Limits},
         lease_task::LeaseTask,
         observer::HandleEvent,
@@ -68,8 +67,11 @@ pub(crate) async fn resume(shared: &Arc<HandleInner>, spec: ResumeSpec) -> Resul
     let context = &shared.context;
     context.ensure_open()?;
     spec.id.ensure_some()?;
-    let in_use = InUse::begin_anew(&shared.siblings().lease_ids, spec.id, context.clock()).await?;
     let give_up = context.operation_deadline();
+    // The caller may just have orphaned the lease: its task must end first.
+    give_up.wait_for(shared.own_leases.wait_for_ends(&spec.key)).await;
+    let notifier = &shared.siblings().notifier;
+    notifier.ensure_unheld(spec.id)?;
     let found = find(context, &spec, give_up).await?;
     let (ttl, refreshing) = (found.ttl, found.refreshing);
     let limit = Limit::growing(context.settings.attempt);
@@ -79,14 +81,11 @@ pub(crate) async fn resume(shared: &Arc<HandleInner>, spec: ResumeSpec) -> Resul
     let lease = confirmed.await?;
     // If the handle was shut down meanwhile, the lease stays as it is.
     context.ensure_open()?;
+    notifier.add_resumed(acquire_id.number, &lease)?;
     let (key, token) = (&lease.key, lease.token);
     lease.observe(&context.settings.observers, false, HandleEvent::Resumed { key, token });
-    let (held, mut task) = LeaseTask::start(Arc::clone(shared), lease, (ttl, refreshing), in_use, acquire_id);
-    let run = async move {
-        task.run().await;
-        Box::pin(task.end()).await;
-    };
-    drop(context.spawn(run));
+    let (held, task) = LeaseTask::start(Arc::clone(shared), lease, (ttl, refreshing), acquire_id);
+    drop(context.spawn(task.run()));
     Ok(held)
 }
 

@@ -15,7 +15,7 @@ use std::sync::{
 use tokio::sync::OnceCell;
 
 use crate::{
-    engine::{lease_ids::LeaseIds, notifier::Notifier, owned_runtime::DedicatedThread},
+    engine::{notifier::Notifier, owned_runtime::DedicatedThread},
     store::{Store, pool::RefreshPermits},
     types::acquire_id::{AcquireId, HandleId},
 };
@@ -34,8 +34,6 @@ pub(crate) struct Siblings {
     pub(crate) closed: OnceCell<()>,
     /// Whether the store was checked.
     pub(crate) is_prepared: Arc<AtomicBool>,
-    /// The ids of leases that are held, acquired, released or taken back.
-    pub(crate) lease_ids: Arc<LeaseIds>,
     /// The waiters and holders.
     pub(crate) notifier: Arc<Notifier>,
     /// Bounds their refreshes in flight.
@@ -63,7 +61,6 @@ impl Siblings {
             membership: Arc::downgrade(&membership),
             closed: OnceCell::new(),
             is_prepared: Arc::default(),
-            lease_ids: Arc::default(),
             notifier: Arc::new(Notifier::new(id)),
             refresh_permits,
             thread,
