@@ -23,4 +23,3 @@ pub(crate) mod resume;
 pub(crate) mod retry;
 pub(crate) mod retry_policy;
 pub(crate) mod settings;
-pub(crate) mod siblings;

@@ -277,7 +277,7 @@ impl LeaseSet {
     fn of(leases: Vec<Lease>) -> Self {
         let ended = CancellationToken::new();
         for lease in &leases {
-            lease.cancel_at_end(&ended);
+            lease.lease_inner().cancel_at_end(&ended);
         }
         Self { leases, ended }
     }

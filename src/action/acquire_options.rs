@@ -111,7 +111,7 @@ impl AcquireOptions {
     /// Checks the options, alone and together.
     pub(crate) fn check(self) -> Result<CheckedAcquire> {
         let hold = self.check_hold()?;
-        let Self { shared, ttl, grace, has_expiry, sharing, group, metadata, mut refreshing, wait, retry, .. } = self;
+        let Self { shared, ttl, grace, has_expiry, sharing, group, metadata, refreshing, wait, retry, .. } = self;
         let (stalled_after, is_campaign) = (self.stalled_after, self.is_campaign);
         let sharing = sharing?;
         let settings = &shared.context.settings;
@@ -129,10 +129,7 @@ impl AcquireOptions {
                 )));
             }
         };
-        refreshing.check(ttl)?;
-        if matches!((has_expiry, refreshing), (false, Refreshing::AtAThird)) {
-            refreshing = Refreshing::Every(wait_ttl.third());
-        }
+        let refreshing = refreshing.checked(ttl, wait_ttl)?;
         let on_held = OnHeld::of(wait, retry)?.unwrap_or_else(|| settings.on_held.clone());
         let (group, metadata) = (group?, metadata?);
         Ok(CheckedAcquire {
@@ -268,7 +265,7 @@ impl CheckedAcquire {
         let (reply, granted) = oneshot::channel();
         let task = shared.context.spawn(request.run(reply, span));
         let gone = match granted.await {
-            Ok(answer) => return answer.map(Lease::new),
+            Ok(answer) => return answer,
             Err(gone) => gone,
         };
         match task.await {

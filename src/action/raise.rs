@@ -108,8 +108,6 @@ async fn raise(context: &Context, key: &Key, to: FencingToken, until: Deadline) 
     });
     match applied.await? {
         Applied { outcome: Outcome::Raised { version }, at: Some(at), .. } if version >= to => Ok((version, at)),
-        Applied { outcome, .. } => {
-            Err(Error::invalid(format!("the store answered a raise with {outcome:?}: report this bug of the store")))
-        }
+        Applied { outcome, .. } => Err(outcome.unexpected("a raise")),
     }
 }

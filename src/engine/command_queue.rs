@@ -6,18 +6,14 @@
 //!
 //! Invariant: a refresh whose caller is gone is not sent.
 
-use std::{
-    collections::VecDeque,
-    fmt::Debug,
-    mem, result,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::VecDeque, fmt::Debug, mem, result, sync::Mutex};
 
 use tokio::sync::{Notify, oneshot};
 
 use crate::types::{
     deadline::Deadline,
     error::{Error, Result},
+    lock::lock,
     metadata::Metadata,
     reading::Reading,
     ttl::Ttl,
@@ -71,7 +67,7 @@ struct QueueState {
 impl CommandQueue {
     /// Queues a refresh. If the task has ended, the reply is dropped.
     pub(crate) fn refresh(&self, command: RefreshCommand) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if !state.is_over {
             // Keeps only refreshes whose callers still wait.
             state.refreshes.retain(|command| !command.reply.is_closed());
@@ -86,7 +82,7 @@ impl CommandQueue {
         // Not under the lock, as with an attempt that is dropped.
         let attempt = Some(attempt);
         let unused = {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             if state.is_over { attempt } else { mem::replace(&mut state.single, attempt) }
         };
         drop(unused);
@@ -100,7 +96,7 @@ impl CommandQueue {
     /// Dropping the future loses no command.
     pub(crate) async fn next(&self, takes_refresh: bool) -> Command {
         loop {
-            if let Some(added) = self.state().next(takes_refresh) {
+            if let Some(added) = lock(&self.state).next(takes_refresh) {
                 return added;
             }
             self.added.notified().await;
@@ -110,16 +106,12 @@ impl CommandQueue {
     /// Drops the commands that were not begun, because the task ends.
     pub(crate) fn end(&self) {
         let left = {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             state.is_over = true;
             (mem::take(&mut state.refreshes), state.single.take())
         };
         // Not under the lock: it wakes the callers that wait.
         drop(left);
-    }
-
-    fn state(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -177,7 +169,7 @@ mod tests {
         queue.refresh(second);
         drop(gone);
         queue.refresh(third);
-        assert_eq!(queue.state().refreshes.len(), 2);
+        assert_eq!(lock(&queue.state).refreshes.len(), 2);
         for mut waiting in [waits, waits_too] {
             assert!(waiting.try_recv().is_err());
             let Some(Command::Refresh(command)) = next(&queue).await else { panic!("it was sent") };

@@ -16,7 +16,7 @@ use crate::{
         context::Context,
         end_action::End,
         handle_inner::HandleInner,
-        held_lease::HeldLease,
+        held_lease::Lease,
         in_flight,
         lease_inner::LeaseInner,
         lease_state::LeaseState,
@@ -107,9 +107,9 @@ impl LeaseTask {
         lease: Arc<LeaseInner>,
         (ttl, refreshing): (Ttl, Refreshing),
         acquire_id: AcquireId,
-    ) -> (HeldLease, Box<Self>) {
+    ) -> (Lease, Box<Self>) {
         let (released, done) = oneshot::channel();
-        let held = HeldLease::new(Arc::clone(&shared), Arc::clone(&lease), done);
+        let held = Lease::new(Arc::clone(&shared), Arc::clone(&lease), done);
         let now = shared.context.clock().now();
         // A waiter's granted request was sent a while ago, and the deadline counts from then. The deadline of a lease that
         // is resumed with a shorter ttl is further away.
@@ -228,8 +228,14 @@ impl LeaseTask {
             return;
         }
         if self.settle_at.take_if(|at| *at <= now).is_some() {
-            self.listen_since(self.lease.tick);
             self.ensure_placed();
+            // With a short ttl, a lease that is held for a moment takes a place earlier.
+            let listen_at = self.sent_at.after(SETTLE_AFTER);
+            if listen_at <= now {
+                self.listen_since(self.lease.tick);
+            } else {
+                self.settle_at = Some(listen_at);
+            }
         }
         self.end_unconfirmed(now);
         self.send_permitted();
@@ -327,7 +333,7 @@ impl LeaseTask {
         let attempt_deadline = attempt.deadline(until);
         self.attempts = self.attempts.saturating_add(1);
         self.sent.push(Box::pin(async move {
-            let span = spans::refresh(&lease.key, lease.token);
+            let span = spans::refresh(Some((&lease.key, lease.token)), 1);
             let sent = refresh::attempt(span.clone(), &context, &lease, ttl, metadata.as_ref(), None, attempt_deadline);
             let confirmed = sent.await;
             AttemptResult { attempt, round, ttl, deadline, confirmed, span }

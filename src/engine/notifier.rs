@@ -10,7 +10,7 @@
 use std::{
     collections::BTreeMap,
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -28,6 +28,7 @@ use crate::{
         acquire_id::HandleId,
         error::{Error, Result},
         lease_id::LeaseId,
+        lock::lock,
         reading::Reading,
         token::{FencingToken, HybridTime},
     },
@@ -97,8 +98,6 @@ enum ListenerState {
     Opening(HybridTime),
     /// The listener receives what happens after this tick.
     Open(HybridTime),
-    /// The store has no notifications.
-    Unsupported,
 }
 
 /// A waiter of a handle, until this is dropped.
@@ -114,7 +113,7 @@ impl WaiterGuard {
     /// Joins the waiters. Call it before the request is sent that may be queued.
     pub(crate) fn new(context: &Arc<Context>, notifier: &Arc<Notifier>, number: u64) -> Self {
         let (wake, wakes) = mpsc::unbounded_channel();
-        notifier.state().waiting.insert(number, wake);
+        lock(&notifier.state).waiting.insert(number, wake);
         Self { context: Arc::clone(context), notifier: Arc::clone(notifier), number, wakes }
     }
 
@@ -170,23 +169,19 @@ impl Notifier {
         Self { handle, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, NotifierState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a holder, by the number of its acquire.
     pub(crate) fn add_holder(&self, number: u64, lease: &Arc<LeaseInner>) {
-        self.state().holding.insert(number, Arc::clone(lease));
+        lock(&self.state).holding.insert(number, Arc::clone(lease));
     }
 
     /// Refuses a lease id that a lease of the handles uses.
     pub(crate) fn ensure_unheld(&self, id: LeaseId) -> Result<()> {
-        self.state().ensure_unheld(id)
+        lock(&self.state).ensure_unheld(id)
     }
 
     /// Adds the holder of a lease that was resumed, unless another resume of it came first.
     pub(crate) fn add_resumed(&self, number: u64, lease: &Arc<LeaseInner>) -> Result<()> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.ensure_unheld(lease.id)?;
         state.holding.insert(number, Arc::clone(lease));
         Ok(())
@@ -199,7 +194,7 @@ impl Notifier {
     /// Removes a waiter or a holder.
     fn leave(&self, context: &Context, leave: impl FnOnce(&mut NotifierState)) {
         let now = context.clock().now();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         leave(&mut state);
         state.idle_since = now;
     }
@@ -208,11 +203,11 @@ impl Notifier {
     /// notified.
     pub(crate) fn listen(self: &Arc<Self>, context: &Arc<Context>, tick: HybridTime) -> bool {
         let now = context.clock().now();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if !context.store.capabilities().notifications {
-            let was = mem::replace(&mut state.listening, ListenerState::Unsupported);
+            let was = mem::replace(&mut state.listening, ListenerState::ClosedUntil(Reading::MAX));
             drop(state);
-            if !matches!(was, ListenerState::Unsupported) {
+            if matches!(was, ListenerState::Closed) {
                 let error = &Error::invalid("this store has no notifications: choose another, or let waiters poll");
                 context.settings.observers.emit(|| HandleEvent::PollingStarted { error });
             }
@@ -223,7 +218,6 @@ impl Notifier {
                 return since <= tick;
             }
             ListenerState::ClosedUntil(time) if now < time => return false,
-            ListenerState::Unsupported => return false,
             _ => {}
         }
         state.listening = ListenerState::Opening(tick);
@@ -237,18 +231,17 @@ impl Notifier {
 
     /// Whether no task listens, although one can be started.
     pub(crate) fn is_listener_missing(&self, now: Reading) -> bool {
-        let state = self.state();
+        let state = lock(&self.state);
         match state.listening {
             ListenerState::Closed => true,
             ListenerState::ClosedUntil(time) => time <= now,
             ListenerState::Opening(_) | ListenerState::Open(_) => state.is_silent(now),
-            ListenerState::Unsupported => false,
         }
     }
 
     /// The leases that the handles hold.
     pub(crate) fn leases(&self) -> Vec<Arc<LeaseInner>> {
-        self.state().holding.values().map(Arc::clone).collect()
+        lock(&self.state).holding.values().map(Arc::clone).collect()
     }
 
     /// Wakes the waiter or holder of a notification, unless it has left.
@@ -268,7 +261,7 @@ impl Notifier {
             }
             Notification::Recheck { number } => {
                 self.wake_one(*number, Wake::Poll);
-                let lease = self.state().holding.get(number).map(Arc::clone);
+                let lease = lock(&self.state).holding.get(number).map(Arc::clone);
                 check_losses(context, lease);
             }
         }
@@ -277,20 +270,25 @@ impl Notifier {
     /// Makes holders check for a revocation before this tick, which the listener has missed. Each check is a request,
     /// so only a few holders check. The others learn of it with their next refresh.
     fn check_holders(&self, context: &Arc<Context>, from: HybridTime) {
-        let leases: Vec<_> =
-            self.state().holding.values().filter(|lease| lease.tick < from).take(MAX_LOSS_CHECKS).cloned().collect();
+        let leases: Vec<_> = lock(&self.state)
+            .holding
+            .values()
+            .filter(|lease| lease.tick < from)
+            .take(MAX_LOSS_CHECKS)
+            .cloned()
+            .collect();
         check_losses(context, leases);
     }
 
     /// Whether there has been no waiter and no holder for a while.
     fn is_idle(&self, now: Reading) -> bool {
-        let state = self.state();
+        let state = lock(&self.state);
         state.waiting.is_empty() && state.holding.is_empty() && state.idle_since.after(IDLE_TIMEOUT) <= now
     }
 
     /// Whether this listener was not replaced. If so, calls `note`.
     fn is_listener(&self, listener: u64, note: impl FnOnce(&mut NotifierState)) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let is_listener = state.listener == listener;
         if is_listener {
             note(&mut state);
@@ -307,7 +305,7 @@ impl Notifier {
 
     /// Wakes one waiter, not under the lock.
     fn wake_one(&self, number: u64, why: Wake) {
-        let wake = self.state().waiting.get(&number).cloned();
+        let wake = lock(&self.state).waiting.get(&number).cloned();
         if let Some(wake) = wake {
             drop(wake.send(why));
         }
@@ -315,7 +313,7 @@ impl Notifier {
 
     /// Wakes all waiters, not under the lock.
     fn wake(&self, why: &Wake) {
-        let waiting: Vec<_> = self.state().waiting.values().cloned().collect();
+        let waiting: Vec<_> = lock(&self.state).waiting.values().cloned().collect();
         for wake in waiting {
             drop(wake.send(why.clone()));
         }
@@ -375,7 +373,7 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
         let error: &(dyn std::error::Error + 'static) = &failed;
         let mut is_first = false;
         if matches!(failed, Error::Invalid { .. }) {
-            let mut state = notifier.state();
+            let mut state = lock(&notifier.state);
             is_first = state.refused.is_none();
             pause = state.refused.get_or_insert_with(|| Backoff::between(REOPEN_PAUSE, LONGEST_REOPEN_PAUSE)).next();
             ended.is_refused = true;

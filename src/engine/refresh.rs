@@ -54,8 +54,8 @@ impl Refreshing {
         self.interval(ttl).map_or(Reading::MAX, |interval| sent.after(interval))
     }
 
-    /// Refuses an interval that does not fit the ttl.
-    pub(crate) fn check(self, ttl: Ttl) -> Result<()> {
+    /// Refuses an interval that does not fit the ttl. A lease without expiry is refreshed at a third of `claim`.
+    pub(crate) fn checked(self, ttl: Ttl, claim: Ttl) -> Result<Self> {
         let half = ttl.duration().checked_div(2).unwrap_or_default();
         match self {
             Self::Every(interval) if interval.is_zero() || interval > half => Err(Error::invalid(format!(
@@ -63,7 +63,8 @@ impl Refreshing {
                 format_duration(interval),
                 format_duration(ttl.duration())
             ))),
-            _ => Ok(()),
+            Self::AtAThird if ttl > Ttl::MAX => Ok(Self::Every(claim.third())),
+            _ => Ok(self),
         }
     }
 }
@@ -72,7 +73,7 @@ impl Refreshing {
 pub(crate) async fn apply_ttl(context: &Context, lease: &LeaseInner, ttl: Ttl, give_up: Deadline) -> Result<()> {
     let until = context.operation_deadline().or_at(give_up.reading()).or_at(lease.deadline());
     let confirmed = retry::until_definite(until, Limit::growing(context.settings.attempt), |deadline| {
-        let span = spans::refresh(&lease.key, lease.token);
+        let span = spans::refresh(Some((&lease.key, lease.token)), 1);
         attempt(span, context, lease, ttl, None, None, deadline)
     });
     let confirmed = tokio::select! {
@@ -149,9 +150,7 @@ pub(crate) async fn attempt(
                 }
                 None => Err(stale_error()),
             },
-            outcome => Err(Error::invalid(format!(
-                "the store answered a refresh with {outcome:?}: report this bug of the store"
-            ))),
+            outcome => Err(outcome.unexpected("a refresh")),
         }
     };
     sending.instrument(span.clone()).await
@@ -169,7 +168,7 @@ pub(crate) struct PartAnswer {
 
 /// Sends one refresh of several leases. The caller records the error.
 pub(crate) async fn attempt_part(context: &Context, leases: &LeaseRefs, ttl: Ttl, deadline: Deadline) -> PartAnswer {
-    let (sent, span) = (context.clock().now(), spans::refresh_batch(leases.len()));
+    let (sent, span) = (context.clock().now(), spans::refresh(None, leases.len()));
     let answer = context.store.apply_batch(leases, &BatchRequest::Keep { ttl: ttl.millis() }, deadline);
     let refreshed = answer.instrument(span.clone()).await;
     let outcome = match &refreshed {

@@ -31,7 +31,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -57,6 +57,7 @@ use crate::{
         clock::Clock,
         deadline::Deadline,
         error::{Error, LossCause},
+        lock::lock,
         reading::Reading,
         ttl::Ttl,
     },
@@ -440,10 +441,6 @@ impl ScheduledLeases {
 }
 
 impl Schedule {
-    fn leases(&self) -> MutexGuard<'_, ScheduledLeases> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Runs the schedule until it has no leases: leases that are due are refreshed, and those that have expired end.
     async fn run(self: Arc<Self>, schedules: Arc<Schedules>, kind: Kind) {
         let Schedules { context, permits, .. } = &*schedules;
@@ -452,7 +449,7 @@ impl Schedule {
         let mut sent = Vec::new();
         loop {
             let now = clock.now();
-            let todo = self.leases().collect(now, self.pace);
+            let todo = lock(&self.leases).collect(now, self.pace);
             for lease in todo.lapsed {
                 lease.lose(LossCause::Expired);
             }
@@ -486,7 +483,7 @@ impl Schedule {
 
     /// Sends the first lease of the queue, which its task refreshes alone.
     fn send_single(self: &Arc<Self>, clock: Clock, permits: Vec<OwnedSemaphorePermit>) {
-        let (now, mut leases) = (clock.now(), self.leases());
+        let (now, mut leases) = (clock.now(), lock(&self.leases));
         leases.queued_since = None;
         let Some((slot, Scheduled { lease, failures, .. })) = leases.first_queued() else { return };
         let (limit, late) = self.pace.times(false, lease.round_trip(), *failures);
@@ -500,7 +497,7 @@ impl Schedule {
     fn send_part(&self, schedules: &Schedules, permit: OwnedSemaphorePermit) -> Option<BoxFuture<PartReply>> {
         let Schedules { context, notifier, .. } = schedules;
         let now = context.clock().now();
-        let mut leases = self.leases();
+        let mut leases = lock(&self.leases);
         leases.due_since = None;
         let mut members = leases.take_part(now, self.ttl, notifier.is_listener_missing(now));
         let until = members.iter().map(|(_, lease)| lease.deadline()).max()?;
@@ -540,7 +537,7 @@ impl Schedule {
             }),
         }
         let slots = members.iter().map(|(slot, _)| *slot);
-        let mut leases = self.leases();
+        let mut leases = lock(&self.leases);
         leases.attempts.end(number, !matches!(refreshed, Err(Error::Unavailable { .. })));
         match refreshed {
             Ok(true) => {
@@ -576,14 +573,10 @@ impl Schedules {
         Self { context, notifier, permits, by_kind: Mutex::default() }
     }
 
-    fn by_kind(&self) -> MutexGuard<'_, HashMap<Kind, Arc<Schedule>>> {
-        self.by_kind.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Removes a schedule that has no leases. Returns whether it did.
     fn forget_if_empty(&self, kind: Kind) -> bool {
-        let mut schedules = self.by_kind();
-        schedules.retain(|other, schedule| *other != kind || !schedule.leases().by_slot.is_empty());
+        let mut schedules = lock(&self.by_kind);
+        schedules.retain(|other, schedule| *other != kind || !lock(&schedule.leases).by_slot.is_empty());
         !schedules.contains_key(&kind)
     }
 }
@@ -601,14 +594,14 @@ impl Slot {
         let ttl = spec.ttl;
         let kind = (ttl, runtime::id());
         // Under this lock, so that the schedule is not removed meanwhile.
-        let mut by_kind = schedules.by_kind();
+        let mut by_kind = lock(&schedules.by_kind);
         let schedule = Arc::clone(by_kind.entry(kind).or_insert_with(|| {
             let schedule =
                 Arc::new(Schedule { ttl, pace: Pace::of(ttl), leases: Mutex::default(), changed: Notify::new() });
             schedules.context.spawn(Arc::clone(&schedule).run(Arc::clone(schedules), kind));
             schedule
         }));
-        let number = schedule.leases().add(Arc::clone(lease), spec);
+        let number = lock(&schedule.leases).add(Arc::clone(lease), spec);
         drop(by_kind);
         schedule.changed.notify_one();
         Self { schedule, number }
@@ -616,7 +609,7 @@ impl Slot {
 
     /// Queues a refresh for the holder, beside any that is under way.
     pub(crate) fn request(&self, now: Reading) {
-        self.schedule.leases().update(self.number, |scheduled| {
+        lock(&self.schedule.leases).update(self.number, |scheduled| {
             scheduled.is_requested = true;
             scheduled.queue(now, false);
         });
@@ -625,7 +618,7 @@ impl Slot {
 
     /// Ends the refresh for the holder, which was not confirmed.
     pub(crate) fn withdraw(&self, now: Reading) {
-        self.schedule.leases().update(self.number, |scheduled| {
+        lock(&self.schedule.leases).update(self.number, |scheduled| {
             scheduled.is_requested = false;
             scheduled.risk_at = scheduled.risk_at.filter(|_| scheduled.spec.interval.is_some());
             scheduled.wait_for_interval(now, self.schedule.pace.retry);
@@ -636,7 +629,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.schedule.leases().remove(self.number);
+        lock(&self.schedule.leases).remove(self.number);
         self.schedule.changed.notify_one();
     }
 }
@@ -657,7 +650,7 @@ impl SingleAttempt for Permission {
     }
 
     fn end(&self, now: Reading, answer: Result<Reading, &Error>, is_done: bool) {
-        let mut leases = self.schedule.leases();
+        let mut leases = lock(&self.schedule.leases);
         leases.attempts.end(self.number, !matches!(answer, Err(Error::Unavailable { .. })));
         leases.update(self.slot, |scheduled| match answer {
             Ok(sent) => {
@@ -680,7 +673,7 @@ impl SingleAttempt for Permission {
 
 impl Drop for Permission {
     fn drop(&mut self) {
-        self.schedule.leases().attempts.end(self.number, false);
+        lock(&self.schedule.leases).attempts.end(self.number, false);
         self.schedule.changed.notify_one();
     }
 }
