@@ -111,7 +111,7 @@ impl Builder {
             database: self.options.database.clone(),
             collection: self.options.collection.clone(),
             retention,
-            runtime: thread.map(|thread| thread.runtime().clone()),
+            runtime: thread.map(|thread| thread.runtime.clone()),
         }
     }
 
@@ -183,7 +183,7 @@ async fn on_thread<F>(
 where
     F: Future<Output = Result<Mongoseal>> + Send + 'static,
 {
-    let runtime = thread.as_ref().map(|thread| thread.runtime().clone());
+    let runtime = thread.as_ref().map(|thread| thread.runtime.clone());
     // Boxed, because a future is as large as the largest that it awaits.
     let connecting = Box::pin(connect(thread));
     match runtime {

@@ -14,16 +14,14 @@ pub(crate) mod mongo;
 #[cfg(feature = "test-util")]
 pub(crate) mod table;
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Mutex};
 
 #[cfg(feature = "mongodb")]
 pub use mongo::{ByDeref, ByItself, Change, Fence, Fenced, FencedWrite, FencedWriter, WorkError};
 
 use crate::types::{
     error::{Error, Result},
+    lock::lock,
     token::FencingToken,
 };
 
@@ -73,7 +71,7 @@ impl FenceGate {
     /// [`Error::Fenced`] if a larger token was admitted before.
     pub fn admit(&self, resource: impl AsRef<str>, token: FencingToken) -> Result<()> {
         let resource = resource.as_ref();
-        let mut marks = self.marks();
+        let mut marks = lock(&self.marks);
         match marks.get_mut(resource) {
             Some(mark) if *mark > token => return Err(Error::Fenced { newer: *mark }),
             Some(mark) => *mark = token,
@@ -87,34 +85,29 @@ impl FenceGate {
     /// The largest token that was admitted to `resource`.
     #[must_use]
     pub fn mark(&self, resource: impl AsRef<str>) -> Option<FencingToken> {
-        self.marks().get(resource.as_ref()).copied()
+        lock(&self.marks).get(resource.as_ref()).copied()
     }
 
     /// Forgets a resource that is gone. Afterwards it admits any token.
     pub fn forget(&self, resource: impl AsRef<str>) {
-        self.marks().remove(resource.as_ref());
+        lock(&self.marks).remove(resource.as_ref());
     }
 
     /// Forgets the resources for which `keep` returns `false`. `keep` gets the name and the mark.
     pub fn retain(&self, mut keep: impl FnMut(&str, FencingToken) -> bool) {
-        self.marks().retain(|resource, mark| keep(resource, *mark));
+        lock(&self.marks).retain(|resource, mark| keep(resource, *mark));
     }
 
     /// How many resources have a mark.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.marks().len()
+        lock(&self.marks).len()
     }
 
     /// Whether no resource has a mark.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.marks().is_empty()
-    }
-
-    /// A thread that panics under the lock leaves every mark whole.
-    fn marks(&self) -> MutexGuard<'_, HashMap<String, FencingToken>> {
-        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.marks).is_empty()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The lease: the right to act on a key that is held.
 //!
-//! Mechanism: a [`Lease`] wraps the engine's `HeldLease`, which releases the lease when it is dropped, and reads the
-//! state that the lease shares with its task.
+//! Mechanism: a [`Lease`], which the engine defines, releases the lease when it is dropped. Its methods here read the state
+//! that the lease shares with its task, and send the holder's requests.
 
 mod downgrade;
 mod end;
@@ -12,22 +12,24 @@ mod upgrade;
 pub(crate) mod watchdog;
 pub(crate) mod work;
 
-use std::{fmt, pin::pin, sync::Arc, time::Duration};
+use std::{fmt, pin::pin, time::Duration};
 
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+pub use crate::engine::held_lease::Lease;
 use crate::{
     engine::{
         command_queue::RefreshCommand,
-        confirm::confirm_loss,
+        confirm::{confirm_loss, stale_error},
         context::Context,
-        held_lease::HeldLease,
         lease_inner::LeaseInner,
         lease_state::{LeaseState, ReleaseOutcome},
         retry,
     },
+    record::{Outcome, Request},
     spans,
+    store::answers::Applied,
     types::{
         error::{Error, Result},
         key::Key,
@@ -39,29 +41,7 @@ use crate::{
     },
 };
 
-/// A lease: the right to act on its key until it ends, and the [`FencingToken`] for the storage.
-///
-/// A background task refreshes the lease. While the store cannot be reached the lease is
-/// [`AtRisk`](LeaseState::AtRisk). At its deadline it is [`Lost`](LeaseState::Lost); the deadline is counted from
-/// before the last confirmed request was sent. A lost lease stays lost.
-///
-/// What this process knows is no proof: it may have been paused between the check and the write. Pass
-/// [`token`](Self::token) to the storage, and let the storage refuse smaller tokens.
-///
-/// # Drop
-///
-/// Dropping a lease releases it in the background. The drop only notifies the lease's task, so it does not block,
-/// cannot fail and needs no runtime. If the lease's runtime has ended, the ttl ends the lease.
-#[must_use = "a lease is released when it is dropped, and `let _ =` drops it at once: bind it to a variable"]
-pub struct Lease {
-    held: HeldLease,
-}
-
 impl Lease {
-    pub(crate) fn new(held: HeldLease) -> Self {
-        Self { held }
-    }
-
     /// The key that is held.
     #[must_use]
     pub fn key(&self) -> &Key {
@@ -358,18 +338,27 @@ impl Lease {
         self.lease_inner().check()
     }
 
-    /// The state that the lease shares with its task.
-    pub(crate) fn lease_inner(&self) -> &Arc<LeaseInner> {
-        self.held.lease_inner()
+    /// Sends a request of the holder until its outcome is known, while the lease is held. If the store has no such holder,
+    /// and a read confirms it, the lease is lost.
+    async fn send(&self, request: Request) -> Result<Applied> {
+        let (lease, context) = (self.lease_inner(), self.context());
+        context.ensure_open()?;
+        let sent = retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| {
+            let request = request.clone();
+            async move {
+                let applied = context.store.apply(&lease.key, request, deadline).await?;
+                if applied.outcome == Outcome::Absent {
+                    lease.lose(confirm_loss(context, lease, deadline).await?.ok_or_else(stale_error)?);
+                    return Err(lease.end_error());
+                }
+                Ok(applied)
+            }
+        });
+        work::run_while_held(&lease.ended, || lease.check(), pin!(sent)).await?
     }
 
     fn context(&self) -> &Context {
-        &self.held.shared.context
-    }
-
-    /// Cancels another token when the lease ends.
-    pub(crate) fn cancel_at_end(&self, other: &CancellationToken) {
-        self.lease_inner().cancel_at_end(other);
+        &self.shared.context
     }
 }
 

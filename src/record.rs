@@ -23,7 +23,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::{
     acquire_id::AcquireId,
+    error::Error,
     group::Group,
+    key::Key,
     lease_id::{LeaseId, exposed},
     metadata::Metadata,
     owner::Owner,
@@ -243,6 +245,17 @@ impl Holder {
     #[must_use]
     pub fn remaining(&self, now: StoreTime) -> Option<Duration> {
         remaining(self.expires_at, now)
+    }
+
+    /// The error of a request that it keeps from the key, at this reading of the store's clock.
+    pub(crate) fn held_error(self, key: &Key, at: Option<StoreClock>) -> Error {
+        Error::Held {
+            key: key.clone(),
+            remaining: at.map(|at| self.remaining(at.now).unwrap_or(Duration::MAX)).unwrap_or_default(),
+            is_released: self.released_at.is_some(),
+            owner: self.terms.owner,
+            token: self.version,
+        }
     }
 
     /// When its minimum hold ends.

@@ -10,7 +10,10 @@
 
 use std::error::Error as StdError;
 
-use tracing::{Instrument, Span, debug, debug_span, field::Empty};
+use tracing::{
+    Instrument, Span, debug, debug_span,
+    field::{DisplayValue, Empty, display},
+};
 
 use crate::types::{
     error::{Error, Result},
@@ -33,30 +36,16 @@ pub(crate) fn acquire(key: &Key, owner: &Owner) -> Span {
     )
 }
 
-/// The span of one request that refreshes a lease. It is a root: the task of the lease sends most of them.
-pub(crate) fn refresh(key: &Key, token: FencingToken) -> Span {
-    debug_span!(
-        target: "mongoseal",
-        parent: None,
-        "mongoseal.refresh",
-        %key,
-        token = token.get(),
-        leases = 1,
-        outcome = Empty,
-    )
+/// The span of one request that refreshes this many leases. A single one has a key and a token. It is a root: the tasks of
+/// leases send most of them.
+pub(crate) fn refresh(one: Option<(&Key, FencingToken)>, leases: usize) -> Span {
+    let (key, token) = fields(one);
+    debug_span!(target: "mongoseal", parent: None, "mongoseal.refresh", key, token, leases, outcome = Empty)
 }
 
-/// The span of one request that refreshes a batch of leases.
-pub(crate) fn refresh_batch(leases: usize) -> Span {
-    debug_span!(
-        target: "mongoseal",
-        parent: None,
-        "mongoseal.refresh",
-        key = Empty,
-        token = Empty,
-        leases,
-        outcome = Empty,
-    )
+/// The key and the token of one lease, as fields of a span.
+fn fields(one: Option<(&Key, FencingToken)>) -> (Option<DisplayValue<&Key>>, Option<u64>) {
+    one.map(|(key, token)| (display(key), token.get())).unzip()
 }
 
 /// The span of the end of one lease at the store. `caller`: the span of the caller that waits for it.
@@ -88,30 +77,11 @@ pub(crate) fn fenced_write(collection: impl std::fmt::Display, token: FencingTok
     )
 }
 
-/// The span of a transaction with one lease, with its retries.
+/// The span of a transaction with this many leases, with its retries. A single one has a key and a token.
 #[cfg(feature = "mongodb")]
-pub(crate) fn transaction(key: &Key, token: FencingToken) -> Span {
-    debug_span!(
-        target: "mongoseal",
-        "mongoseal.transaction",
-        %key,
-        token = token.get(),
-        leases = 1,
-        outcome = Empty,
-    )
-}
-
-/// The span of a transaction with several leases.
-#[cfg(feature = "mongodb")]
-pub(crate) fn joint_transaction(leases: usize) -> Span {
-    debug_span!(
-        target: "mongoseal",
-        "mongoseal.transaction",
-        key = Empty,
-        token = Empty,
-        leases,
-        outcome = Empty,
-    )
+pub(crate) fn transaction(one: Option<(&Key, FencingToken)>, leases: usize) -> Span {
+    let (key, token) = fields(one);
+    debug_span!(target: "mongoseal", "mongoseal.transaction", key, token, leases, outcome = Empty)
 }
 
 /// Runs an operation in its span. Its end is recorded there: `done`, or the error with the message `failed`.

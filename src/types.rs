@@ -13,6 +13,7 @@ pub(crate) mod group;
 pub(crate) mod into_name;
 pub(crate) mod key;
 pub(crate) mod lease_id;
+pub(crate) mod lock;
 pub(crate) mod metadata;
 pub(crate) mod owner;
 pub(crate) mod reading;

@@ -128,7 +128,7 @@ async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Resu
         match acquire.clone().wait(left).give_up_at(give_up).acquire(key.clone()).await {
             Ok(lease) => {
                 lease.lease_inner().suspend_progress();
-                lease.cancel_at_end(&set.ended);
+                lease.lease_inner().cancel_at_end(&set.ended);
                 set.leases.push(lease);
             }
             Err(error) => {

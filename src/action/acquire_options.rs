@@ -15,7 +15,6 @@ use crate::{
     engine::{
         acquire_task::{AcquireReport, AcquireTask},
         handle_inner::HandleInner,
-        lease_ids::InUse,
         refresh::Refreshing,
         retry_policy::{OnHeld, Retry},
     },
@@ -109,7 +108,7 @@ impl AcquireOptions {
     /// Checks the options, alone and together.
     pub(crate) fn check(self) -> Result<CheckedAcquire> {
         let hold = self.check_hold()?;
-        let Self { shared, ttl, grace, has_expiry, sharing, group, metadata, mut refreshing, wait, retry, .. } = self;
+        let Self { shared, ttl, grace, has_expiry, sharing, group, metadata, refreshing, wait, retry, .. } = self;
         let (stalled_after, is_campaign) = (self.stalled_after, self.is_campaign);
         let sharing = sharing?;
         let settings = &shared.context.settings;
@@ -127,10 +126,7 @@ impl AcquireOptions {
                 )));
             }
         };
-        refreshing.check(ttl)?;
-        if matches!((has_expiry, refreshing), (false, Refreshing::AtAThird)) {
-            refreshing = Refreshing::Every(wait_ttl.third());
-        }
+        let refreshing = refreshing.checked(ttl, wait_ttl)?;
         let on_held = OnHeld::of(wait, retry)?.unwrap_or_else(|| settings.on_held.clone());
         let (group, metadata) = (group?, metadata?);
         Ok(CheckedAcquire {
@@ -262,7 +258,7 @@ impl CheckedAcquire {
         let (reply, granted) = oneshot::channel();
         let task = shared.context.spawn(request.run(reply, span));
         let gone = match granted.await {
-            Ok(answer) => return answer.map(Lease::new),
+            Ok(answer) => return answer,
             Err(gone) => gone,
         };
         match task.await {
@@ -278,7 +274,6 @@ impl CheckedAcquire {
         let Self { shared, ttl, wait_ttl, grace, sharing, group, metadata, hold, stalled_after, .. } = self;
         let (refreshing, on_held) = (self.refreshing, self.on_held);
         shared.context.ensure_open()?;
-        let in_use = InUse::begin(&shared.siblings().lease_ids, id)?;
         let terms = LeaseSpec {
             lease: id,
             acquire_id: shared.siblings().next_acquire_id(),
@@ -295,7 +290,6 @@ impl CheckedAcquire {
         let report = AcquireReport::new(&shared.context, &key, &on_held, self.is_campaign);
         Ok(AcquireTask {
             shared,
-            in_use,
             key,
             ttl,
             wait_ttl,

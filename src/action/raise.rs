@@ -76,9 +76,7 @@ impl Mongoseal {
         let raise = |deadline| context.store.apply(&key, Request::Raise(record::Raise { to }), deadline);
         match context.request(until, raise).await?.outcome {
             Outcome::Raised { version } if version >= to => Ok(version),
-            outcome => Err(Error::invalid(format!(
-                "the store answered a raise with {outcome:?}: report this bug of the store"
-            ))),
+            outcome => Err(outcome.unexpected("a raise")),
         }
     }
 }

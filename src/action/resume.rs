@@ -116,7 +116,7 @@ impl<M> Resume<M> {
     pub(crate) async fn send(self) -> Result<Lease> {
         let Self { shared, key, id, token, ttl, refreshing, mode: _mode } = self;
         let spec = ResumeSpec { key: key?, id, token, ttl, refreshing };
-        resume::resume(&shared, spec).await.map(Lease::new)
+        resume::resume(&shared, spec).await
     }
 }
 

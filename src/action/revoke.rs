@@ -186,9 +186,7 @@ async fn revoke_all(
             context.read_record(key, until).await?;
             Ok(Vec::new())
         }
-        (outcome, _) => Err(Error::invalid(format!(
-            "the store answered a revocation with {outcome:?}: report this bug of the store"
-        ))),
+        (outcome, _) => Err(outcome.unexpected("a revocation")),
     }
 }
 

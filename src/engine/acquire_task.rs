@@ -8,36 +8,34 @@
 //!
 //! Invariant: a request that was sent ends before it is taken back.
 
-mod report;
-
-pub(crate) use report::AcquireReport;
-
 use std::{
+    error::Error as StdError,
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use tokio::sync::oneshot;
-use tracing::{Instrument, Span, debug};
+use tracing::{Instrument, Span, debug, field};
 
 use crate::{
     engine::{
         context::{Context, shut_down_error},
         handle_inner::HandleInner,
-        held_lease::HeldLease,
-        lease_ids::InUse,
-        lease_inner::{LeaseInner, Limits},
+        held_lease::Lease,
+        lease_inner::LeaseInner,
         lease_task::LeaseTask,
         notifier::{WaiterGuard, Wake},
+        observer::{AcquireMode, AcquireOutcome, HandleEvent, Observers},
         refresh::{self, Refreshing},
         retry::{self, Backoff},
         retry_policy::{Attempts, OnHeld},
     },
     record::{self, Holder, LeaseSpec, Outcome, Request, StoreTime, WaitSpec},
+    spans,
     store::answers::Applied,
     types::{
         clock::Clock,
@@ -54,7 +52,6 @@ use crate::{
 /// A checked acquire. It becomes the task of the lease that it is granted.
 pub(crate) struct AcquireTask {
     pub(crate) shared: Arc<HandleInner>,
-    pub(crate) in_use: InUse,
     pub(crate) key: Key,
     pub(crate) ttl: Ttl,
     /// How long, after the last request, the waiter keeps its place in the queue or the key that it was handed.
@@ -101,24 +98,23 @@ const EXPIRY_MARGIN: Duration = Duration::from_millis(5);
 
 impl AcquireTask {
     /// Acquires the key in this span, replies, and keeps the lease until it ends.
-    pub(crate) fn run(self, reply: oneshot::Sender<Result<HeldLease>>, span: Span) -> impl Future<Output = ()> + Send {
+    pub(crate) fn run(self, reply: oneshot::Sender<Result<Lease>>, span: Span) -> impl Future<Output = ()> + Send {
         // Boxed, because it is much larger than the lease task that replaces it.
         let granted = Box::pin(self.acquire(reply, span));
         async move {
-            let Some(mut task) = granted.await else { return };
-            task.run().await;
-            Box::pin(task.end()).await;
+            if let Some(task) = granted.await {
+                task.run().await;
+            }
         }
     }
 
     /// Acquires the key and replies. Returns the task of the lease.
-    async fn acquire(self, mut reply: oneshot::Sender<Result<HeldLease>>, span: Span) -> Option<Box<LeaseTask>> {
+    async fn acquire(self, mut reply: oneshot::Sender<Result<Lease>>, span: Span) -> Option<Box<LeaseTask>> {
         let shared = Arc::clone(&self.shared);
         match self.obtain(&shared, &mut reply).instrument(span.clone()).await {
             Ok(lease) => {
                 self.report.granted(span, &lease);
-                let (held, task) =
-                    LeaseTask::start(shared, lease, (self.ttl, self.refreshing), self.in_use, self.terms.acquire_id);
+                let (held, task) = LeaseTask::start(shared, lease, (self.ttl, self.refreshing), self.terms.acquire_id);
                 // If the caller is gone, this drops the lease, which releases it.
                 drop(reply.send(Ok(held)));
                 Some(task)
@@ -131,26 +127,11 @@ impl AcquireTask {
         }
     }
 
-    /// Acquires the key, with the ttl of the caller.
+    /// Acquires the key by the caller's policy, with the ttl of the caller: one attempt, a wait or retries.
     async fn obtain(
         &self,
         shared: &Arc<HandleInner>,
-        reply: &mut oneshot::Sender<Result<HeldLease>>,
-    ) -> Result<Arc<LeaseInner>> {
-        let lease = self.acquire_by_policy(shared, reply).await?;
-        if self.ttl > Ttl::MAX {
-            let applied = refresh::apply_ttl(&shared.context, &lease, self.ttl, self.give_up).await;
-            self.is_in_doubt.fetch_or(applied.is_err(), Ordering::Relaxed);
-            applied?;
-        }
-        Ok(lease)
-    }
-
-    /// Acquires the key by the caller's policy: one attempt, a wait or retries.
-    async fn acquire_by_policy(
-        &self,
-        shared: &Arc<HandleInner>,
-        reply: &mut oneshot::Sender<Result<HeldLease>>,
+        reply: &mut oneshot::Sender<Result<Lease>>,
     ) -> Result<Arc<LeaseInner>> {
         let clock = shared.context.clock();
         let (began, mut give_up) = (clock.now(), shared.context.operation_deadline().or_at(self.give_up.reading()));
@@ -167,19 +148,17 @@ impl AcquireTask {
                 )));
             }
         }
-        let policy = match &self.on_held {
-            OnHeld::Once => return self.acquire_queued(shared, reply, None, give_up).await,
-            OnHeld::Wait(wait) => {
-                return self.acquire_queued(shared, reply, Some(began.after(*wait)), give_up).await;
-            }
-            OnHeld::Retry(policy) => policy,
+        let (until, mut attempts) = match &self.on_held {
+            OnHeld::Once => (None, None),
+            OnHeld::Wait(wait) => (Some(began.after(*wait)), None),
+            OnHeld::Retry(policy) => (None, Some(Attempts::of(policy))),
         };
-        let mut attempts = Attempts::of(policy);
-        loop {
-            let error = match self.acquire_queued(shared, reply, None, give_up).await {
+        let lease = loop {
+            let error = match self.acquire_queued(shared, reply, until, give_up).await {
+                Ok(lease) => break lease,
                 Err(error) => error,
-                granted => return granted,
             };
+            let Some(attempts) = &mut attempts else { return Err(error) };
             let delay = attempts.next(error, clock.now().since(began))?;
             debug!(?delay, "held: retrying after a delay");
             tokio::select! {
@@ -189,7 +168,13 @@ impl AcquireTask {
                 () = clock.sleep_until(clock.now().after(delay)) => {}
             }
             give_up = shared.context.operation_deadline();
+        };
+        if self.ttl > Ttl::MAX {
+            let applied = refresh::apply_ttl(&shared.context, &lease, self.ttl, self.give_up).await;
+            self.is_in_doubt.fetch_or(applied.is_err(), Ordering::Relaxed);
+            applied?;
         }
+        Ok(lease)
     }
 
     /// Sends until the key is granted or refused, or until `until`. `None` does not wait. If no request is
@@ -198,7 +183,7 @@ impl AcquireTask {
     async fn acquire_queued(
         &self,
         shared: &Arc<HandleInner>,
-        reply: &mut oneshot::Sender<Result<HeldLease>>,
+        reply: &mut oneshot::Sender<Result<Lease>>,
         until: Option<Reading>,
         give_up: Deadline,
     ) -> Result<Arc<LeaseInner>> {
@@ -233,7 +218,7 @@ impl AcquireTask {
                 Ok(AcquireReply::Granted(lease)) => return Ok(lease),
                 Ok(AcquireReply::Queued(place)) => place,
                 Err(error @ Error::Unavailable { .. }) if is_waiter && self.is_queued.load(Ordering::Relaxed) => {
-                    let error: &(dyn std::error::Error + 'static) = &error;
+                    let error: &(dyn StdError + 'static) = &error;
                     debug!(error, "the store is unavailable: still waiting");
                     continue;
                 }
@@ -311,8 +296,8 @@ impl AcquireTask {
         deadline: Reading,
         last_deadline: Option<Reading>,
     ) -> Arc<LeaseInner> {
-        let limits = Limits { last_deadline, stalled_after: self.stalled_after };
-        Arc::new(LeaseInner::new(self.key.clone(), &self.terms, granted, clock, deadline, limits))
+        let (key, stalled_after) = (self.key.clone(), self.stalled_after);
+        Arc::new(LeaseInner::new(key, &self.terms, granted, clock, deadline, last_deadline, stalled_after))
     }
 
     /// Sends the request once.
@@ -371,27 +356,31 @@ impl AcquireTask {
                 Ok(AcquireReply::Queued(QueuePlace { sent, answered, tick, now, version, position, free }))
             }
             // This never clears `is_in_doubt`: a request without an answer may be executed later.
-            Outcome::Refused { holder } => Err(Error::Held {
-                key: self.key.clone(),
-                remaining: left(&holder),
-                is_released: holder.released_at.is_some(),
-                owner: holder.terms.owner,
-                token: holder.version,
-            }),
+            Outcome::Refused { holder } => Err(holder.held_error(&self.key, at)),
             Outcome::Full { length } => Err(Error::QueueFull { key: self.key.clone(), length }),
-            outcome => Err(Error::invalid(format!(
-                "the store answered an acquire with {outcome:?}: report this bug of the store"
-            ))),
+            outcome => Err(outcome.unexpected("an acquire")),
         }
     }
 
-    /// Replies with the error. If a request is in doubt, takes it back.
-    async fn fail(self, error: Error, reply: oneshot::Sender<Result<HeldLease>>) {
+    /// Replies with the error. If a request is in doubt, takes it back, so that it leaves nothing held. If the store cannot be
+    /// reached, the ttl does so later.
+    async fn fail(self, error: Error, reply: oneshot::Sender<Result<Lease>>) {
         let is_unfinished = self.is_in_doubt.load(Ordering::Relaxed) || self.is_queued.load(Ordering::Relaxed);
         drop(reply.send(Err(error)));
-        if is_unfinished {
-            let leave = record::Leave { lease: self.terms.lease, acquire_id: self.terms.acquire_id };
-            take_back(&self.shared.context, &self.key, leave).await;
+        if !is_unfinished {
+            return;
+        }
+        let (context, key) = (&self.shared.context, &self.key);
+        let leave = record::Leave { lease: self.terms.lease, acquire_id: self.terms.acquire_id };
+        let left = retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| {
+            context.store.apply(key, Request::Leave(leave), deadline)
+        });
+        match left.await {
+            Ok(applied) => debug!(%key, outcome = ?applied.outcome, "took back a request in doubt"),
+            Err(error) => {
+                let error: &(dyn StdError + 'static) = &error;
+                debug!(%key, error, "could not take back a request in doubt: its ttl ends it");
+            }
         }
     }
 }
@@ -401,17 +390,109 @@ fn abandoned_error() -> Error {
     Error::invalid("the caller no longer waits")
 }
 
-/// Takes a request in doubt back, so that it leaves nothing held. If the store cannot be reached, the ttl does so
-/// later.
-async fn take_back(context: &Context, key: &Key, leave: record::Leave) {
-    let released = retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| {
-        context.store.apply(key, Request::Leave(leave), deadline)
-    });
-    match released.await {
-        Ok(applied) => debug!(%key, outcome = ?applied.outcome, "took back a request in doubt"),
-        Err(error) => {
-            let error: &(dyn std::error::Error + 'static) = &error;
-            debug!(%key, error, "could not take back a request in doubt: its ttl ends it");
+/// What the observers of an acquire need. If the acquire ends without a report, as with its runtime, dropping this reports
+/// that it was abandoned.
+pub(crate) struct AcquireReport {
+    observers: Observers,
+    clock: Clock,
+    key: Key,
+    mode: AcquireMode,
+    is_campaign: bool,
+    /// When it began.
+    began: Reading,
+    /// Its first place in the queue.
+    position: OnceLock<usize>,
+    is_finished: AtomicBool,
+}
+
+impl AcquireReport {
+    pub(crate) fn new(context: &Context, key: &Key, on_held: &OnHeld, is_campaign: bool) -> Self {
+        let (clock, mode) = (context.clock(), AcquireMode::of(on_held));
+        Self {
+            observers: context.settings.observers.clone(),
+            clock,
+            key: key.clone(),
+            mode,
+            is_campaign,
+            began: clock.now(),
+            position: OnceLock::new(),
+            is_finished: AtomicBool::new(false),
         }
     }
+
+    /// How long the acquire has taken.
+    fn waited(&self) -> Duration {
+        self.clock.now().since(self.began)
+    }
+
+    /// Reports the first place in the queue.
+    fn queued(&self, position: usize) {
+        if self.position.set(position).is_ok() {
+            Span::current().record("position", position);
+            let (key, is_campaign) = (&self.key, self.is_campaign);
+            self.observers.emit(|| HandleEvent::Queued { key, position, is_campaign });
+        }
+    }
+
+    /// Reports a hand-over that the waiter was notified of. `at`: when the store granted the key.
+    fn handed_over(&self, token: FencingToken, at: Option<StoreTime>, place: &QueuePlace) {
+        self.observers.emit(|| {
+            // The store read its clock for the last answer after `sent`.
+            let granted = at.map(|at| place.sent.after(at.since(place.now)));
+            let took = granted.map(|granted| self.clock.now().since(granted));
+            HandleEvent::HandedOver { key: &self.key, token, took }
+        });
+    }
+
+    /// Reports the grant, and ends the span.
+    fn granted(&self, span: Span, lease: &LeaseInner) {
+        let (outcome, waited) = (AcquireOutcome::Granted(lease.token), self.waited());
+        self.is_finished.store(true, Ordering::Relaxed);
+        end_span(span, outcome, waited);
+        lease.observe(&self.observers, self.is_campaign, self.finished(outcome, waited));
+    }
+
+    /// Reports the failure, and ends the span.
+    fn failed(&self, span: Span, error: &Error, is_abandoned: bool) {
+        let outcome = if is_abandoned { AcquireOutcome::Abandoned } else { AcquireOutcome::Failed(error) };
+        let waited = self.waited();
+        self.is_finished.store(true, Ordering::Relaxed);
+        end_span(span, outcome, waited);
+        self.observers.emit(|| self.finished(outcome, waited));
+    }
+
+    fn finished<'a>(&'a self, outcome: AcquireOutcome<'a>, waited: Duration) -> HandleEvent<'a> {
+        HandleEvent::AcquireFinished {
+            key: &self.key,
+            mode: self.mode,
+            outcome,
+            waited,
+            position: self.position.get().copied(),
+            is_campaign: self.is_campaign,
+        }
+    }
+}
+
+impl Drop for AcquireReport {
+    fn drop(&mut self) {
+        if !*self.is_finished.get_mut() {
+            self.observers.emit(|| self.finished(AcquireOutcome::Abandoned, self.waited()));
+        }
+    }
+}
+
+/// Ends the span of an acquire before its caller has the answer, so that the span ends before that of the caller.
+fn end_span(span: Span, outcome: AcquireOutcome<'_>, waited: Duration) {
+    span.record("waited", field::debug(waited));
+    let ended: Result<_, &(dyn StdError + 'static)> = match outcome {
+        AcquireOutcome::Granted(token) => {
+            span.record("token", token.get());
+            span.in_scope(|| debug!("granted"));
+            Ok("granted")
+        }
+        AcquireOutcome::Abandoned => Ok("abandoned"),
+        AcquireOutcome::Failed(error) => Err(error),
+    };
+    spans::end(&span, ended, "not granted");
+    drop(span);
 }

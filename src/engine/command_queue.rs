@@ -1,23 +1,19 @@
 //! The commands to a lease's task.
 //!
-//! Purpose: the holder, the schedule and the notifier make the task of a lease act.
+//! Purpose: the holder and the schedule make the task of a lease refresh it.
 //!
-//! Mechanism: refreshes of the holder queue in order. Other commands are flags, because a second one adds nothing.
+//! Mechanism: refreshes of the holder queue in order. Of the permissions of the schedule, the last one counts.
 //!
 //! Invariant: a refresh whose caller is gone is not sent.
 
-use std::{
-    collections::VecDeque,
-    fmt::Debug,
-    mem, result,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::VecDeque, fmt::Debug, mem, result, sync::Mutex};
 
 use tokio::sync::{Notify, oneshot};
 
 use crate::types::{
     deadline::Deadline,
     error::{Error, Result},
+    lock::lock,
     metadata::Metadata,
     reading::Reading,
     ttl::Ttl,
@@ -50,10 +46,6 @@ pub(crate) enum Command {
     Refresh(Box<RefreshCommand>),
     /// Send one refresh of the lease.
     RefreshSingle(Box<dyn SingleAttempt>),
-    /// Confirm by a read that the lease is lost, as a notification said.
-    CheckLoss,
-    /// End the lease: its deadline has passed.
-    End,
 }
 
 /// The commands that a lease's task has not begun. Most leases never receive one, so this is small: a channel would
@@ -67,8 +59,6 @@ pub(crate) struct CommandQueue {
 #[derive(Debug, Default)]
 struct QueueState {
     refreshes: VecDeque<RefreshCommand>,
-    is_loss_check_due: bool,
-    is_end_due: bool,
     single: Option<Box<dyn SingleAttempt>>,
     /// Whether the task has ended.
     is_over: bool,
@@ -77,7 +67,7 @@ struct QueueState {
 impl CommandQueue {
     /// Queues a refresh. If the task has ended, the reply is dropped.
     pub(crate) fn refresh(&self, command: RefreshCommand) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if !state.is_over {
             // Keeps only refreshes whose callers still wait.
             state.refreshes.retain(|command| !command.reply.is_closed());
@@ -87,24 +77,12 @@ impl CommandQueue {
         self.added.notify_one();
     }
 
-    /// Queues a check for a loss.
-    pub(crate) fn check_loss(&self) {
-        self.state().is_loss_check_due = true;
-        self.added.notify_one();
-    }
-
-    /// Queues the end of a lease whose deadline has passed.
-    pub(crate) fn end_expired(&self) {
-        self.state().is_end_due = true;
-        self.added.notify_one();
-    }
-
     /// Queues one refresh of the lease.
     pub(crate) fn refresh_single(&self, attempt: Box<dyn SingleAttempt>) {
         // Not under the lock, as with an attempt that is dropped.
         let attempt = Some(attempt);
         let unused = {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             if state.is_over { attempt } else { mem::replace(&mut state.single, attempt) }
         };
         drop(unused);
@@ -118,7 +96,7 @@ impl CommandQueue {
     /// Dropping the future loses no command.
     pub(crate) async fn next(&self, takes_refresh: bool) -> Command {
         loop {
-            if let Some(added) = self.state().next(takes_refresh) {
+            if let Some(added) = lock(&self.state).next(takes_refresh) {
                 return added;
             }
             self.added.notified().await;
@@ -128,16 +106,12 @@ impl CommandQueue {
     /// Drops the commands that were not begun, because the task ends.
     pub(crate) fn end(&self) {
         let left = {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             state.is_over = true;
             (mem::take(&mut state.refreshes), state.single.take())
         };
         // Not under the lock: it wakes the callers that wait.
         drop(left);
-    }
-
-    fn state(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -149,13 +123,7 @@ impl QueueState {
                 return Some(Command::Refresh(Box::new(command)));
             }
         }
-        if mem::take(&mut self.is_end_due) {
-            return Some(Command::End);
-        }
-        if let Some(attempt) = self.single.take() {
-            return Some(Command::RefreshSingle(attempt));
-        }
-        mem::take(&mut self.is_loss_check_due).then_some(Command::CheckLoss)
+        self.single.take().map(Command::RefreshSingle)
     }
 }
 
@@ -183,18 +151,14 @@ mod tests {
         assert!(next(&queue).await.is_none());
         let (first, gone) = command();
         let (second, _waits) = command();
-        queue.check_loss();
         queue.refresh(first);
         queue.refresh(second);
         drop(gone);
         assert!(matches!(next(&queue).await, Some(Command::Refresh(command)) if !command.reply.is_closed()));
-        assert!(matches!(next(&queue).await, Some(Command::CheckLoss)));
         assert!(next(&queue).await.is_none());
         let (third, _waits) = command();
         let added = tokio::join!(next(&queue), async { queue.refresh(third) }).0;
         assert!(matches!(added, Some(Command::Refresh(_))));
-        let check = tokio::join!(next(&queue), async { queue.check_loss() }).0;
-        assert!(matches!(check, Some(Command::CheckLoss)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -205,7 +169,7 @@ mod tests {
         queue.refresh(second);
         drop(gone);
         queue.refresh(third);
-        assert_eq!(queue.state().refreshes.len(), 2);
+        assert_eq!(lock(&queue.state).refreshes.len(), 2);
         for mut waiting in [waits, waits_too] {
             assert!(waiting.try_recv().is_err());
             let Some(Command::Refresh(command)) = next(&queue).await else { panic!("it was sent") };

@@ -3,6 +3,8 @@
 //! An answer of the store that wrote nothing can be stale. So neither a loss nor a release that found nothing is
 //! reported before a linearizable read has confirmed it.
 
+use std::sync::Arc;
+
 use crate::{
     engine::{context::Context, lease_inner::LeaseInner},
     record::{Record, StoreTime},
@@ -14,6 +16,22 @@ use crate::{
         token::FencingToken,
     },
 };
+
+/// Ends the lease if a read shows that it is lost, as a notification said. If the read fails, the next refresh finds the
+/// loss.
+pub(crate) async fn check_loss(context: Arc<Context>, lease: Arc<LeaseInner>) {
+    let deadline = context.operation_deadline().or_at(lease.deadline());
+    tokio::select! {
+        biased;
+        () = lease.ended.cancelled() => {}
+        () = context.closing.cancelled() => {}
+        read = confirm_loss(&context, &lease, deadline) => {
+            if let Ok(Some(cause)) = read {
+                lease.lose(cause);
+            }
+        }
+    }
+}
 
 /// Reads whether the lease is lost, and why. `None`: it is held.
 pub(crate) async fn confirm_loss(

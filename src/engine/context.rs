@@ -34,7 +34,7 @@ pub(crate) struct Context {
     pub(crate) since: Reading,
     /// Cancelled when the handle is shut down.
     pub(crate) closing: CancellationToken,
-    /// One task for each acquire under way and each lease held.
+    /// The tasks of this handle: acquires, leases, schedules, the listener and checks for a loss.
     pub(crate) tasks: TaskTracker,
     /// When all tasks must have ended. Set by the shutdown.
     end: OnceLock<Reading>,
@@ -71,7 +71,7 @@ impl Context {
     /// Starts a task of this handle.
     pub(crate) fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         match &self.thread {
-            Some(thread) => self.tasks.spawn_on(task, thread.runtime()),
+            Some(thread) => self.tasks.spawn_on(task, &thread.runtime),
             None => self.tasks.spawn(task),
         }
     }

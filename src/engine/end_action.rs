@@ -1,7 +1,7 @@
 //! What happens at the store to a lease that has ended in this process. This is plain data: `release.rs` acts on it.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -9,7 +9,7 @@ use tracing::Span;
 
 use crate::{
     engine::{lease_state::ReleaseOutcome, release_batch::ReleaseBatch},
-    types::{lease_id::LeaseId, token::FencingToken},
+    types::{lease_id::LeaseId, lock::lock, token::FencingToken},
 };
 
 /// What happens to a lease at the store. Without one it is released.
@@ -35,7 +35,7 @@ impl EndAction {
     /// Takes the span of the caller that waits, if it is in one.
     pub(crate) fn take_caller_span(&self) -> Option<Box<Span>> {
         match self {
-            Self::Release(CallerSpan(span)) => span.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            Self::Release(CallerSpan(span)) => lock(span).take(),
             _ => None,
         }
     }

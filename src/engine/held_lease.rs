@@ -1,7 +1,7 @@
-//! The holder's side of a lease. Dropping it ends the lease.
+//! The lease as its holder has it. Dropping it ends the lease.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -14,50 +14,61 @@ use crate::{
         lease_inner::LeaseInner,
         lease_state::{LeaseState, ReleaseOutcome},
     },
-    types::error::{EndReason, Error, Result},
+    types::{
+        error::{EndReason, Error, Result},
+        lock::lock,
+    },
 };
 
 /// How much longer a call on a lease waits than the lease's task, which ends with the operation timeout.
 const TASK_MARGIN: Duration = Duration::from_millis(100);
 
-/// The holder's side of a lease. Dropping it makes the lease's task release it.
-pub(crate) struct HeldLease {
+/// A lease: the right to act on its key until it ends, and the [`FencingToken`] for the storage.
+///
+/// A background task refreshes the lease. While the store cannot be reached the lease is
+/// [`AtRisk`](LeaseState::AtRisk). At its deadline it is [`Lost`](LeaseState::Lost); the deadline is counted from
+/// before the last confirmed request was sent. A lost lease stays lost.
+///
+/// What this process knows is no proof: it may have been paused between the check and the write. Pass
+/// [`token`](Self::token) to the storage, and let the storage refuse smaller tokens.
+///
+/// # Drop
+///
+/// Dropping a lease releases it in the background. The drop only notifies the lease's task, so it does not block,
+/// cannot fail and needs no runtime. If the lease's runtime has ended, the ttl ends the lease.
+#[must_use = "a lease is released when it is dropped, and `let _ =` drops it at once: bind it to a variable"]
+pub struct Lease {
     pub(crate) shared: Arc<HandleInner>,
-    lease: Arc<LeaseInner>,
+    inner: Arc<LeaseInner>,
     /// Receives what the task did at the store when the lease ended. `None`: an earlier call took it.
     released: Mutex<Option<oneshot::Receiver<Result<End>>>>,
 }
 
-impl HeldLease {
+impl Lease {
     pub(crate) fn new(
         shared: Arc<HandleInner>,
         lease: Arc<LeaseInner>,
         released: oneshot::Receiver<Result<End>>,
     ) -> Self {
-        Self { shared, lease, released: Mutex::new(Some(released)) }
+        Self { shared, inner: lease, released: Mutex::new(Some(released)) }
     }
 
     /// The state that the lease shares with its task.
     pub(crate) fn lease_inner(&self) -> &Arc<LeaseInner> {
-        &self.lease
+        &self.inner
     }
 
     /// Waits until the task has ended the lease at the store, and returns what it did.
     pub(crate) async fn wait_for_end(&self) -> Result<End> {
-        let released = self.released.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let released = lock(&self.released).take();
         // A transfer took it, before a release or at the same time as another transfer.
         let Some(released) = released else {
-            return Ok(End::Released(match self.lease.state() {
+            return Ok(End::Released(match self.inner.state() {
                 LeaseState::Lost { cause } => ReleaseOutcome::AlreadyLost { cause },
                 LeaseState::Ended { reason: EndReason::Transferred } => ReleaseOutcome::AlreadyTransferred,
                 // A shutdown came before the transfer, which took its outcome.
                 _ => ReleaseOutcome::Unknown,
             }));
-        };
-        let gone = || {
-            Error::unavailable(
-                "the runtime that kept the lease has ended: the lease ends with its ttl, or by a revocation if it has no expiry",
-            )
         };
         let context = &self.shared.context;
         let Some(end) = context.operation_deadline().later_by(TASK_MARGIN).wait_for(released).await else {
@@ -65,12 +76,15 @@ impl HeldLease {
                 "the lease's task did not end it within the operation timeout: drive the runtime on which it was acquired; otherwise the lease ends with its ttl, or by a revocation if it has no expiry",
             ));
         };
-        end.unwrap_or_else(|source| Err(gone().caused_by(source)))
+        end.unwrap_or_else(|source| {
+            let gone = "the runtime that kept the lease has ended: the lease ends with its ttl, or by a revocation if it has no expiry";
+            Err(Error::unavailable(gone).caused_by(source))
+        })
     }
 }
 
-impl Drop for HeldLease {
+impl Drop for Lease {
     fn drop(&mut self) {
-        self.lease.end(&LeaseState::RELEASED);
+        self.inner.end(&LeaseState::RELEASED);
     }
 }

@@ -13,10 +13,7 @@
 
 use std::{
     fmt, mem,
-    sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
     time::Duration,
 };
 
@@ -41,6 +38,7 @@ use crate::{
         error::{EndReason, Error, LossCause, Result},
         key::Key,
         lease_id::LeaseId,
+        lock,
         owner::Owner,
         reading::Reading,
         token::{FencingToken, HybridTime},
@@ -57,15 +55,6 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(5);
 /// The part of the remaining time after which a silent store puts the lease at risk at the latest.
 const LAST_WARNING: f64 = 0.94;
 
-/// The limits of a lease beside its ttl.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Limits {
-    /// The end of the maximum hold.
-    pub(crate) last_deadline: Option<Reading>,
-    /// How long the holder may report no progress.
-    pub(crate) stalled_after: Option<Duration>,
-}
-
 /// The state that a lease shares with its task.
 pub(crate) struct LeaseInner {
     pub(crate) key: Key,
@@ -80,8 +69,6 @@ pub(crate) struct LeaseInner {
     clock: Clock,
     /// How long the holder may report no progress.
     stalled_after: Option<Duration>,
-    /// Whether no other lease can be granted while this one is held. A downgrade ends that.
-    exclusive: AtomicBool,
     held: Mutex<Held>,
     /// What happens to the lease at the store instead of a plain release.
     pub(crate) end_action: OnceLock<EndAction>,
@@ -94,6 +81,8 @@ pub(crate) struct LeaseInner {
 /// What changes while a lease is held.
 struct Held {
     state: LeaseState,
+    /// Whether no other lease can be granted while this one is held. A downgrade ends that.
+    is_exclusive: bool,
     /// Only increases.
     deadline: Reading,
     /// The end of the maximum hold: no refresh moves the deadline past it.
@@ -121,10 +110,6 @@ struct ObservedLease {
 }
 
 impl Held {
-    fn has_ended(&self) -> bool {
-        self.state.is_over()
-    }
-
     /// The state after the deadline.
     fn expired(&self) -> LeaseState {
         let is_last = self.last_deadline == Some(self.deadline);
@@ -139,10 +124,12 @@ impl LeaseInner {
         (token, tick): (FencingToken, HybridTime),
         clock: Clock,
         deadline: Reading,
-        Limits { last_deadline, stalled_after }: Limits,
+        last_deadline: Option<Reading>,
+        stalled_after: Option<Duration>,
     ) -> Self {
         let held = Held {
             state: LeaseState::Held,
+            is_exclusive: terms.sharing.is_exclusive(),
             deadline: last_deadline.into_iter().fold(deadline, Reading::min),
             last_deadline,
             round_trip: Duration::ZERO,
@@ -161,7 +148,6 @@ impl LeaseInner {
             tick,
             clock,
             stalled_after,
-            exclusive: AtomicBool::new(terms.sharing.is_exclusive()),
             held: Mutex::new(held),
             end_action: OnceLock::new(),
             commands: CommandQueue::default(),
@@ -171,7 +157,7 @@ impl LeaseInner {
 
     /// Locks what changes. Release it before anything is woken or called.
     fn lock(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock::lock(&self.held)
     }
 
     /// Applies a change under the lock, and then sends the state to the followers, if it was not sent before. The state is
@@ -193,12 +179,12 @@ impl LeaseInner {
 
     /// Whether no other lease can be granted while this one is held.
     pub(crate) fn is_exclusive(&self) -> bool {
-        self.exclusive.load(Ordering::Acquire)
+        self.lock().is_exclusive
     }
 
     /// Notes that a downgrade is sent: from now on other holders may share the key.
     pub(crate) fn share(&self) {
-        self.exclusive.store(false, Ordering::Release);
+        self.lock().is_exclusive = false;
     }
 
     /// When the lease ends.
@@ -224,7 +210,7 @@ impl LeaseInner {
     /// Whether the lease has neither ended nor reached its deadline.
     pub(crate) fn is_valid(&self) -> bool {
         let held = self.lock();
-        !held.has_ended() && self.clock.now() < held.deadline
+        !held.state.is_over() && self.clock.now() < held.deadline
     }
 
     /// Notes how long a confirmed request took.
@@ -333,7 +319,7 @@ impl LeaseInner {
     pub(crate) fn end(&self, end: &LeaseState) {
         let by_will = [LeaseState::RELEASED, LeaseState::SHUT_DOWN].contains(end);
         let ended = self.update(|held| {
-            if held.has_ended() {
+            if held.state.is_over() {
                 return None;
             }
             let is_late = by_will && held.deadline <= self.clock.now();
@@ -373,7 +359,7 @@ impl LeaseInner {
     fn report_end(&self) {
         let (state, linked, observed) = {
             let mut held = self.lock();
-            if !held.has_ended() {
+            if !held.state.is_over() {
                 return;
             }
             (held.state.clone(), held.linked.take(), held.observed.take())
@@ -399,7 +385,7 @@ impl LeaseInner {
     /// The state now. A deadline that has passed is a loss, even if the task has not run since.
     pub(crate) fn state(&self) -> LeaseState {
         let held = self.lock();
-        if held.has_ended() || self.clock.now() < held.deadline { held.state.clone() } else { held.expired() }
+        if held.state.is_over() || self.clock.now() < held.deadline { held.state.clone() } else { held.expired() }
     }
 
     /// The state as it was recorded: a deadline that has passed changes it when a caller or the task has noticed it.

@@ -1,7 +1,7 @@
 //! The background task of a lease: it refreshes, ends and releases the lease.
 //!
-//! The schedule (`refresh_schedule.rs`) tells this task when the lease has expired, and refreshes most leases in parts. If
-//! a lease is refreshed alone, the schedule permits each attempt, and this task sends it. A refresh for the holder waits
+//! The schedule (`refresh_schedule.rs`) ends the lease when it has expired, and refreshes most leases in parts. If a lease
+//! is refreshed alone, the schedule permits each attempt, and this task sends it. A refresh for the holder waits
 //! for such a permit, too. An attempt waits for its answer until the deadline, also if another was sent since. The first
 //! confirmation counts: the new deadline is the ttl after that attempt was sent.
 
@@ -13,13 +13,11 @@ use tracing::Span;
 use crate::{
     engine::{
         command_queue::{Command, RefreshCommand, SingleAttempt},
-        confirm::confirm_loss,
         context::Context,
         end_action::End,
         handle_inner::HandleInner,
-        held_lease::HeldLease,
+        held_lease::Lease,
         in_flight,
-        lease_ids::InUse,
         lease_inner::LeaseInner,
         lease_state::LeaseState,
         refresh::{self, Confirmed, Refreshing},
@@ -38,8 +36,8 @@ use crate::{
     },
 };
 
-/// How long a lease is held before its handle listens for a revocation of it.
-const LISTEN_AFTER: Duration = Duration::from_secs(1);
+/// How long a lease is held before its handle listens for a revocation of it, and schedules its refreshes.
+const SETTLE_AFTER: Duration = Duration::from_secs(1);
 
 /// The task of a lease.
 pub(crate) struct LeaseTask {
@@ -48,36 +46,25 @@ pub(crate) struct LeaseTask {
     lease: Arc<LeaseInner>,
     ttl: Ttl,
     refreshing: Refreshing,
-    /// When to listen for a revocation.
-    listen_at: Option<Reading>,
     /// The metadata that was confirmed last. Boxed, because few leases have any.
     metadata: Option<Box<Metadata>>,
-    /// The place on the schedule, or when to take one.
-    slot: Placed,
+    /// The place on the schedule.
+    slot: Option<Slot>,
+    /// When to take a place and to listen for a revocation. `None`: the task has done both.
+    settle_at: Option<Reading>,
+    /// When the request was sent that granted the lease.
+    sent_at: Reading,
     /// How many attempts are in flight. A confirmed attempt of an earlier round still extends the deadline.
     attempts: u8,
     /// The requests in flight.
-    sent: Vec<BoxFuture<Reply>>,
+    sent: Vec<BoxFuture<AttemptResult>>,
     /// The attempt that the schedule has permitted and that was not sent.
     permitted: Option<Box<dyn SingleAttempt>>,
     /// The refresh for the holder that is under way, and how many there were.
     round: Option<Box<RefreshRound>>,
     rounds: u32,
     shared: Arc<HandleInner>,
-    in_use: InUse,
     released: oneshot::Sender<Result<End>>,
-}
-
-/// The place of a lease on the schedule.
-enum Placed {
-    At(Slot),
-    /// The lease takes a place at `time`: a lease that is held for a moment needs none. The last confirmed request was
-    /// sent at `sent`. The next refresh is due at `due_at`.
-    From {
-        time: Reading,
-        sent: Reading,
-        due_at: Reading,
-    },
 }
 
 /// A lease whose task has not ended: its handle notifies it of a revocation, and makes acquires of its key wait for its
@@ -109,7 +96,7 @@ impl Drop for Registration {
 /// What wakes the task.
 enum Wakeup {
     Command(Command),
-    Answered(Reply),
+    Answered(AttemptResult),
     Time,
 }
 
@@ -119,27 +106,25 @@ impl LeaseTask {
         shared: Arc<HandleInner>,
         lease: Arc<LeaseInner>,
         (ttl, refreshing): (Ttl, Refreshing),
-        in_use: InUse,
         acquire_id: AcquireId,
-    ) -> (HeldLease, Box<Self>) {
+    ) -> (Lease, Box<Self>) {
         let (released, done) = oneshot::channel();
-        let held = HeldLease::new(Arc::clone(&shared), Arc::clone(&lease), done);
+        let held = Lease::new(Arc::clone(&shared), Arc::clone(&lease), done);
         let now = shared.context.clock().now();
-        // A lease that is held for a moment is not worth a listener.
-        let listen_at = now.after(LISTEN_AFTER);
         // A waiter's granted request was sent a while ago, and the deadline counts from then. The deadline of a lease that
         // is resumed with a shorter ttl is further away.
-        let sent = lease.deadline().before(shared.context.settings.validity(ttl)).min(now);
-        let due_at = refreshing.due_after(ttl, sent);
-        let time = listen_at.min(due_at).min(lease.deadline());
+        let sent_at = lease.deadline().before(shared.context.settings.validity(ttl)).min(now);
+        // A lease that is held for a moment is not worth a place and a listener.
+        let settle_at = now.after(SETTLE_AFTER).min(refreshing.due_after(ttl, sent_at)).min(lease.deadline());
         let registration = Registration::begin(&shared, &lease, acquire_id);
         let task = Self {
             lease,
             ttl,
             refreshing,
-            listen_at: Some(listen_at),
             metadata: None,
-            slot: Placed::From { time, sent, due_at },
+            slot: None,
+            settle_at: Some(settle_at),
+            sent_at,
             attempts: 0,
             sent: Vec::new(),
             permitted: None,
@@ -147,7 +132,6 @@ impl LeaseTask {
             rounds: 0,
             registration,
             shared,
-            in_use,
             released,
         };
         (held, Box::new(task))
@@ -166,22 +150,23 @@ impl LeaseTask {
         self.shared.siblings().notifier.listen(self.context(), tick);
     }
 
-    /// When the lease is due after a refresh that was sent at `sent`.
-    fn due_after(&self, sent: Reading) -> Reading {
-        self.refreshing.due_after(self.ttl, sent)
-    }
-
-    /// Takes a place on the schedule.
-    fn place(&mut self, sent: Reading, due_at: Reading) {
+    /// Takes a place on the schedule. The last confirmed request was sent at `sent`.
+    fn place(&mut self, sent: Reading) {
         let spec = ScheduleSpec {
             ttl: self.ttl,
             interval: self.refreshing.interval(self.ttl),
             is_single: self.is_single(),
-            has_listened: self.listen_at.is_none(),
             sent,
-            due_at,
+            due_at: self.refreshing.due_after(self.ttl, sent),
         };
-        self.slot = Placed::At(Slot::take(&self.shared.schedules, &self.lease, spec));
+        self.slot = Some(Slot::take(&self.shared.schedules, &self.lease, spec));
+    }
+
+    /// Takes a place on the schedule, if the task has none.
+    fn ensure_placed(&mut self) {
+        if self.slot.is_none() {
+            self.place(self.sent_at);
+        }
     }
 
     /// Whether the lease is refreshed alone, as one with metadata is.
@@ -189,10 +174,16 @@ impl LeaseTask {
         self.metadata.is_some() || self.lease.has_no_expiry()
     }
 
-    /// Refreshes the lease until it has ended. Ends it when its time is over or its handle is shut down.
+    /// Refreshes the lease until it has ended, and then ends it at the store.
     ///
     /// A future is as large as the largest that it ever awaits. So short-lived futures are boxed, here and in `AcquireTask`.
-    pub(crate) async fn run(&mut self) {
+    pub(crate) async fn run(mut self: Box<Self>) {
+        self.keep().await;
+        Box::pin(self.end()).await;
+    }
+
+    /// Refreshes the lease until it has ended. Ends it when its time is over or its handle is shut down.
+    async fn keep(&mut self) {
         loop {
             let sleep = self.wake_at().map(|at| Box::pin(self.context().clock().sleep_until(at)));
             let takes_refresh = self.round.is_none();
@@ -209,13 +200,10 @@ impl LeaseTask {
                 () = slept(sleep) => Wakeup::Time,
             };
             match event {
-                Wakeup::Answered(Reply::Attempt(attempt)) => self.handle_attempt(attempt),
-                Wakeup::Answered(Reply::LossCheck(Ok(Some(cause)))) => self.lease.lose(cause),
+                Wakeup::Answered(result) => self.handle_attempt(result),
                 Wakeup::Command(Command::Refresh(command)) => self.begin(*command),
                 Wakeup::Command(Command::RefreshSingle(attempt)) => self.permitted = Some(attempt),
-                Wakeup::Command(Command::CheckLoss) => self.check_loss(),
-                // If a check for a loss fails, the next refresh finds the loss.
-                Wakeup::Answered(Reply::LossCheck(_)) | Wakeup::Command(Command::End) | Wakeup::Time => {}
+                Wakeup::Time => {}
             }
             self.run_due();
         }
@@ -223,12 +211,8 @@ impl LeaseTask {
 
     /// When this task has something to do. The schedule does the rest.
     fn wake_at(&self) -> Option<Reading> {
-        let placed_at = match self.slot {
-            Placed::At(_) => None,
-            Placed::From { time, .. } => Some(time),
-        };
         let ends_at = self.round.as_ref().map(|round| round.until.min(self.lease.deadline()));
-        [self.listen_at, placed_at, ends_at, self.lease.stalls_at()].into_iter().flatten().min()
+        [self.settle_at, ends_at, self.lease.stalls_at()].into_iter().flatten().min()
     }
 
     /// Does what is due. If the lease's time is over, ends it.
@@ -243,31 +227,27 @@ impl LeaseTask {
             self.lease.lose(LossCause::Stalled);
             return;
         }
-        if self.listen_at.is_some_and(|at| at <= now) {
-            self.listen_since(self.lease.tick);
-            self.listen_at = None;
-            if let Placed::At(slot) = &self.slot {
-                slot.record_listened();
+        if self.settle_at.take_if(|at| *at <= now).is_some() {
+            self.ensure_placed();
+            // With a short ttl, a lease that is held for a moment takes a place earlier.
+            let listen_at = self.sent_at.after(SETTLE_AFTER);
+            if listen_at <= now {
+                self.listen_since(self.lease.tick);
+            } else {
+                self.settle_at = Some(listen_at);
             }
-        }
-        if let Placed::From { time, sent, due_at } = self.slot
-            && time <= now
-        {
-            self.place(sent, due_at);
         }
         self.end_unconfirmed(now);
         self.send_permitted();
     }
 
     /// Acts at the store on the end of the lease, and replies.
-    pub(crate) async fn end(self: Box<Self>) {
-        let Self { lease, slot, registration, shared, in_use, released, .. } = *self;
+    async fn end(self: Box<Self>) {
+        let Self { lease, slot, registration, shared, released, .. } = *self;
         drop(slot);
         lease.commands.end();
         let end = release::run(&shared, &lease, registration.acquire_id).await;
         drop(registration);
-        // A caller that learns of the end may use the lease id at once.
-        drop(in_use);
         drop(released.send(end));
     }
 }
@@ -292,13 +272,6 @@ struct RefreshRound {
     last_error: Option<Error>,
 }
 
-/// The answer to one request.
-enum Reply {
-    Attempt(AttemptResult),
-    /// The result of a check for a loss.
-    LossCheck(Result<Option<LossCause>>),
-}
-
 /// The result of an attempt to refresh.
 struct AttemptResult {
     attempt: Box<dyn SingleAttempt>,
@@ -316,9 +289,7 @@ struct AttemptResult {
 impl LeaseTask {
     /// Begins a refresh for the holder: the schedule permits its attempts.
     fn begin(&mut self, command: RefreshCommand) {
-        if let Placed::From { sent, due_at, .. } = self.slot {
-            self.place(sent, due_at);
-        }
+        self.ensure_placed();
         // Confirmed metadata is sent again: otherwise older metadata that arrives late would stay.
         let metadata = command.metadata.clone().or_else(|| self.metadata.as_deref().cloned());
         let until = self.context().operation_deadline().reading();
@@ -326,7 +297,7 @@ impl LeaseTask {
         let (number, ttl) = (self.rounds, command.ttl.unwrap_or(self.ttl));
         let round = RefreshRound { number, command, ttl, metadata, until, is_sent: false, last_error: None };
         self.round = Some(Box::new(round));
-        if let Placed::At(slot) = &self.slot {
+        if let Some(slot) = &self.slot {
             slot.request(self.now());
         }
     }
@@ -335,7 +306,7 @@ impl LeaseTask {
     fn end_unconfirmed(&mut self, now: Reading) {
         if let Some(round) = self.round.take_if(|round| round.until <= now) {
             self.permitted = None;
-            if let Placed::At(slot) = &self.slot {
+            if let Some(slot) = &self.slot {
                 slot.withdraw(now);
             }
             drop(round.command.reply.send(Err(round.last_error.unwrap_or_else(refresh::unanswered_error))));
@@ -362,17 +333,11 @@ impl LeaseTask {
         let attempt_deadline = attempt.deadline(until);
         self.attempts = self.attempts.saturating_add(1);
         self.sent.push(Box::pin(async move {
-            let span = spans::refresh(&lease.key, lease.token);
+            let span = spans::refresh(Some((&lease.key, lease.token)), 1);
             let sent = refresh::attempt(span.clone(), &context, &lease, ttl, metadata.as_ref(), None, attempt_deadline);
             let confirmed = sent.await;
-            Reply::Attempt(AttemptResult { attempt, round, ttl, deadline, confirmed, span })
+            AttemptResult { attempt, round, ttl, deadline, confirmed, span }
         }));
-    }
-
-    fn check_loss(&mut self) {
-        let (context, lease) = (Arc::clone(self.context()), Arc::clone(&self.lease));
-        let deadline = context.operation_deadline().or_at(lease.deadline());
-        self.sent.push(Box::pin(async move { Reply::LossCheck(confirm_loss(&context, &lease, deadline).await) }));
     }
 
     /// Handles the result of an attempt.
@@ -415,18 +380,17 @@ impl LeaseTask {
 
     /// Notes a confirmed refresh. `done`: the refresh for the holder that it ends.
     fn record_confirmed(&mut self, done: Option<Box<RefreshRound>>, sent: Reading, tick: HybridTime) {
+        let before = (self.ttl, self.is_single());
         let command = done.map(|done| {
             let RefreshRound { ttl, metadata, command, .. } = *done;
             (self.ttl, self.metadata) = (ttl, metadata.map(Box::new));
             command
         });
-        let is_placed =
-            matches!(&self.slot, Placed::At(slot) if slot.ttl == self.ttl && slot.is_single == self.is_single());
-        if !is_placed {
-            self.place(sent, self.due_after(sent));
+        if before != (self.ttl, self.is_single()) {
+            self.place(sent);
         }
         // Listens again if the listener has failed since.
-        if self.listen_at.is_none() {
+        if self.settle_at.is_none() {
             self.listen_since(tick);
         }
         if let Some(command) = command {

@@ -10,7 +10,7 @@
 use std::{
     collections::BTreeMap,
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -18,12 +18,17 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tracing::{debug, warn};
 
 use crate::{
-    engine::{context::Context, lease_inner::LeaseInner, observer::HandleEvent, retry::Backoff},
+    engine::{
+        confirm, context::Context, end_action::EndAction, lease_inner::LeaseInner, lease_state::LeaseState,
+        observer::HandleEvent, retry::Backoff,
+    },
     record::StoreTime,
     store::answers::Notification,
     types::{
         acquire_id::HandleId,
         error::{Error, Result},
+        lease_id::LeaseId,
+        lock::lock,
         reading::Reading,
         token::{FencingToken, HybridTime},
     },
@@ -93,8 +98,6 @@ enum ListenerState {
     Opening(HybridTime),
     /// The listener receives what happens after this tick.
     Open(HybridTime),
-    /// The store has no notifications.
-    Unsupported,
 }
 
 /// A waiter of a handle, until this is dropped.
@@ -110,7 +113,7 @@ impl WaiterGuard {
     /// Joins the waiters. Call it before the request is sent that may be queued.
     pub(crate) fn new(context: &Arc<Context>, notifier: &Arc<Notifier>, number: u64) -> Self {
         let (wake, wakes) = mpsc::unbounded_channel();
-        notifier.state().waiting.insert(number, wake);
+        lock(&notifier.state).waiting.insert(number, wake);
         Self { context: Arc::clone(context), notifier: Arc::clone(notifier), number, wakes }
     }
 
@@ -142,6 +145,22 @@ impl NotifierState {
     fn is_silent(&self, now: Reading) -> bool {
         self.beat_at.after(BEAT_TIMEOUT) < now
     }
+
+    /// Refuses a lease id of a lease that is held or being ended: two leases would both believe in one holder. A lease that
+    /// was lost or orphaned sends nothing more.
+    fn ensure_unheld(&self, id: LeaseId) -> Result<()> {
+        let is_in_use = |lease: &LeaseInner| match lease.state() {
+            LeaseState::Held | LeaseState::AtRisk => true,
+            LeaseState::Lost { .. } => false,
+            LeaseState::Ended { .. } => !matches!(lease.end_action.get(), Some(EndAction::Orphan)),
+        };
+        if self.holding.values().any(|lease| lease.id == id && is_in_use(lease)) {
+            return Err(Error::invalid(format!(
+                "the lease id {id} is in use by a lease of this handle or a sibling: wait until that has ended"
+            )));
+        }
+        Ok(())
+    }
 }
 
 impl Notifier {
@@ -150,13 +169,22 @@ impl Notifier {
         Self { handle, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, NotifierState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a holder, by the number of its acquire.
     pub(crate) fn add_holder(&self, number: u64, lease: &Arc<LeaseInner>) {
-        self.state().holding.insert(number, Arc::clone(lease));
+        lock(&self.state).holding.insert(number, Arc::clone(lease));
+    }
+
+    /// Refuses a lease id that a lease of the handles uses.
+    pub(crate) fn ensure_unheld(&self, id: LeaseId) -> Result<()> {
+        lock(&self.state).ensure_unheld(id)
+    }
+
+    /// Adds the holder of a lease that was resumed, unless another resume of it came first.
+    pub(crate) fn add_resumed(&self, number: u64, lease: &Arc<LeaseInner>) -> Result<()> {
+        let mut state = lock(&self.state);
+        state.ensure_unheld(lease.id)?;
+        state.holding.insert(number, Arc::clone(lease));
+        Ok(())
     }
 
     pub(crate) fn remove_holder(&self, context: &Context, number: u64) {
@@ -166,7 +194,7 @@ impl Notifier {
     /// Removes a waiter or a holder.
     fn leave(&self, context: &Context, leave: impl FnOnce(&mut NotifierState)) {
         let now = context.clock().now();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         leave(&mut state);
         state.idle_since = now;
     }
@@ -175,11 +203,11 @@ impl Notifier {
     /// notified.
     pub(crate) fn listen(self: &Arc<Self>, context: &Arc<Context>, tick: HybridTime) -> bool {
         let now = context.clock().now();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if !context.store.capabilities().notifications {
-            let was = mem::replace(&mut state.listening, ListenerState::Unsupported);
+            let was = mem::replace(&mut state.listening, ListenerState::ClosedUntil(Reading::MAX));
             drop(state);
-            if !matches!(was, ListenerState::Unsupported) {
+            if matches!(was, ListenerState::Closed) {
                 let error = &Error::invalid("this store has no notifications: choose another, or let waiters poll");
                 context.settings.observers.emit(|| HandleEvent::PollingStarted { error });
             }
@@ -190,7 +218,6 @@ impl Notifier {
                 return since <= tick;
             }
             ListenerState::ClosedUntil(time) if now < time => return false,
-            ListenerState::Unsupported => return false,
             _ => {}
         }
         state.listening = ListenerState::Opening(tick);
@@ -204,22 +231,21 @@ impl Notifier {
 
     /// Whether no task listens, although one can be started.
     pub(crate) fn is_listener_missing(&self, now: Reading) -> bool {
-        let state = self.state();
+        let state = lock(&self.state);
         match state.listening {
             ListenerState::Closed => true,
             ListenerState::ClosedUntil(time) => time <= now,
             ListenerState::Opening(_) | ListenerState::Open(_) => state.is_silent(now),
-            ListenerState::Unsupported => false,
         }
     }
 
     /// The leases that the handles hold.
     pub(crate) fn leases(&self) -> Vec<Arc<LeaseInner>> {
-        self.state().holding.values().map(Arc::clone).collect()
+        lock(&self.state).holding.values().map(Arc::clone).collect()
     }
 
     /// Wakes the waiter or holder of a notification, unless it has left.
-    fn notify(&self, notification: &Notification, listener: u64) {
+    fn notify(&self, context: &Arc<Context>, notification: &Notification, listener: u64) {
         match notification {
             Notification::Started { since } => {
                 let is_listener = self.is_listener(listener, |state| {
@@ -235,33 +261,34 @@ impl Notifier {
             }
             Notification::Recheck { number } => {
                 self.wake_one(*number, Wake::Poll);
-                let lease = self.state().holding.get(number).map(Arc::clone);
-                if let Some(lease) = lease {
-                    lease.commands.check_loss();
-                }
+                let lease = lock(&self.state).holding.get(number).map(Arc::clone);
+                check_losses(context, lease);
             }
         }
     }
 
     /// Makes holders check for a revocation before this tick, which the listener has missed. Each check is a request,
     /// so only a few holders check. The others learn of it with their next refresh.
-    fn check_holders(&self, from: HybridTime) {
-        let leases: Vec<_> =
-            self.state().holding.values().filter(|lease| lease.tick < from).take(MAX_LOSS_CHECKS).cloned().collect();
-        for lease in leases {
-            lease.commands.check_loss();
-        }
+    fn check_holders(&self, context: &Arc<Context>, from: HybridTime) {
+        let leases: Vec<_> = lock(&self.state)
+            .holding
+            .values()
+            .filter(|lease| lease.tick < from)
+            .take(MAX_LOSS_CHECKS)
+            .cloned()
+            .collect();
+        check_losses(context, leases);
     }
 
     /// Whether there has been no waiter and no holder for a while.
     fn is_idle(&self, now: Reading) -> bool {
-        let state = self.state();
+        let state = lock(&self.state);
         state.waiting.is_empty() && state.holding.is_empty() && state.idle_since.after(IDLE_TIMEOUT) <= now
     }
 
     /// Whether this listener was not replaced. If so, calls `note`.
     fn is_listener(&self, listener: u64, note: impl FnOnce(&mut NotifierState)) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let is_listener = state.listener == listener;
         if is_listener {
             note(&mut state);
@@ -278,7 +305,7 @@ impl Notifier {
 
     /// Wakes one waiter, not under the lock.
     fn wake_one(&self, number: u64, why: Wake) {
-        let wake = self.state().waiting.get(&number).cloned();
+        let wake = lock(&self.state).waiting.get(&number).cloned();
         if let Some(wake) = wake {
             drop(wake.send(why));
         }
@@ -286,10 +313,17 @@ impl Notifier {
 
     /// Wakes all waiters, not under the lock.
     fn wake(&self, why: &Wake) {
-        let waiting: Vec<_> = self.state().waiting.values().cloned().collect();
+        let waiting: Vec<_> = lock(&self.state).waiting.values().cloned().collect();
         for wake in waiting {
             drop(wake.send(why.clone()));
         }
+    }
+}
+
+/// Checks by reads whether these leases are lost.
+fn check_losses(context: &Arc<Context>, leases: impl IntoIterator<Item = Arc<LeaseInner>>) {
+    for lease in leases {
+        drop(context.spawn(confirm::check_loss(Arc::clone(context), lease)));
     }
 }
 
@@ -326,10 +360,10 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
                 if let Notification::Started { since: from } = notification {
                     ended.record_open();
                     if from > since {
-                        notifier.check_holders(from);
+                        notifier.check_holders(&context, from);
                     }
                 }
-                notifier.notify(&notification, listener);
+                notifier.notify(&context, &notification, listener);
             }
             ended = &mut watching => break ended,
         }
@@ -339,7 +373,7 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
         let error: &(dyn std::error::Error + 'static) = &failed;
         let mut is_first = false;
         if matches!(failed, Error::Invalid { .. }) {
-            let mut state = notifier.state();
+            let mut state = lock(&notifier.state);
             is_first = state.refused.is_none();
             pause = state.refused.get_or_insert_with(|| Backoff::between(REOPEN_PAUSE, LONGEST_REOPEN_PAUSE)).next();
             ended.is_refused = true;

@@ -10,14 +10,14 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     engine::lease_inner::LeaseInner,
-    types::{key::Key, token::FencingToken},
+    types::{key::Key, lock::lock, token::FencingToken},
 };
 
 /// The leases of a handle whose tasks have not ended.
@@ -32,19 +32,15 @@ struct Entries {
 }
 
 impl OwnLeases {
-    fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a lease whose task starts.
     pub(crate) fn add(&self, lease: &Arc<LeaseInner>) {
-        self.entries().leases.insert((lease.key.clone(), lease.token), Arc::clone(lease));
+        lock(&self.0).leases.insert((lease.key.clone(), lease.token), Arc::clone(lease));
     }
 
     /// Removes a lease whose task has ended.
     pub(crate) fn remove(&self, lease: &LeaseInner) {
         let task_ended = {
-            let mut entries = self.entries();
+            let mut entries = lock(&self.0);
             entries.leases.remove(&(lease.key.clone(), lease.token));
             entries.waiting.remove(&lease.key)
         };
@@ -58,7 +54,7 @@ impl OwnLeases {
     pub(crate) async fn wait_for_ends(&self, key: &Key) {
         loop {
             let task_ended = {
-                let mut entries = self.entries();
+                let mut entries = lock(&self.0);
                 let mut of_key =
                     entries.leases.range((key.clone(), FencingToken::MIN)..=(key.clone(), FencingToken::MAX));
                 if !of_key.any(|(_, lease)| lease.ended.is_cancelled()) {

@@ -6,7 +6,7 @@
 //! Mechanism: a new thread builds the runtime, and shuts it down when a future has ended. A runtime cannot be dropped in
 //! asynchronous code.
 
-use std::{fmt, io, sync::mpsc, thread};
+use std::{io, sync::mpsc, thread};
 
 use tokio::runtime::{self, Handle, Runtime};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -44,8 +44,9 @@ pub(crate) fn start(
 }
 
 /// The thread of a handle, with a current-thread runtime. Dropping it ends both.
+#[derive(Debug)]
 pub(crate) struct DedicatedThread {
-    runtime: Handle,
+    pub(crate) runtime: Handle,
     _end: DropGuard,
 }
 
@@ -55,15 +56,5 @@ impl DedicatedThread {
         let build = || runtime::Builder::new_current_thread().enable_all().build();
         let runtime = start("mongoseal", build, end.clone().cancelled_owned())?;
         Ok(Self { runtime, _end: end.drop_guard() })
-    }
-
-    pub(crate) fn runtime(&self) -> &Handle {
-        &self.runtime
-    }
-}
-
-impl fmt::Debug for DedicatedThread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("DedicatedThread")
     }
 }

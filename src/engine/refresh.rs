@@ -7,9 +7,8 @@ use tracing::{Instrument, Span, debug};
 use crate::{
     engine::{
         confirm::{confirm_loss, stale_error},
-        context::Context,
+        context::{Context, shut_down_error},
         lease_inner::LeaseInner,
-        lease_state::LeaseState,
         observer::{HandleEvent, RefreshOutcome},
         retry::{self, Limit},
     },
@@ -55,8 +54,8 @@ impl Refreshing {
         self.interval(ttl).map_or(Reading::MAX, |interval| sent.after(interval))
     }
 
-    /// Refuses an interval that does not fit the ttl.
-    pub(crate) fn check(self, ttl: Ttl) -> Result<()> {
+    /// Refuses an interval that does not fit the ttl. A lease without expiry is refreshed at a third of `claim`.
+    pub(crate) fn checked(self, ttl: Ttl, claim: Ttl) -> Result<Self> {
         let half = ttl.duration().checked_div(2).unwrap_or_default();
         match self {
             Self::Every(interval) if interval.is_zero() || interval > half => Err(Error::invalid(format!(
@@ -64,51 +63,27 @@ impl Refreshing {
                 format_duration(interval),
                 format_duration(ttl.duration())
             ))),
-            _ => Ok(()),
+            Self::AtAThird if ttl > Ttl::MAX => Ok(Self::Every(claim.third())),
+            _ => Ok(self),
         }
     }
 }
 
-/// Waits until the lease has ended. Ends it when its time is over or its handle is shut down.
-async fn wait_for_end(context: &Context, lease: &LeaseInner) {
-    tokio::select! {
-        biased;
-        () = lease.ended.cancelled() => {}
-        () = context.closing.cancelled() => lease.end(&LeaseState::SHUT_DOWN),
-        () = wait_for_expiry(context, lease) => lease.lose(LossCause::Expired),
-    }
-}
-
-/// Waits until the deadline has passed, even if it is extended meanwhile.
-async fn wait_for_expiry(context: &Context, lease: &LeaseInner) {
-    while !lease.remaining().is_zero() {
-        context.clock().sleep_until(lease.deadline()).await;
-    }
-}
-
-/// Gives this ttl to a lease that was just granted, within the call that acquires it.
+/// Gives this ttl to a lease that was just granted, within the call that acquires it, which records the error.
 pub(crate) async fn apply_ttl(context: &Context, lease: &LeaseInner, ttl: Ttl, give_up: Deadline) -> Result<()> {
-    tokio::select! {
-        biased;
-        () = wait_for_end(context, lease) => Err(Error::unavailable(
-            "the lease ended before the store confirmed that it has no expiry: retry, unless the handle was shut down",
-        )),
-        applied = refresh(context, lease, ttl, give_up) => applied,
-    }
-}
-
-/// Refreshes until the store confirms it or the deadline. The caller records the error.
-async fn refresh(context: &Context, lease: &LeaseInner, ttl: Ttl, give_up: Deadline) -> Result<()> {
-    let longest = context.settings.longest_attempt(ttl);
     let until = context.operation_deadline().or_at(give_up.reading()).or_at(lease.deadline());
-    let confirmed = retry::until_definite(until, Limit::growing(longest), |deadline| {
-        let span = spans::refresh(&lease.key, lease.token);
+    let confirmed = retry::until_definite(until, Limit::growing(context.settings.attempt), |deadline| {
+        let span = spans::refresh(Some((&lease.key, lease.token)), 1);
         attempt(span, context, lease, ttl, None, None, deadline)
     });
-    match confirmed.await? {
+    let confirmed = tokio::select! {
+        biased;
+        () = context.closing.cancelled() => return Err(shut_down_error()),
+        confirmed = confirmed => confirmed?,
+    };
+    match confirmed {
         Some(Confirmed { sent, .. }) if lease.extend_deadline(sent.after(context.settings.validity(ttl))) => Ok(()),
-        // The lease is lost, which ends the caller's wait.
-        _ => std::future::pending().await,
+        _ => Err(Error::unavailable("the lease ended before the store confirmed that it has no expiry: retry")),
     }
 }
 
@@ -175,9 +150,7 @@ pub(crate) async fn attempt(
                 }
                 None => Err(stale_error()),
             },
-            outcome => Err(Error::invalid(format!(
-                "the store answered a refresh with {outcome:?}: report this bug of the store"
-            ))),
+            outcome => Err(outcome.unexpected("a refresh")),
         }
     };
     sending.instrument(span.clone()).await
@@ -195,7 +168,7 @@ pub(crate) struct PartAnswer {
 
 /// Sends one refresh of several leases. The caller records the error.
 pub(crate) async fn attempt_part(context: &Context, leases: &LeaseRefs, ttl: Ttl, deadline: Deadline) -> PartAnswer {
-    let (sent, span) = (context.clock().now(), spans::refresh_batch(leases.len()));
+    let (sent, span) = (context.clock().now(), spans::refresh(None, leases.len()));
     let answer = context.store.apply_batch(leases, &BatchRequest::Keep { ttl: ttl.millis() }, deadline);
     let refreshed = answer.instrument(span.clone()).await;
     let outcome = match &refreshed {

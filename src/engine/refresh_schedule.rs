@@ -31,7 +31,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -53,7 +53,14 @@ use crate::{
     },
     record::lease_refs,
     store::{BoxFuture, pool::RefreshPermits, runtime},
-    types::{clock::Clock, deadline::Deadline, error::Error, reading::Reading, ttl::Ttl},
+    types::{
+        clock::Clock,
+        deadline::Deadline,
+        error::{Error, LossCause},
+        lock::lock,
+        reading::Reading,
+        ttl::Ttl,
+    },
 };
 
 /// The most leases of a part. With the default pool, eight single refreshes at a time have tried all leases of a part after
@@ -205,8 +212,6 @@ pub(crate) struct ScheduleSpec {
     pub(crate) interval: Option<Duration>,
     /// Whether its task refreshes it alone each time.
     pub(crate) is_single: bool,
-    /// Whether its handle has listened for a revocation of it.
-    pub(crate) has_listened: bool,
     /// When the last confirmed request was sent.
     pub(crate) sent: Reading,
     /// When the next refresh is due.
@@ -309,10 +314,10 @@ impl Attempts {
 
 impl ScheduledLeases {
     /// Changes the entry of a lease, and notes where it waits and when to check it.
-    fn update<T>(&mut self, slot: u64, change: impl FnOnce(&mut Scheduled) -> T) -> Option<T> {
-        let scheduled = self.by_slot.get_mut(&slot)?;
+    fn update(&mut self, slot: u64, change: impl FnOnce(&mut Scheduled)) {
+        let Some(scheduled) = self.by_slot.get_mut(&slot) else { return };
         let before = scheduled.stage;
-        let changed = change(scheduled);
+        change(scheduled);
         self.waits.remove(&(before, slot));
         if matches!(scheduled.stage, Stage::Due(_) | Stage::Queued(..)) {
             self.waits.insert((scheduled.stage, slot));
@@ -322,7 +327,6 @@ impl ScheduledLeases {
         let due_at = Some(spec.due_at).filter(|_| scheduled.stage == Stage::Waiting);
         scheduled.check_at = due_at.into_iter().chain(*risk_at).fold(lease.deadline(), Reading::min);
         self.checks.insert((scheduled.check_at, slot));
-        Some(changed)
     }
 
     /// Notes that these leases are sent. Returns the number of the attempt.
@@ -342,7 +346,9 @@ impl ScheduledLeases {
     /// Changes the entries of those of these leases that were sent with this attempt and not since.
     fn update_sent(&mut self, number: u64, slots: impl IntoIterator<Item = u64>, change: impl Fn(&mut Scheduled)) {
         for slot in slots {
-            self.update(slot, |scheduled| (scheduled.stage == Stage::Sent(number)).then(|| change(scheduled)));
+            if self.by_slot.get(&slot).is_some_and(|scheduled| scheduled.stage == Stage::Sent(number)) {
+                self.update(slot, &change);
+            }
         }
     }
 
@@ -350,7 +356,7 @@ impl ScheduledLeases {
     fn add(&mut self, lease: Arc<LeaseInner>, spec: ScheduleSpec) -> u64 {
         self.slots = self.slots.saturating_add(1);
         self.by_slot.insert(self.slots, Scheduled::new(lease, spec));
-        self.update(self.slots, |_| ());
+        self.update(self.slots, |_| {});
         self.slots
     }
 
@@ -383,7 +389,6 @@ impl ScheduledLeases {
             && check_at <= now
         {
             if self.by_slot.get(&slot).is_some_and(|scheduled| scheduled.lease.remaining().is_zero()) {
-                // Its task ends it.
                 todo.lapsed.extend(self.remove(slot));
                 continue;
             }
@@ -427,10 +432,8 @@ impl ScheduledLeases {
         let ready = self.checks.iter().take_while(|(check_at, _)| *check_at <= ready_until).map(|(_, slot)| *slot);
         let ready = ready.filter(|slot| self.by_slot.get(slot).is_some_and(|scheduled| scheduled.is_ready(now)));
         let mut slots: Vec<u64> = self.due().chain(ready).take(PART).collect();
-        let listens = |slot: &u64| self.by_slot.get(slot).is_some_and(|scheduled| scheduled.spec.has_listened);
-        let is_single = |slot: &u64| slots.len() == 1 || (is_listener_missing && listens(slot));
-        if let Some(single) = slots.iter().position(is_single) {
-            self.update(slots.swap_remove(single), |scheduled| scheduled.queue(now, false));
+        if slots.len() == 1 || (is_listener_missing && !slots.is_empty()) {
+            self.update(slots.swap_remove(0), |scheduled| scheduled.queue(now, false));
         }
         let member = |slot| Some((slot, Arc::clone(&self.by_slot.get(&slot)?.lease)));
         slots.into_iter().filter_map(member).collect()
@@ -438,10 +441,6 @@ impl ScheduledLeases {
 }
 
 impl Schedule {
-    fn leases(&self) -> MutexGuard<'_, ScheduledLeases> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Runs the schedule until it has no leases: leases that are due are refreshed, and those that have expired end.
     async fn run(self: Arc<Self>, schedules: Arc<Schedules>, kind: Kind) {
         let Schedules { context, permits, .. } = &*schedules;
@@ -450,9 +449,9 @@ impl Schedule {
         let mut sent = Vec::new();
         loop {
             let now = clock.now();
-            let todo = self.leases().collect(now, self.pace);
+            let todo = lock(&self.leases).collect(now, self.pace);
             for lease in todo.lapsed {
-                lease.commands.end_expired();
+                lease.lose(LossCause::Expired);
             }
             for lease in todo.silent {
                 lease.record_at_risk(&refresh::unanswered_error());
@@ -484,7 +483,7 @@ impl Schedule {
 
     /// Sends the first lease of the queue, which its task refreshes alone.
     fn send_single(self: &Arc<Self>, clock: Clock, permits: Vec<OwnedSemaphorePermit>) {
-        let (now, mut leases) = (clock.now(), self.leases());
+        let (now, mut leases) = (clock.now(), lock(&self.leases));
         leases.queued_since = None;
         let Some((slot, Scheduled { lease, failures, .. })) = leases.first_queued() else { return };
         let (limit, late) = self.pace.times(false, lease.round_trip(), *failures);
@@ -498,7 +497,7 @@ impl Schedule {
     fn send_part(&self, schedules: &Schedules, permit: OwnedSemaphorePermit) -> Option<BoxFuture<PartReply>> {
         let Schedules { context, notifier, .. } = schedules;
         let now = context.clock().now();
-        let mut leases = self.leases();
+        let mut leases = lock(&self.leases);
         leases.due_since = None;
         let mut members = leases.take_part(now, self.ttl, notifier.is_listener_missing(now));
         let until = members.iter().map(|(_, lease)| lease.deadline()).max()?;
@@ -538,7 +537,7 @@ impl Schedule {
             }),
         }
         let slots = members.iter().map(|(slot, _)| *slot);
-        let mut leases = self.leases();
+        let mut leases = lock(&self.leases);
         leases.attempts.end(number, !matches!(refreshed, Err(Error::Unavailable { .. })));
         match refreshed {
             Ok(true) => {
@@ -574,14 +573,10 @@ impl Schedules {
         Self { context, notifier, permits, by_kind: Mutex::default() }
     }
 
-    fn by_kind(&self) -> MutexGuard<'_, HashMap<Kind, Arc<Schedule>>> {
-        self.by_kind.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Removes a schedule that has no leases. Returns whether it did.
     fn forget_if_empty(&self, kind: Kind) -> bool {
-        let mut schedules = self.by_kind();
-        schedules.retain(|other, schedule| *other != kind || !schedule.leases().by_slot.is_empty());
+        let mut schedules = lock(&self.by_kind);
+        schedules.retain(|other, schedule| *other != kind || !lock(&schedule.leases).by_slot.is_empty());
         !schedules.contains_key(&kind)
     }
 }
@@ -591,38 +586,30 @@ impl Schedules {
 pub(crate) struct Slot {
     schedule: Arc<Schedule>,
     number: u64,
-    /// The ttl of the schedule.
-    pub(crate) ttl: Ttl,
-    pub(crate) is_single: bool,
 }
 
 impl Slot {
     /// Takes a place for a lease. Its task calls this.
     pub(crate) fn take(schedules: &Arc<Schedules>, lease: &Arc<LeaseInner>, spec: ScheduleSpec) -> Self {
-        let (ttl, is_single) = (spec.ttl, spec.is_single);
+        let ttl = spec.ttl;
         let kind = (ttl, runtime::id());
         // Under this lock, so that the schedule is not removed meanwhile.
-        let mut by_kind = schedules.by_kind();
+        let mut by_kind = lock(&schedules.by_kind);
         let schedule = Arc::clone(by_kind.entry(kind).or_insert_with(|| {
             let schedule =
                 Arc::new(Schedule { ttl, pace: Pace::of(ttl), leases: Mutex::default(), changed: Notify::new() });
             schedules.context.spawn(Arc::clone(&schedule).run(Arc::clone(schedules), kind));
             schedule
         }));
-        let number = schedule.leases().add(Arc::clone(lease), spec);
+        let number = lock(&schedule.leases).add(Arc::clone(lease), spec);
         drop(by_kind);
         schedule.changed.notify_one();
-        Self { schedule, number, ttl, is_single }
-    }
-
-    /// Notes that the handle has listened for a revocation of the lease.
-    pub(crate) fn record_listened(&self) {
-        self.schedule.leases().update(self.number, |scheduled| scheduled.spec.has_listened = true);
+        Self { schedule, number }
     }
 
     /// Queues a refresh for the holder, beside any that is under way.
     pub(crate) fn request(&self, now: Reading) {
-        self.schedule.leases().update(self.number, |scheduled| {
+        lock(&self.schedule.leases).update(self.number, |scheduled| {
             scheduled.is_requested = true;
             scheduled.queue(now, false);
         });
@@ -631,7 +618,7 @@ impl Slot {
 
     /// Ends the refresh for the holder, which was not confirmed.
     pub(crate) fn withdraw(&self, now: Reading) {
-        self.schedule.leases().update(self.number, |scheduled| {
+        lock(&self.schedule.leases).update(self.number, |scheduled| {
             scheduled.is_requested = false;
             scheduled.risk_at = scheduled.risk_at.filter(|_| scheduled.spec.interval.is_some());
             scheduled.wait_for_interval(now, self.schedule.pace.retry);
@@ -642,7 +629,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.schedule.leases().remove(self.number);
+        lock(&self.schedule.leases).remove(self.number);
         self.schedule.changed.notify_one();
     }
 }
@@ -663,7 +650,7 @@ impl SingleAttempt for Permission {
     }
 
     fn end(&self, now: Reading, answer: Result<Reading, &Error>, is_done: bool) {
-        let mut leases = self.schedule.leases();
+        let mut leases = lock(&self.schedule.leases);
         leases.attempts.end(self.number, !matches!(answer, Err(Error::Unavailable { .. })));
         leases.update(self.slot, |scheduled| match answer {
             Ok(sent) => {
@@ -686,7 +673,7 @@ impl SingleAttempt for Permission {
 
 impl Drop for Permission {
     fn drop(&mut self) {
-        self.schedule.leases().attempts.end(self.number, false);
+        lock(&self.schedule.leases).attempts.end(self.number, false);
         self.schedule.changed.notify_one();
     }
 }

@@ -185,9 +185,7 @@ async fn send(
                     }
                     Some(cause) => Ok(ReleaseOutcome::AlreadyLost { cause }),
                 },
-                outcome => Err(Error::invalid(format!(
-                    "the store answered a release with {outcome:?}: report this bug of the store"
-                ))),
+                outcome => Err(outcome.unexpected("a release")),
             }
         }
     });
@@ -213,9 +211,7 @@ async fn transfer(context: &Context, lease: &LeaseInner, to: LeaseId) -> Result<
                     Some(cause) => Err(lease.lost_error(cause)),
                     None => Err(stale_error()),
                 },
-                outcome => Err(Error::invalid(format!(
-                    "the store answered a transfer with {outcome:?}: report this bug of the store"
-                ))),
+                outcome => Err(outcome.unexpected("a transfer")),
             }
         },
     );
@@ -239,9 +235,7 @@ pub(crate) async fn complete(context: &Context, lease: &LeaseInner, tick: u64, k
                 Outcome::Completed if applied.changed => return Ok(Ok(())),
                 Outcome::Completed | Outcome::Absent => {}
                 outcome => {
-                    return Err(Error::invalid(format!(
-                        "the store answered a completion with {outcome:?}: report this bug of the store"
-                    )));
+                    return Err(outcome.unexpected("a completion"));
                 }
             }
             let read = context.store.read(&lease.key, deadline).await?;

@@ -15,7 +15,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -32,7 +32,7 @@ use crate::{
     engine::context::Context,
     record::{BatchRequest, lease_refs},
     store::runtime::ByRuntime,
-    types::{deadline::Deadline, error::Result, key::Key, token::FencingToken},
+    types::{deadline::Deadline, error::Result, key::Key, lock::lock, token::FencingToken},
 };
 
 /// The most leases in one command of the shutdown.
@@ -76,10 +76,6 @@ impl ReleaseBatch {
         Arc::new(Self { leases: Mutex::new(Some(leases)), outcome: OnceCell::new() })
     }
 
-    fn leases(&self) -> MutexGuard<'_, Option<Vec<Member>>> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits for the outcome. The first call sends the command.
     pub(crate) async fn release(&self, context: &Context, deadline: Deadline) -> BatchOutcome {
         *self.outcome.get_or_init(|| self.send(context, deadline)).await
@@ -93,7 +89,7 @@ impl ReleaseBatch {
 
     async fn send(&self, context: &Context, deadline: Deadline) -> BatchOutcome {
         // If a runtime drops this future, the next task finds no leases, and the command may have been sent.
-        let Some(leases) = self.leases().take() else { return BatchOutcome::Unconfirmed };
+        let Some(leases) = lock(&self.leases).take() else { return BatchOutcome::Unconfirmed };
         for (_, _, ended) in &leases {
             ended.cancelled().await;
         }
@@ -163,8 +159,8 @@ impl ReleaseQueue {
 impl Lane {
     /// Puts a lease into the open batch, or into a new one if that is closed or full.
     fn join(&self, lease: Member) -> Arc<ReleaseBatch> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(leases) = open.leases().as_mut().filter(|leases| leases.len() < MAX_LEASES) {
+        let mut open = lock(&self.open);
+        if let Some(leases) = lock(&open.leases).as_mut().filter(|leases| leases.len() < MAX_LEASES) {
             leases.push(lease);
             return Arc::clone(&open);
         }

@@ -17,9 +17,8 @@ use crate::{
         confirm::find_loss,
         context::Context,
         handle_inner::HandleInner,
-        held_lease::HeldLease,
-        lease_ids::InUse,
-        lease_inner::{LeaseInner, Limits},
+        held_lease::Lease,
+        lease_inner::LeaseInner,
         lease_task::LeaseTask,
         observer::HandleEvent,
         refresh::{self, Confirmed, Refreshing},
@@ -59,17 +58,21 @@ struct Found {
     refreshing: Refreshing,
     /// The lease lasts until this time, if it is not refreshed.
     until: Reading,
-    limits: Limits,
+    /// The end of the maximum hold.
+    last_deadline: Option<Reading>,
     tick: HybridTime,
 }
 
 /// Takes a lease up, and starts its task.
-pub(crate) async fn resume(shared: &Arc<HandleInner>, spec: ResumeSpec) -> Result<HeldLease> {
+pub(crate) async fn resume(shared: &Arc<HandleInner>, spec: ResumeSpec) -> Result<Lease> {
     let context = &shared.context;
     context.ensure_open()?;
     spec.id.ensure_some()?;
-    let in_use = InUse::begin_anew(&shared.siblings().lease_ids, spec.id, context.clock()).await?;
     let give_up = context.operation_deadline();
+    // The caller may just have orphaned the lease: its task must end first.
+    give_up.wait_for(shared.own_leases.wait_for_ends(&spec.key)).await;
+    let notifier = &shared.siblings().notifier;
+    notifier.ensure_unheld(spec.id)?;
     let found = find(context, &spec, give_up).await?;
     let (ttl, refreshing) = (found.ttl, found.refreshing);
     let limit = Limit::growing(context.settings.attempt);
@@ -79,14 +82,11 @@ pub(crate) async fn resume(shared: &Arc<HandleInner>, spec: ResumeSpec) -> Resul
     let lease = confirmed.await?;
     // If the handle was shut down meanwhile, the lease stays as it is.
     context.ensure_open()?;
+    notifier.add_resumed(acquire_id.number, &lease)?;
     let (key, token) = (&lease.key, lease.token);
     lease.observe(&context.settings.observers, false, HandleEvent::Resumed { key, token });
-    let (held, mut task) = LeaseTask::start(Arc::clone(shared), lease, (ttl, refreshing), in_use, acquire_id);
-    let run = async move {
-        task.run().await;
-        Box::pin(task.end()).await;
-    };
-    drop(context.spawn(run));
+    let (held, task) = LeaseTask::start(Arc::clone(shared), lease, (ttl, refreshing), acquire_id);
+    drop(context.spawn(task.run()));
     Ok(held)
 }
 
@@ -106,17 +106,13 @@ async fn find(context: &Context, spec: &ResumeSpec, give_up: Deadline) -> Result
     let settings = &context.settings;
     let remaining = holder.remaining(at.now);
     let ttl = new_ttl(context, spec, &holder, remaining.is_some())?;
-    let mut refreshing = spec.refreshing;
-    refreshing.check(ttl)?;
-    if matches!((remaining, refreshing), (None, Refreshing::AtAThird)) {
-        refreshing = Refreshing::Every(settings.ttl.third());
-    }
+    let refreshing = spec.refreshing.checked(ttl, settings.ttl)?;
     let left = remaining.unwrap_or_default().saturating_sub(Duration::from_millis(holder.terms.grace));
     let valid = Ttl::try_from(left).map(|left| settings.validity(left)).unwrap_or_default();
     let grace = Duration::from_millis(holder.terms.grace);
     let hold = holder.not_after.map(|end| settings.less_drift(end.since(at.now).saturating_sub(grace)));
-    let limits = Limits { last_deadline: hold.map(|hold| sent.after(hold)), stalled_after: None };
-    Ok(Found { terms: holder.terms, ttl, refreshing, until: sent.after(valid), limits, tick: at.tick })
+    let last_deadline = hold.map(|hold| sent.after(hold));
+    Ok(Found { terms: holder.terms, ttl, refreshing, until: sent.after(valid), last_deadline, tick: at.tick })
 }
 
 /// Whether another lease was granted the key instead of this one. A larger version alone does not tell: another sharer
@@ -151,8 +147,8 @@ async fn confirm(
     let until = context.clock().now().after(validity).max(found.until);
     let granted = (spec.token, found.tick);
     let (key, clock) = (spec.key.clone(), context.clock());
-    let lease = Arc::new(LeaseInner::new(key, &found.terms, granted, clock, until, found.limits));
-    let span = spans::refresh(&lease.key, lease.token);
+    let lease = Arc::new(LeaseInner::new(key, &found.terms, granted, clock, until, found.last_deadline, None));
+    let span = spans::refresh(Some((&lease.key, lease.token)), 1);
     match refresh::attempt(span, context, &lease, found.ttl, None, Some(acquire_id), answer_by).await? {
         Some(Confirmed { sent, .. }) if lease.extend_deadline(sent.after(validity)) => Ok(lease),
         // The store keeps the key for the grace after that.

@@ -2,14 +2,12 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{
-    engine::retry::Backoff,
-    types::{
-        duration::format_duration,
-        error::{Error, Result},
-        owner::Owner,
-        token::FencingToken,
-    },
+use crate::types::{
+    backoff::delay_between,
+    duration::format_duration,
+    error::{Error, Result},
+    owner::Owner,
+    token::FencingToken,
 };
 
 /// What an acquire does if the key is held. Checked.
@@ -77,34 +75,29 @@ impl OnHeld {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a policy does nothing until it is given to an acquire or to a handle"]
 pub struct Retry {
-    delays: Delays,
+    next: Arc<Next>,
+    /// The first and the longest delay, unless a closure of the caller chooses them.
+    bounds: Option<(Duration, Duration)>,
     attempts: Option<u32>,
     max_elapsed: Option<Duration>,
     is_unlimited: bool,
 }
 
-/// The caller's closure that chooses the next delay.
+/// The closure that chooses the next delay.
 type Next = dyn Fn(&Attempt) -> Option<Duration> + Send + Sync;
 
-#[derive(Clone)]
-enum Delays {
-    Fixed(Duration),
-    Exponential { first: Duration, longest: Duration },
-    Custom(Arc<Next>),
-}
-
-impl fmt::Debug for Delays {
+impl fmt::Debug for Retry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fixed(delay) => f.debug_tuple("Fixed").field(delay).finish(),
-            Self::Exponential { first, longest } => {
-                f.debug_struct("Exponential").field("first", first).field("longest", longest).finish()
-            }
-            Self::Custom(_) => f.write_str("Custom(..)"),
-        }
+        let Self { next: _, bounds, attempts, max_elapsed, is_unlimited } = self;
+        f.debug_struct("Retry")
+            .field("bounds", bounds)
+            .field("attempts", attempts)
+            .field("max_elapsed", max_elapsed)
+            .field("is_unlimited", is_unlimited)
+            .finish_non_exhaustive()
     }
 }
 
@@ -129,23 +122,26 @@ pub struct Attempt {
 impl Retry {
     /// Retries after the same delay each time.
     pub fn fixed(delay: Duration) -> Self {
-        Self::new(Delays::Fixed(delay))
+        Self::of(move |_| Some(delay), Some((delay, delay)))
     }
 
     /// Retries after delays that double from `first` to `longest`. Each is shortened at random by up to half, so that
     /// callers that failed together do not retry together.
     pub fn exponential(first: Duration, longest: Duration) -> Self {
-        Self::new(Delays::Exponential { first, longest })
+        Self::of(move |attempt| Some(delay_between(first, longest, attempt.number)), Some((first, longest)))
     }
 
     /// Retries after the delay that `next` returns; `None` stops. `next` runs on the task of the acquire and should not
     /// block. If it panics, awaiting the acquire panics, too.
     pub fn custom(next: impl Fn(&Attempt) -> Option<Duration> + Send + Sync + 'static) -> Self {
-        Self::new(Delays::Custom(Arc::new(next)))
+        Self::of(next, None)
     }
 
-    fn new(delays: Delays) -> Self {
-        Self { delays, attempts: None, max_elapsed: None, is_unlimited: false }
+    fn of(
+        next: impl Fn(&Attempt) -> Option<Duration> + Send + Sync + 'static,
+        bounds: Option<(Duration, Duration)>,
+    ) -> Self {
+        Self { next: Arc::new(next), bounds, attempts: None, max_elapsed: None, is_unlimited: false }
     }
 
     /// Limits the number of attempts, the first included.
@@ -169,18 +165,13 @@ impl Retry {
     /// Refuses a policy that contradicts itself or has no end by mistake.
     fn checked(self) -> Result<Self> {
         let is_bounded = self.attempts.is_some() || self.max_elapsed.is_some();
-        let first = match self.delays {
-            Delays::Fixed(delay) => Some(delay),
-            Delays::Exponential { first, longest } if first > longest => {
-                return Err(Error::invalid(format!(
-                    "a retry cannot have a first delay of {} and a longest delay of {}: swap them",
-                    format_duration(first),
-                    format_duration(longest)
-                )));
-            }
-            Delays::Exponential { first, .. } => Some(first),
-            Delays::Custom(_) => None,
-        };
+        if let Some((first, longest)) = self.bounds.filter(|(first, longest)| first > longest) {
+            return Err(Error::invalid(format!(
+                "a retry cannot have a first delay of {} and a longest delay of {}: swap them",
+                format_duration(first),
+                format_duration(longest)
+            )));
+        }
         if self.attempts == Some(0) {
             return Err(Error::invalid(
                 "`attempts` cannot be 0, which sends nothing: allow 1 or more, the first attempt counts",
@@ -191,7 +182,7 @@ impl Retry {
                 "`unlimited` is set together with `attempts` or `max_elapsed`: set one or the other",
             ));
         }
-        let Some(first) = first else { return Ok(self) };
+        let Some((first, _)) = self.bounds else { return Ok(self) };
         if first.is_zero() {
             return Err(Error::invalid("a retry has a delay of zero, which keeps the store busy: set 20ms or more"));
         }
@@ -213,18 +204,13 @@ impl Retry {
 #[derive(Debug)]
 pub(crate) struct Attempts<'a> {
     policy: &'a Retry,
-    backoff: Backoff,
     made: u32,
     previous_delay: Option<Duration>,
 }
 
 impl<'a> Attempts<'a> {
     pub(crate) fn of(policy: &'a Retry) -> Self {
-        let backoff = match policy.delays {
-            Delays::Exponential { first, longest } => Backoff::between(first, longest),
-            Delays::Fixed(_) | Delays::Custom(_) => Backoff::new(),
-        };
-        Self { policy, backoff, made: 0, previous_delay: None }
+        Self { policy, made: 0, previous_delay: None }
     }
 
     /// Returns how long to wait after an attempt that ended with `error`, `elapsed` after the first began. If the
@@ -241,12 +227,7 @@ impl<'a> Attempts<'a> {
             remaining: *remaining,
         };
         let policy = self.policy;
-        let next = match &policy.delays {
-            Delays::Fixed(delay) => Some(*delay),
-            Delays::Exponential { .. } => Some(self.backoff.next()),
-            Delays::Custom(next) => next(&attempt),
-        };
-        let next = next.filter(|delay| {
+        let next = (policy.next)(&attempt).filter(|delay| {
             policy.attempts.is_none_or(|attempts| self.made < attempts)
                 && policy.max_elapsed.is_none_or(|max_elapsed| elapsed.saturating_add(*delay) <= max_elapsed)
         });

@@ -68,12 +68,6 @@ impl Settings {
         Ok(checked)
     }
 
-    /// How long one refresh of a lease of this ttl may take before it is sent again: so short that one refresh that
-    /// hangs does not end the lease.
-    pub(crate) fn longest_attempt(&self, ttl: Ttl) -> Duration {
-        self.attempt.min(ttl.duration().checked_div(6).unwrap_or_default())
-    }
-
     /// How long a lease is valid, from just before its request was sent: the ttl, less the drift of two clocks in that
     /// time, less the millisecond to which stores truncate their clock.
     pub(crate) fn validity(&self, ttl: Ttl) -> Duration {

@@ -1,12 +1,10 @@
 //! A table in memory that refuses the writes of earlier holders. Feature `test-util`.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Mutex};
 
 use crate::types::{
     error::{Error, Result},
+    lock::lock,
     token::FencingToken,
 };
 
@@ -52,7 +50,7 @@ impl<V> FencedTable<V> {
     where
         V: Clone,
     {
-        self.rows().get(id.as_ref()).map(|(_, value)| value.clone())
+        lock(&self.rows).get(id.as_ref()).map(|(_, value)| value.clone())
     }
 
     /// Writes a row.
@@ -70,7 +68,7 @@ impl<V> FencedTable<V> {
     ///
     /// [`Error::Fenced`] if a larger token has written it. `change` is not called, and the row stays as it is.
     pub fn update(&self, token: FencingToken, id: impl AsRef<str>, change: impl FnOnce(Option<&V>) -> V) -> Result<()> {
-        let mut rows = self.rows();
+        let mut rows = lock(&self.rows);
         let before = rows.get(id.as_ref());
         if let Some((newer, _)) = before.filter(|(mark, _)| *mark > token) {
             return Err(Error::Fenced { newer: *newer });
@@ -78,10 +76,6 @@ impl<V> FencedTable<V> {
         let value = change(before.map(|(_, value)| value));
         rows.insert(id.as_ref().to_owned(), (token, value));
         Ok(())
-    }
-
-    fn rows(&self) -> MutexGuard<'_, HashMap<String, (FencingToken, V)>> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

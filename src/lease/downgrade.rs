@@ -1,19 +1,9 @@
 //! The verb `downgrade`: an exclusive holder becomes a sharing one.
 
-use std::pin::pin;
-
-use super::work::run_while_held;
 use crate::{
-    engine::{
-        confirm::{confirm_loss, stale_error},
-        context::Context,
-        lease_inner::LeaseInner,
-        retry,
-    },
     lease::Lease,
     record::{Downgrade, Outcome, Request},
     types::{
-        deadline::Deadline,
         error::{Error, Result},
         sharing::Sharing,
     },
@@ -73,27 +63,14 @@ impl Lease {
         lease.share();
         let sharing = Sharing::from_limit(holders);
         let request = Downgrade { lease: lease.id, token: lease.token, sharing };
-        let attempt = |deadline| downgrade(context, lease, request, deadline);
-        let downgraded = retry::until_definite(context.operation_deadline(), context.settings.attempt, attempt);
-        run_while_held(&lease.ended, || lease.check(), pin!(downgraded)).await?
-    }
-}
-
-/// Sends a downgrade once. If the lease is gone, the lease is lost.
-async fn downgrade(context: &Context, lease: &LeaseInner, request: Downgrade, deadline: Deadline) -> Result<()> {
-    match context.store.apply(&lease.key, Request::Downgrade(request), deadline).await?.outcome {
-        Outcome::Downgraded => Ok(()),
-        Outcome::Refused { holder } => Err(Error::invalid(format!(
-            "the lease shares {:?} with up to {} holders already: release the key and acquire it with another limit",
-            lease.key,
-            holder.terms.sharing.limit()
-        ))),
-        Outcome::Absent => {
-            lease.lose(confirm_loss(context, lease, deadline).await?.ok_or_else(stale_error)?);
-            Ok(())
+        match self.send(Request::Downgrade(request)).await?.outcome {
+            Outcome::Downgraded => Ok(()),
+            Outcome::Refused { holder } => Err(Error::invalid(format!(
+                "the lease shares {:?} with up to {} holders already: release the key and acquire it with another limit",
+                lease.key,
+                holder.terms.sharing.limit()
+            ))),
+            outcome => Err(outcome.unexpected("a downgrade")),
         }
-        outcome => Err(Error::invalid(format!(
-            "the store answered a downgrade with {outcome:?}: report this bug of the store"
-        ))),
     }
 }

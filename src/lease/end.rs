@@ -71,7 +71,7 @@ impl Lease {
         }
         let transferred = LeaseState::Ended { reason: EndReason::Transferred };
         self.lease_inner().end_with(EndAction::Transfer(to), &transferred);
-        match self.held.wait_for_end().await? {
+        match self.wait_for_end().await? {
             End::Transferred(token) => Ok(token),
             End::Released(ReleaseOutcome::AlreadyLost { cause }) => Err(self.lease_inner().lost_error(cause)),
             End::Released(_) | End::Completed | End::Orphaned => Err(self.lease_inner().end_error()),
@@ -88,7 +88,7 @@ impl Lease {
     /// Releases the lease, and returns whether it was held until then: see [`release`](Self::release).
     pub(crate) async fn end_by_release(&self) -> Result<ReleaseOutcome> {
         self.end_with(EndAction::Release(CallerSpan::current()));
-        let end = self.held.wait_for_end().await;
+        let end = self.wait_for_end().await;
         // If the lease was lost, its task has ended before and taken nothing.
         drop(self.lease_inner().end_action.get().and_then(EndAction::take_caller_span));
         Ok(end?.outcome())
@@ -119,7 +119,7 @@ impl Lease {
     /// Dropping the future abandons the answer. If the lease is held, it is completed all the same.
     pub(crate) async fn complete(&self, tick: u64, keep: Duration) -> Result<()> {
         self.end_with(EndAction::Complete(tick, keep));
-        match self.held.wait_for_end().await? {
+        match self.wait_for_end().await? {
             End::Completed => Ok(()),
             // The lease was lost before. Its task has sent nothing, or a shutdown has released it.
             _ => release::complete(self.context(), self.lease_inner(), tick, keep).await,
@@ -130,7 +130,7 @@ impl Lease {
     pub(crate) async fn take_back(self) {
         self.begin_take_back();
         // If this fails, the ttl ends the lease, and a warning says so.
-        drop(self.held.wait_for_end().await);
+        drop(self.wait_for_end().await);
     }
 
     /// Takes the lease back in the background.

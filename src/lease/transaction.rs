@@ -101,10 +101,8 @@ where
     F: AsyncFnMut(&mut ClientSession) -> Result<R, E>,
     E: From<Error> + WorkError<Kind>,
 {
-    let span = match leases {
-        [lease] => spans::transaction(lease.key(), lease.token()),
-        leases => spans::joint_transaction(leases.len()),
-    };
+    let one = if let [lease] = leases { Some((lease.key(), lease.token())) } else { None };
+    let span = spans::transaction(one, leases.len());
     let result = match leases.check().and_then(|()| transaction_leases(leases)) {
         Ok(transaction) => run(transaction, &leases, work).instrument(span.clone()).await,
         Err(error) => Err(error.into()),

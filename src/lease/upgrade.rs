@@ -1,27 +1,18 @@
 //! The verb `upgrade`: a sharing holder that is alone becomes an exclusive one.
 
-use std::{pin::pin, time::Duration};
-
-use super::work::run_while_held;
 use crate::{
     engine::{
-        confirm::{confirm_loss, stale_error},
-        context::Context,
         end_action::EndAction,
-        lease_inner::LeaseInner,
         lease_state::LeaseState,
         refresh::Refreshing,
         resume::{self, ResumeSpec},
-        retry,
     },
     lease::Lease,
     record::{Outcome, Request, Transfer},
     store::answers::Applied,
     types::{
-        deadline::Deadline,
         error::{EndReason, Error, Result},
         lease_id::LeaseId,
-        token::FencingToken,
     },
 };
 
@@ -76,7 +67,7 @@ impl Lease {
     /// # }
     /// ```
     pub async fn upgrade(&self) -> Result<Self> {
-        let (lease, context) = (self.lease_inner(), self.context());
+        let lease = self.lease_inner();
         lease.check()?;
         if lease.is_exclusive() {
             return Err(Error::invalid(format!("the lease on {:?} excludes others already: go on with it", lease.key)));
@@ -84,36 +75,17 @@ impl Lease {
         // A refresh that comes after the upgrade does not find this lease. After this one, none is due for a while.
         self.refresh().await?;
         let to = LeaseId::random();
-        let attempt = |deadline| upgrade(context, lease, to, deadline);
-        let upgraded = retry::until_definite(context.operation_deadline(), context.settings.attempt, attempt);
-        let token = run_while_held(&lease.ended, || lease.check(), pin!(upgraded)).await??;
+        let request = Transfer { lease: lease.id, token: lease.token, to };
+        let Applied { outcome, at, .. } = self.send(Request::Upgrade(request)).await?;
+        let token = match outcome {
+            Outcome::Transferred { token } => token,
+            Outcome::Refused { holder } => return Err(holder.held_error(&lease.key, at)),
+            outcome => return Err(outcome.unexpected("an upgrade")),
+        };
         // At the store, the upgrade has ended this lease.
         lease.end_with(EndAction::Orphan, &LeaseState::Ended { reason: EndReason::Transferred });
         let key = lease.key.clone();
         let spec = ResumeSpec { key, id: to, token, ttl: None, refreshing: Refreshing::AtAThird };
-        resume::resume(&self.held.shared, spec).await.map(Self::new)
-    }
-}
-
-/// Sends an upgrade once. If the lease is gone, the lease is lost.
-async fn upgrade(context: &Context, lease: &LeaseInner, to: LeaseId, deadline: Deadline) -> Result<FencingToken> {
-    let request = Transfer { lease: lease.id, token: lease.token, to };
-    let Applied { outcome, at, .. } = context.store.apply(&lease.key, Request::Upgrade(request), deadline).await?;
-    match outcome {
-        Outcome::Transferred { token } => Ok(token),
-        Outcome::Refused { holder } => Err(Error::Held {
-            key: lease.key.clone(),
-            remaining: at.map(|at| holder.remaining(at.now).unwrap_or(Duration::MAX)).unwrap_or_default(),
-            is_released: holder.released_at.is_some(),
-            owner: holder.terms.owner,
-            token: holder.version,
-        }),
-        Outcome::Absent => {
-            lease.lose(confirm_loss(context, lease, deadline).await?.ok_or_else(stale_error)?);
-            Err(lease.end_error())
-        }
-        outcome => {
-            Err(Error::invalid(format!("the store answered an upgrade with {outcome:?}: report this bug of the store")))
-        }
+        resume::resume(&self.shared, spec).await
     }
 }

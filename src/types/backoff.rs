@@ -40,8 +40,13 @@ impl Backoff {
 
 /// The delay of a [`Backoff`] after so many failures.
 pub(crate) fn delay_after(failures: u32) -> Duration {
+    delay_between(FIRST_DELAY, MAX_DELAY, failures)
+}
+
+/// The delay of a [`Backoff::between`] after so many failures.
+pub(crate) fn delay_between(first: Duration, longest: Duration, failures: u32) -> Duration {
     let doubled = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
-    jittered(FIRST_DELAY.saturating_mul(doubled).min(MAX_DELAY))
+    jittered(first.saturating_mul(doubled).min(longest))
 }
 
 fn jittered(delay: Duration) -> Duration {

@@ -1,59 +1,28 @@
 //! The key of a lease.
 
-use std::{str::FromStr, sync::Arc};
+use crate::types::string_newtype::string_newtype;
 
-use serde::{Deserialize, Serialize};
-
-use crate::types::{error::Error, string_newtype::string_newtype};
-
-/// The name of what a lease is for: any text of 1 to 1,024 bytes without NUL.
-///
-/// No other text is special. `$where`, `a.b` and `../x` are valid keys, because a store treats a key as a value only.
-/// Keys compare byte by byte: `Job` and `job` are two keys.
-///
-/// ```
-/// use mongoseal::Key;
-///
-/// let key: Key = "reports/nightly".parse()?;
-/// assert_eq!(key.as_str(), "reports/nightly");
-/// assert!("".parse::<Key>().is_err());
-/// # Ok::<(), mongoseal::Error>(())
-/// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Key(Arc<str>);
-
-impl Key {
-    /// The longest key, in bytes.
-    pub const MAX_BYTES: usize = 1024;
-}
-
-impl FromStr for Key {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        if text.is_empty() {
-            return Err(Error::invalid("a key must not be empty: name what the lease is for"));
-        }
-        if text.len() > Self::MAX_BYTES {
-            return Err(Error::invalid(format!(
-                "a key may have at most {} bytes and this one has {}: use a hash of it",
-                Self::MAX_BYTES,
-                text.len()
-            )));
-        }
-        if text.contains('\0') {
-            return Err(Error::invalid("a key must not contain a NUL character: remove it"));
-        }
-        Ok(Self(text.into()))
-    }
-}
-
-string_newtype!(Key);
+string_newtype!(
+    /// The name of what a lease is for: any text of 1 to 1,024 bytes without NUL.
+    ///
+    /// No other text is special. `$where`, `a.b` and `../x` are valid keys, because a store treats a key as a value only.
+    /// Keys compare byte by byte: `Job` and `job` are two keys.
+    ///
+    /// ```
+    /// use mongoseal::Key;
+    ///
+    /// let key: Key = "reports/nightly".parse()?;
+    /// assert_eq!(key.as_str(), "reports/nightly");
+    /// assert!("".parse::<Key>().is_err());
+    /// # Ok::<(), mongoseal::Error>(())
+    /// ```
+    Key, 1024, "a key", "name what the lease is for"
+);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::error::Error;
 
     #[test]
     fn keys_that_look_like_operators_are_keys() {

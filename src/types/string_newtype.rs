@@ -1,18 +1,53 @@
-//! The common part of the text types. They differ in meaning, and in which texts they refuse.
+//! The common part of the text types. They differ in meaning, and in the longest text.
+
+use crate::types::error::{Error, Result};
+
+/// Refuses a text that is no name.
+pub(crate) fn check(text: &str, max: usize, what: &str, hint: &str) -> Result<()> {
+    let bytes = text.len();
+    let problem = if text.is_empty() {
+        format!("must not be empty: {hint}")
+    } else if bytes > max {
+        format!("may have at most {max} bytes and this one has {bytes}: use a hash of it, or shorten it")
+    } else if text.contains('\0') {
+        "must not contain a NUL character: remove it".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(format!("{what} {problem}")))
+}
 
 /// Parses decimal digits. `str::parse` would accept a leading plus, too.
 pub(crate) fn decimal(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// Implements the common part of a text type: a tuple of one `Arc<str>` that is `FromStr`.
+/// Defines a text type: a name of 1 to `$max` bytes without NUL. `$what` is its name in messages, and `$hint` says what to
+/// do about a text that is empty.
 macro_rules! string_newtype {
-    ($name:ident) => {
+    ($(#[$meta:meta])* $name:ident, $max:literal, $what:literal, $hint:literal) => {
+        $(#[$meta])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(std::sync::Arc<str>);
+
         impl $name {
+            /// The longest text, in bytes.
+            pub const MAX_BYTES: usize = $max;
+
             /// The text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = $crate::Error;
+
+            fn from_str(text: &str) -> Result<Self, $crate::Error> {
+                $crate::types::string_newtype::check(text, Self::MAX_BYTES, $what, $hint)?;
+                Ok(Self(text.into()))
             }
         }
 

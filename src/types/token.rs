@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
 
 use crate::types::{error::Error, string_newtype::decimal};
 
@@ -26,7 +26,9 @@ use crate::types::{error::Error, string_newtype::decimal};
 /// assert_eq!(older.sortable(), "0000226650000000"); // sorts as text, too
 /// # Ok::<(), mongoseal::Error>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+// Signed, because BSON has no unsigned integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "i64", into = "i64")]
 pub struct FencingToken(u64);
 
 impl FencingToken {
@@ -164,25 +166,6 @@ impl FromStr for FencingToken {
 impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
-    }
-}
-
-impl fmt::Debug for FencingToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FencingToken({})", self.0)
-    }
-}
-
-impl Serialize for FencingToken {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Signed, because BSON has no unsigned integers.
-        serializer.serialize_i64((*self).into())
-    }
-}
-
-impl<'de> Deserialize<'de> for FencingToken {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::new(u64::deserialize(deserializer)?).map_err(de::Error::custom)
     }
 }
 

@@ -18,7 +18,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
 use mongoseal::{Deadline, store::Store};
-use mongoseal_conformance::requirements_of;
+use mongoseal_conformance::{requirements, requirements_of};
 use tokio::sync::watch;
 
 use self::{probes::Lab, scratch::Scratch};

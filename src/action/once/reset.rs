@@ -7,12 +7,7 @@ use crate::{
     handle::{Async, Mongoseal, awaitable},
     record::{self, CompletedTick, Completion, Outcome, Request},
     store::answers::Snapshot,
-    types::{
-        error::{Error, Result},
-        into_name::IntoName,
-        key::Key,
-        owner::Owner,
-    },
+    types::{error::Result, into_name::IntoName, key::Key, owner::Owner},
 };
 
 impl Mongoseal {
@@ -103,9 +98,7 @@ impl<M> RewindTick<M> {
                         context.store.read(key, deadline).await?.and_then(|Snapshot { record, .. }| record.done)
                     }
                     outcome => {
-                        return Err(Error::invalid(format!(
-                            "the store answered a reset with {outcome:?}: report this bug of the store"
-                        )));
+                        return Err(outcome.unexpected("a reset"));
                     }
                 };
                 if done.as_ref().is_none_or(is_reset) { Ok(done) } else { Err(stale_error()) }

@@ -29,7 +29,7 @@ pub(crate) fn held(clock: Clock, deadline: Reading, sharing: Sharing) -> LeaseIn
         hold: HoldLimits::default(),
     };
     let granted = (FencingToken::new(42).unwrap(), HybridTime { seconds: 1, ordinal: 1 });
-    LeaseInner::new("k".parse().unwrap(), &terms, granted, clock, deadline, Limits::default())
+    LeaseInner::new("k".parse().unwrap(), &terms, granted, clock, deadline, None, None)
 }
 
 fn revoked() -> LossCause {

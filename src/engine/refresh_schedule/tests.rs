@@ -24,10 +24,10 @@ fn refreshed_at(clock: Clock, seconds: &[u64]) -> ScheduledLeases {
     for (slot, sent) in (0..).zip(seconds) {
         let sent = at(*sent);
         let lease = Arc::new(held(clock, sent + 3 * INTERVAL, Sharing::Exclusive));
-        let (interval, is_single, has_listened, due_at) = (Some(INTERVAL), false, false, sent + INTERVAL);
-        let spec = ScheduleSpec { ttl: ttl(), interval, is_single, has_listened, sent, due_at };
+        let (interval, is_single, due_at) = (Some(INTERVAL), false, sent + INTERVAL);
+        let spec = ScheduleSpec { ttl: ttl(), interval, is_single, sent, due_at };
         leases.by_slot.insert(slot, Scheduled::new(lease, spec));
-        leases.update(slot, |_| ());
+        leases.update(slot, |_| {});
     }
     leases
 }

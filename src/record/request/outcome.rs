@@ -2,7 +2,7 @@
 
 use crate::{
     record::{Acquire, Completion, Holder, Request, StoreTime, Waiter},
-    types::{lease_id::LeaseId, token::FencingToken},
+    types::{error::Error, lease_id::LeaseId, token::FencingToken},
 };
 
 /// The outcome of a request.
@@ -74,6 +74,13 @@ pub enum Outcome {
         /// The holders that were removed. If empty, a hint: nothing may have been written.
         holders: Vec<Holder>,
     },
+}
+
+impl Outcome {
+    /// The error of an answer that does not fit the request, such as `a release`.
+    pub(crate) fn unexpected(&self, request: &str) -> Error {
+        Error::invalid(format!("the store answered {request} with {self:?}: report this bug of the store"))
+    }
 }
 
 /// The state of a record from which the outcome of a request is read.
