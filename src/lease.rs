@@ -23,7 +23,6 @@ use crate::{
         command_queue::RefreshCommand,
         confirm::{confirm_loss, stale_error},
         context::Context,
-        lease_inner::LeaseInner,
         lease_state::{LeaseState, ReleaseOutcome},
         retry,
     },
