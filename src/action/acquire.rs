@@ -19,7 +19,7 @@ impl Mongoseal {
     }
 }
 
-/// Acquires a key. Awaiting it returns the [`Lease`] or [`Error::Held`]: at once, after a [`wait`](Self::wait) in the
+/// Acquires a key. Awaiting it returns the [`Lease`] or [`Error::Held`](crate::Error::Held): at once, after a [`wait`](Self::wait) in the
 /// key's queue, or after the attempts of a [`retry`](Self::retry).
 ///
 /// [`Mongoseal::acquire`](crate::Mongoseal::acquire) makes it. Of several keys it is an [`AcquireAll`](crate::AcquireAll),
@@ -28,13 +28,13 @@ impl Mongoseal {
 ///
 /// # Errors
 ///
-/// - [`Error::Held`]: another lease holds the key, and held it until the wait ended.
-/// - [`Error::QueueFull`]: too many waiters are queued for the key.
-/// - [`Error::RetriesExhausted`]: the key was held at each attempt of the [`retry`](Self::retry) policy.
-/// - [`Error::Unavailable`]: the store did not confirm the acquire within the operation timeout. For a waiter that was
+/// - [`Error::Held`](crate::Error::Held): another lease holds the key, and held it until the wait ended.
+/// - [`Error::QueueFull`](crate::Error::QueueFull): too many waiters are queued for the key.
+/// - [`Error::RetriesExhausted`](crate::Error::RetriesExhausted): the key was held at each attempt of the [`retry`](Self::retry) policy.
+/// - [`Error::Unavailable`](crate::Error::Unavailable): the store did not confirm the acquire within the operation timeout. For a waiter that was
 ///   queued, this timeout begins when its wait ends. If the request was applied after all, it is taken back in the
 ///   background. At the latest its ttl ends it, or twice its ttl if it waited.
-/// - [`Error::Invalid`], [`Error::Corrupt`]: a retry fails in the same way.
+/// - [`Error::Invalid`](crate::Error::Invalid), [`Error::Corrupt`](crate::Error::Corrupt): a retry fails in the same way.
 ///
 /// # Cancel safety
 ///

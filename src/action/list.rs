@@ -32,8 +32,8 @@ const PAGE_SIZE: u32 = 2_000;
 ///
 /// # Errors
 ///
-/// - [`Error::Invalid`]: a key, prefix, owner or group is not valid.
-/// - [`Error::Unavailable`]: the store did not answer within the operation timeout.
+/// - [`Error::Invalid`](crate::Error::Invalid): a key, prefix, owner or group is not valid.
+/// - [`Error::Unavailable`](crate::Error::Unavailable): the store did not answer within the operation timeout.
 ///
 /// # Cancel safety
 ///

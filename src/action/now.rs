@@ -12,7 +12,7 @@ impl Mongoseal {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] if the store does not answer within the operation timeout. [`Error::Invalid`] if the handle was
+    /// [`Error::Unavailable`](crate::Error::Unavailable) if the store does not answer within the operation timeout. [`Error::Invalid`](crate::Error::Invalid) if the handle was
     /// shut down, or the deployment or its privileges must be changed.
     ///
     /// # Cancel safety

@@ -28,7 +28,7 @@ impl Mongoseal {
 /// [`Lease::transfer`](crate::Lease::transfer), or has died. The earlier process must have ended its work: two processes that use one lease both believe that they hold it.
 ///
 /// It reads the record by a linearizable read, and requires a holder with this lease id and token. Then it refreshes the
-/// lease. It never sends an acquire. So if the lease has ended, the call ends in [`Error::Lost`], and neither takes the
+/// lease. It never sends an acquire. So if the lease has ended, the call ends in [`Error::Lost`](crate::Error::Lost), and neither takes the
 /// key again nor waits in its queue.
 ///
 /// The lease keeps its token, owner, group, metadata, grace, minimum hold and the end of its maximum hold, and a lease
@@ -42,13 +42,13 @@ impl Mongoseal {
 ///
 /// # Errors
 ///
-/// - [`Error::Lost`]: the lease is not held any more. The record may tell why: it was revoked, another lease holds the
+/// - [`Error::Lost`](crate::Error::Lost): the lease is not held any more. The record may tell why: it was revoked, another lease holds the
 ///   key, or the record is gone. Otherwise the cause is [`Expired`](crate::LossCause::Expired), also after a release.
-/// - [`Error::Unavailable`]: the store did not confirm it within the operation timeout. The lease is as it was, and may
+/// - [`Error::Unavailable`](crate::Error::Unavailable): the store did not confirm it within the operation timeout. The lease is as it was, and may
 ///   have been refreshed. Retry.
-/// - [`Error::Invalid`]: the lease id is in use by a lease of this handle or a sibling, or a setting is not valid. Also
+/// - [`Error::Invalid`](crate::Error::Invalid): the lease id is in use by a lease of this handle or a sibling, or a setting is not valid. Also
 ///   if the deployment must be changed.
-/// - [`Error::Corrupt`]: the document is not a record.
+/// - [`Error::Corrupt`](crate::Error::Corrupt): the document is not a record.
 ///
 /// # Cancel safety
 ///
