@@ -23,7 +23,7 @@ use crate::{
 /// How much longer a call on a lease waits than the lease's task, which ends with the operation timeout.
 const TASK_MARGIN: Duration = Duration::from_millis(100);
 
-/// A lease: the right to act on its key until it ends, and the [`FencingToken`] for the storage.
+/// A lease: the right to act on its key until it ends, and the [`FencingToken`](crate::FencingToken) for the storage.
 ///
 /// A background task refreshes the lease. While the store cannot be reached the lease is
 /// [`AtRisk`](LeaseState::AtRisk). At its deadline it is [`Lost`](LeaseState::Lost); the deadline is counted from

@@ -27,9 +27,9 @@ impl Mongoseal {
 ///
 /// # Errors
 ///
-/// - [`Error::Unavailable`]: the store did not confirm the reset within the operation timeout. It may have been applied.
+/// - [`Error::Unavailable`](crate::Error::Unavailable): the store did not confirm the reset within the operation timeout. It may have been applied.
 ///   Retry; a second reset does no harm.
-/// - [`Error::Invalid`], [`Error::Corrupt`]: a retry fails in the same way.
+/// - [`Error::Invalid`](crate::Error::Invalid), [`Error::Corrupt`](crate::Error::Corrupt): a retry fails in the same way.
 ///
 /// # Cancel safety
 ///
