@@ -169,6 +169,9 @@ async fn together(
         return (None, "absent");
     }
     let at = |applied: &Applied| applied.at.unwrap();
+    if applied.get(1).is_some_and(|second| at(second).tick < at(&applied[0]).tick) {
+        return (read(store, key).await, "sent while the answer to the first was late");
+    }
     let after = match kind {
         Kind::Redis => {
             let (mut after, all) = (met.cloned(), requests.iter().zip(&applied).collect::<Vec<_>>());
@@ -188,9 +191,6 @@ async fn together(
         }
         Kind::Mongo(_) => {
             // The first goes by itself, and the others, which come meanwhile, go together.
-            if applied.get(1).is_some_and(|second| at(second).tick < at(&applied[0]).tick) {
-                return (read(store, key).await, "sent while the answer to the first was late");
-            }
             let (after, expected) = record::apply(met, at(&applied[0]), &requests[0]);
             assert_eq!(applied[0].outcome, expected, "the outcome of {:?} on {met:#?}", requests[0]);
             let Some(second) = applied.get(1) else { return (after, "one of its own") };
