@@ -36,6 +36,7 @@ impl Bench {
         StoreTime::from_millis(self.millis)
     }
 
+    #[allow(clippy::needless_pass_by_value, reason = "a test sends what it has just made")]
     fn send(&mut self, request: Request) -> Outcome {
         self.ordinal += 1;
         let seconds = u64::try_from(self.millis / 1000).unwrap();
