@@ -1,4 +1,4 @@
-//! Other products with MongoDB's protocol, and what each of them lacks.
+//! Other products that speak MongoDB's protocol.
 //!
 //! A product is recognised by a mark in its answers. The table has the source of each mark; no product was at hand for
 //! a test.
