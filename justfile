@@ -36,7 +36,7 @@ lint:
 
 # The documentation as on docs.rs, without its dependencies. Warnings are errors.
 doc:
-    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace
+    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace --features mongoseal/test-util
     RUSTDOCFLAGS="-D warnings" cargo doc --no-deps -p mongoseal --features "blocking compare-and-swap metrics test-util unstable-store"
 
 # Processes under faults, and a judge: see docs/internals/chaos.md.
