@@ -8,8 +8,9 @@
 //! that come meanwhile wait for the next turn, which begins when the command is answered. If an answer is late, it may be
 //! lost. Then the turn passes on without it.
 //!
-//! Invariants: the turn always takes the request that has waited longest. An abandoned request is never sent. A request without an answer delays no other request of its key for
-//! long. A queue is of one runtime, so a runtime that is not driven holds up no request of another one.
+//! Invariants: the turn always takes the request that has waited longest. An abandoned request is never sent. A request
+//! without an answer delays no other request of its key for long. A queue is of one runtime, so a runtime that is not driven
+//! holds up no request of another one.
 
 use std::{
     collections::{HashMap, VecDeque},
