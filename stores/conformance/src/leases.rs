@@ -7,6 +7,7 @@ use mongoseal::{
     FencingToken, HybridTime, LeaseId, Metadata, Sharing,
     record::{Downgrade, LeaseSpec, Outcome, Raise, Request, Revoke, Transfer},
 };
+use tokio::task::JoinSet;
 
 pub(super) async fn a_free_key_is_granted_and_read_at_once(fixture: Fixture) {
     assert_eq!(fixture.seen().await.0, None, "a new key must have no record");
@@ -121,24 +122,23 @@ pub(super) async fn a_release_ends_its_own_lease_and_no_other(fixture: Fixture) 
 }
 
 pub(super) async fn one_of_many_concurrent_acquires_is_granted_the_key(fixture: Fixture) {
-    let asked: Vec<_> = (0..24)
-        .map(|_| {
-            let fixture = fixture.clone();
-            #[allow(clippy::disallowed_methods, reason = "waited for below")]
-            tokio::spawn(async move {
-                loop {
-                    match fixture.store.apply(&fixture.key, once(&terms()), fixture.deadline()).await {
-                        Ok(applied) => return Ok(matches!(applied.outcome, Outcome::Granted { .. })),
-                        Err(mongoseal::Error::Unavailable { .. }) => {}
-                        Err(error) => return Err(error),
-                    }
+    // Dropped with the requirement, so that no acquire outlives it.
+    let mut acquires = JoinSet::new();
+    for _ in 0..24 {
+        let fixture = fixture.clone();
+        acquires.spawn(async move {
+            loop {
+                match fixture.store.apply(&fixture.key, once(&terms()), fixture.deadline()).await {
+                    Ok(applied) => return Ok(matches!(applied.outcome, Outcome::Granted { .. })),
+                    Err(mongoseal::Error::Unavailable { .. }) => {}
+                    Err(error) => return Err(error),
                 }
-            })
-        })
-        .collect();
+            }
+        });
+    }
     let mut granted = 0_usize;
-    for one in asked {
-        let is_granted = one.await.expect("a request must not panic");
+    while let Some(ended) = acquires.join_next().await {
+        let is_granted = ended.expect("a request must not panic");
         granted = granted.saturating_add(usize::from(is_granted.expect("an acquire must be answered")));
     }
     assert_eq!(granted, 1, "one of 24 acquires must be granted");
