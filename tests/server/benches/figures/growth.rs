@@ -92,7 +92,7 @@ pub(crate) async fn plot(measured: &MeasuredSet, folder: &Path, quick: bool) {
         cost: "ms per grant",
         ours: "hand-over",
         floor: "bare update of one small document",
-        names_at: SeriesLabelPosition::MiddleRight,
+        names_at: SeriesLabelPosition::UpperRight,
     };
     write("waiters.svg", &text, &waiters(measured, if quick { 100 } else { 1_000 }).await);
     let text = Text {
