@@ -57,10 +57,6 @@ impl Backend for Table {
         })
     }
 
-    fn delete(&self, key: &Key, loaded: Vec<u8>, _deadline: Deadline) -> BoxFuture<Result<bool>> {
-        self.query(|rows, _| rows.get(key.as_str()) == Some(&loaded) && rows.remove(key.as_str()).is_some())
-    }
-
     fn list(&self, _deadline: Deadline) -> BoxFuture<Result<LoadedKeys>> {
         self.query(|rows, now| LoadedKeys { values: rows.clone().into_iter().collect(), now })
     }

@@ -71,9 +71,7 @@ impl Builder {
         let store = MemoryStore::new(self.settings()?.retention);
         self.on_store(Arc::new(store))
     }
-}
 
-impl Builder {
     /// Opens a store by the connector of its package, makes a handle on it, and checks the store. The settings of this
     /// builder apply, with the [database](Self::database), the [collection](Self::collection), the
     /// [retention](Self::retention) and the [thread](Self::dedicated_thread). The package `mongoseal-redis` has a connector

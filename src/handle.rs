@@ -161,9 +161,7 @@ impl Mongoseal {
             shared.siblings().closed.get_or_init(|| context.store.close(deadline)).await;
         }
     }
-}
 
-impl Mongoseal {
     /// Runs `work` with this handle, shuts the handle down, and returns the value of the work. So the handle is shut down
     /// however the work ends: by a value, by an error in it, or by a panic.
     ///

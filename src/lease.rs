@@ -310,9 +310,7 @@ impl Lease {
     pub async fn release(self) -> Result<ReleaseOutcome> {
         self.end_by_release().await
     }
-}
 
-impl Lease {
     /// Checks whether the lease is held at this moment, as part of an operation that has a span and records the error.
     pub(crate) async fn confirm(&self) -> Result<()> {
         self.lease_inner().check()?;

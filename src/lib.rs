@@ -183,7 +183,6 @@ pub use action::{
     group::RefreshedGroup,
     list::{LeaseStream, Leases},
     once::{OnceOutcome, RewindTick, RunOnce, Tick, TickLease},
-    purge::Purged,
     resume::Resume,
     revoke::Revoke,
     watch::{EventStream, WatchItem},

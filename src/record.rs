@@ -15,7 +15,7 @@ use std::time::Duration;
 pub use batch::{BatchRequest, KeyRequest, LeaseRefs, lease_refs};
 pub use events::{Event, EventKind};
 pub use filter::{Filter, KeyFilter, Position, SharingFilter};
-pub use inspection::{CompletedTick, HolderInfo, Inspection, ListedLease, PastRevocation, WaiterInfo};
+pub use inspection::{HolderInfo, Inspection, ListedLease, WaiterInfo};
 pub use request::*;
 pub use state_machine::{apply, apply_batch, apply_in_turn, apply_together};
 
@@ -182,7 +182,8 @@ pub struct Waiter {
 
 /// A revocation: an operator took the key from its holders.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Revocation {
+#[cfg_attr(not(feature = "unstable-store"), non_exhaustive)]
+pub struct PastRevocation {
     /// The operator.
     pub by: String,
     /// The reason.
@@ -195,13 +196,14 @@ pub struct Revocation {
 
 /// The last tick of a schedule that was completed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Completion {
-    /// The tick. A later tick is a larger number.
+#[cfg_attr(not(feature = "unstable-store"), non_exhaustive)]
+pub struct CompletedTick {
+    /// The tick. A later tick is a larger number. That of a time is in milliseconds since the Unix epoch.
     pub tick: u64,
     /// The token of the lease that completed it. A reset keeps it, so that the completion, if it is delayed, does not
     /// undo the reset.
     pub token: FencingToken,
-    /// The owner of that lease, or the operator of the reset.
+    /// The owner of that lease, or the operator that reset the schedule since.
     pub by: String,
     /// When.
     pub at: StoreTime,
@@ -225,9 +227,9 @@ pub struct Record {
     /// When the record stops mattering. Never goes back.
     pub expires_at: StoreTime,
     /// The last revocations, oldest first.
-    pub history: Vec<Revocation>,
+    pub history: Vec<PastRevocation>,
     /// The last tick that was completed, if the key is that of a schedule.
-    pub done: Option<Completion>,
+    pub done: Option<CompletedTick>,
 }
 
 /// The time until an expiry. `None` if that is longer than the longest ttl: then the lease has no expiry.

@@ -41,11 +41,9 @@
 //!    the [limit of the work](Deadline::work_limit), the answer is `false` or `Unavailable`.
 //! 8. `list` returns, of the holders at the time of the call, those that [`Filter::admits`], in the order of keys and
 //!    then of tokens. Each is as it was at some time between the call and its answer.
-//! 9. `delete_idle` deletes a record only if it has no holders and no waiters and has been idle for the retention. It
-//!    checks and deletes in one step.
-//! 10. What `follow` sends is durable, in the order in which it happened, and complete. If a change may have been left
-//!     out, `follow` fails.
-//! 11. Each call answers before its deadline, which is on the store's [`clock`](Store::clock). Dropping a future
+//! 9. What `follow` sends is durable, in the order in which it happened, and complete. If a change may have been left
+//!    out, `follow` fails.
+//! 10. Each call answers before its deadline, which is on the store's [`clock`](Store::clock). Dropping a future
 //!     abandons the answer, and not necessarily the request.
 //!
 //! [`Outcome::Absent`]: crate::record::Outcome::Absent
@@ -74,9 +72,9 @@ pub(crate) mod runtime;
 use std::{any::Any, fmt, pin::Pin, sync::Arc, time::Duration};
 
 #[cfg(feature = "unstable-store")]
-pub use answers::{Applied, Expired, ExpiredPage, FollowedState, Notification, Page, RecordState, Snapshot};
+pub use answers::{Applied, FollowedState, Notification, Page, RecordState, Snapshot};
 #[cfg(not(feature = "unstable-store"))]
-use answers::{Applied, ExpiredPage, FollowedState, Notification, Page, Snapshot};
+use answers::{Applied, FollowedState, Notification, Page, Snapshot};
 #[cfg(feature = "compare-and-swap")]
 pub use compare_and_swap::{Backend, CompareAndSwap, Loaded, LoadedKeys, Swap};
 pub use connector::{Connector, StoreOptions};
@@ -93,7 +91,7 @@ use crate::{
         deadline::Deadline,
         error::{Error, Result},
         key::Key,
-        token::{FencingToken, HybridTime},
+        token::HybridTime,
     },
 };
 
@@ -132,15 +130,6 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         page_size: u32,
         deadline: Deadline,
     ) -> BoxFuture<Result<Page>>;
-
-    /// Finds records with expired entries and idle records, in the order of keys, behind this key. `page_size` is as in
-    /// [`list`](Self::list). A hint: each is checked again when it is cleared.
-    fn list_expired(&self, after: Option<String>, page_size: u32, deadline: Deadline)
-    -> BoxFuture<Result<ExpiredPage>>;
-
-    /// Deletes the record of a key if its version is this, it has no holders and no waiters, and it has been idle for
-    /// the [`retention`](Self::retention). Returns whether it did.
-    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>>;
 
     /// Returns the id of a new handle, which no other handle has. A store may count its handles by it: see
     /// [`close`](Self::close).

@@ -3,7 +3,7 @@
 #[cfg(feature = "mongodb")]
 mod transaction;
 
-use std::{fmt, mem, pin::pin, slice, time::Duration};
+use std::{mem, pin::pin, slice, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
@@ -153,6 +153,7 @@ awaitable!(AcquireAll => LeaseSet);
 /// Leases on several keys that are of use only together: when one is lost, all work under them must stop.
 ///
 /// Each lease is refreshed by itself. Dropping the set releases all leases in the background, by one command.
+#[derive(Debug)]
 #[must_use = "leases are released when they are dropped, and `let _ =` drops them at once: bind them to a variable"]
 pub struct LeaseSet {
     /// In the order of their keys.
@@ -325,11 +326,5 @@ impl Drop for LeaseSet {
         } else {
             self.leases.iter().for_each(Lease::begin_take_back);
         }
-    }
-}
-
-impl fmt::Debug for LeaseSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.leases).finish()
     }
 }

@@ -17,7 +17,6 @@ use crate::{
     },
     handle::Mongoseal,
     record::{BatchRequest, Filter, HolderInfo, LeaseRefs, ListedLease, Request, lease_refs},
-    store::answers::Page,
     types::{
         deadline::Deadline,
         error::{Error, LossCause, Result},
@@ -27,9 +26,6 @@ use crate::{
         token::FencingToken,
     },
 };
-
-/// How many leases one page lists.
-const PAGE_SIZE: u32 = 2_000;
 
 /// The leases of a group after [`Mongoseal::refresh_group`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -297,16 +293,10 @@ async fn apply_to_members(
 
 /// Lists the leases of a group, in the order of their tokens.
 async fn list_members(context: &Context, selection: &Filter, until: Deadline) -> Result<Vec<ListedLease>> {
-    let (mut members, mut after) = (Vec::new(), None);
-    loop {
-        let Page { leases, next } = context.list(selection, after, PAGE_SIZE, until).await?;
-        members.extend(leases.into_iter().filter(|lease| lease.holder.released_at.is_none()));
-        if next.is_none() {
-            members.sort_by_key(|lease: &ListedLease| lease.holder.token);
-            return Ok(members);
-        }
-        after = next;
-    }
+    let mut members = context.list_all(selection, || until).await?;
+    members.retain(|lease| lease.holder.released_at.is_none());
+    members.sort_by_key(|lease| lease.holder.token);
+    Ok(members)
 }
 
 /// The leases of a list that this handle or a sibling holds.

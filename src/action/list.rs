@@ -13,17 +13,15 @@ use std::{
 use futures_core::Stream;
 
 use crate::{
-    engine::context::Context,
+    engine::context::{Context, PAGE_SIZE},
     handle::{Async, Mongoseal, awaitable},
     record::{Filter, ListedLease, Position, SharingFilter, StoreTime},
     store::{BoxFuture, answers::Page},
     types::{error::Result, group::Group, into_name::IntoName, key::Key, owner::Owner},
 };
 
-/// How many leases the first page has, so that its first lease comes soon, and how many each later page has. To fill a page,
-/// MongoDB reads 4 MB of records at a time, which are some thousands.
+/// How many leases the first page has, so that its first lease comes soon.
 const FIRST_PAGE: u32 = 500;
-const PAGE_SIZE: u32 = 2_000;
 
 /// Lists leases. Awaiting it returns a [`LeaseStream`] of the leases that match all filters. Expired leases are left
 /// out unless [`with_expired`](Self::with_expired) includes them.

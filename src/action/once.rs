@@ -19,7 +19,7 @@ use crate::{
     engine::{context::Context, lease_state::ReleaseOutcome, refresh::Refreshing, retry, retry_policy::Retry},
     handle::{Async, Mongoseal},
     lease::{Lease, work::run_until_lost},
-    record::{Completion, StoreTime},
+    record::{CompletedTick, StoreTime},
     store::answers::Snapshot,
     types::{
         deadline::Deadline,
@@ -433,7 +433,7 @@ impl RunOnce {
 }
 
 /// The store's time, and the last completed tick of a key.
-async fn read(context: &Context, key: &Key, give_up: Deadline) -> Result<(StoreTime, Option<Completion>)> {
+async fn read(context: &Context, key: &Key, give_up: Deadline) -> Result<(StoreTime, Option<CompletedTick>)> {
     let until = context.operation_deadline().or_at(give_up.reading());
     if let Some(Snapshot { record, at }) = context.read_record(key, until).await? {
         return Ok((at.now, record.done));
@@ -443,8 +443,8 @@ async fn read(context: &Context, key: &Key, give_up: Deadline) -> Result<(StoreT
 }
 
 /// What a runner of this tick returns if the last completed tick is not before it.
-fn ended<T>(done: Option<Completion>, tick: u64) -> Option<OnceOutcome<T>> {
-    let Completion { tick: last, by, at, .. } = done.filter(|done| done.tick >= tick)?;
+fn ended<T>(done: Option<CompletedTick>, tick: u64) -> Option<OnceOutcome<T>> {
+    let CompletedTick { tick: last, by, at, .. } = done.filter(|done| done.tick >= tick)?;
     Some(if last == tick {
         OnceOutcome::AlreadyDone { by, at }
     } else {

@@ -1,54 +1,42 @@
-//! The verb `purge`: removes what has expired.
+//! The verb `purge`: removes the leases that have expired.
+
+use std::time::Duration;
 
 use tracing::debug;
 
 use crate::{
     engine::context::Context,
     handle::Mongoseal,
-    record::{ListedLease, Outcome, Request},
-    store::answers::{Applied, Expired, ExpiredPage},
+    record::{Filter, ListedLease, Outcome, Request},
+    store::answers::Applied,
     types::{
         error::{Error, Result},
         key::Key,
     },
 };
 
-/// How many records one page lists.
-const PAGE_SIZE: u32 = 1_000;
-
-/// What a purge removed. [`Mongoseal::purge`] returns it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Purged {
-    /// The expired leases that were still in their records, by key.
-    pub leases: Vec<ListedLease>,
-    /// The keys whose idle records were deleted.
-    pub records: Vec<Key>,
-}
-
 impl Mongoseal {
-    /// Removes now what would be removed later: expired holders and waiters, which stay in their record until the next
-    /// write that prunes, and records that have been idle for the retention, which a store deletes some time after
-    /// that. If a waiter is queued behind a holder that is removed, the key is handed over.
+    /// Removes expired leases now. Otherwise they stay in their record until the next write for their key. If a waiter is
+    /// queued behind a lease that is removed, the key is handed over.
     ///
     /// It is never necessary. A live lease is never touched: the step that removes a lease checks its expiry again on
-    /// the store's clock. A record is never deleted before the retention allows it, because its version protects the
-    /// tokens. A record that has just lost its holder is idle from then on, or from up to a ttl and a grace later.
+    /// the store's clock. Records stay, because their version protects the tokens. The store deletes a record after the
+    /// retention.
     ///
-    /// The result is what this call removed. It has neither what other requests removed meanwhile, nor what expired
-    /// behind it.
+    /// The result is what this call removed, in the order of keys. It has neither what other requests removed meanwhile,
+    /// nor what expired behind it.
     ///
     /// # Errors
     ///
     /// [`Error::Unavailable`]: the store did not answer a request in time. What was removed before is gone and is not
-    /// returned. [`Error::Invalid`]: a privilege is missing; on MongoDB the deletion of records needs `remove`.
-    /// Documents that are not records are left as they are.
+    /// returned. [`Error::Invalid`]: a privilege is missing. Documents that are not records are left as they are.
     ///
-    /// Each record takes a request of its own. The operation timeout bounds each request, not all of them together.
+    /// Each key with expired leases takes a request of its own. The operation timeout bounds each request, not all of them
+    /// together.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future stops the purge at the record that it has reached. What was removed is not returned.
+    /// Dropping the future stops the purge at the key that it has reached. What was removed is not returned.
     ///
     /// # Examples
     ///
@@ -59,33 +47,26 @@ impl Mongoseal {
     /// # let seal = Mongoseal::in_memory();
     /// let lease = seal.acquire("reports/nightly").await?;
     /// let purged = seal.purge().await?;
-    /// assert!(purged.leases.is_empty() && lease.is_valid());
+    /// assert!(purged.is_empty() && lease.is_valid());
     /// # lease.release().await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn purge(&self) -> Result<Purged> {
+    pub async fn purge(&self) -> Result<Vec<ListedLease>> {
         let context = &self.shared.context;
-        let mut purged = Purged::default();
-        let mut after = None;
-        loop {
+        context.ensure_open()?;
+        // The store's clock counts milliseconds: what lasts for less than one has expired.
+        let remaining_less_than = Some(Duration::from_millis(1));
+        let expired = Filter { with_expired: true, remaining_less_than, ..Filter::default() };
+        let expired = context.list_all(&expired, || context.operation_deadline()).await?;
+        let mut keys: Vec<Key> = expired.into_iter().map(|lease| lease.key).collect();
+        keys.dedup();
+        let mut purged = Vec::new();
+        for key in keys {
             context.ensure_open()?;
-            let list = |deadline| context.store.list_expired(after.clone(), PAGE_SIZE, deadline);
-            let ExpiredPage { expired: found, next } = context.request(context.operation_deadline(), list).await?;
-            for expired in found {
-                context.ensure_open()?;
-                match expired {
-                    Expired::Lapsed { key } => purged.leases.extend(prune(context, &key).await?),
-                    Expired::Idle { key, version } => {
-                        if context.store.delete_idle(&key, version, context.attempt_deadline()).await? {
-                            purged.records.push(key);
-                        }
-                    }
-                }
-            }
-            let Some(next) = next else { return Ok(purged) };
-            after = Some(next);
+            purged.extend(prune(context, &key).await?);
         }
+        Ok(purged)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{mem, sync::Arc};
 use crate::{
     engine::{context::Context, retry},
     handle::{Async, Mongoseal, awaitable},
-    record::{self, BatchRequest, Holder, HolderInfo, Outcome, Request, Revocation},
+    record::{self, BatchRequest, Holder, HolderInfo, Outcome, PastRevocation, Request},
     store::answers::Snapshot,
     types::{
         deadline::Deadline,
@@ -209,7 +209,7 @@ async fn revoke_one(
     }
     // The lease had ended, perhaps by an earlier send whose answer was lost.
     let snapshot = context.read_record(key, until).await?;
-    let is_this = |past: &Revocation| past.by == by && past.reason == reason && past.tokens.contains(&token);
+    let is_this = |past: &PastRevocation| past.by == by && past.reason == reason && past.tokens.contains(&token);
     let was_revoked = snapshot.is_some_and(|snapshot| snapshot.record.history.iter().any(is_this));
     Ok(if was_revoked { held } else { Vec::new() })
 }

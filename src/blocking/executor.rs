@@ -10,7 +10,7 @@
 
 use std::{
     cell::Cell,
-    fmt, io,
+    io,
     panic::resume_unwind,
     sync::{Arc, mpsc},
     time::Duration,
@@ -45,7 +45,7 @@ thread_local! {
 /// How a verb of a blocking handle is run: its `run` blocks until the threads of the handle have the answer.
 ///
 /// Each handle, its verbs and its leases have one. While one of these exists, the handle is in use.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Blocking {
     runtime: Handle,
     /// One task for each handle on the runtime. When the last of these tasks has ended, the runtime ends.
@@ -128,12 +128,6 @@ impl Blocking {
             },
             Err(gone) => Err(ended().caused_by(gone).into()),
         }
-    }
-}
-
-impl fmt::Debug for Blocking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Blocking")
     }
 }
 

@@ -1,7 +1,6 @@
 //! The blocking handle and its verbs.
 
 use std::{
-    fmt,
     panic::{self, AssertUnwindSafe},
     time::Duration,
 };
@@ -10,7 +9,7 @@ use super::{
     Acquire, AcquireAll, Campaign, Leases, Resume, Revoke, RewindTick, RunOnce, StreamIter, executor::Blocking,
 };
 use crate::{
-    action::{group::RefreshedGroup, once::Tick, purge::Purged, watch::EventStream},
+    action::{group::RefreshedGroup, once::Tick, watch::EventStream},
     election::{LeaderInfo, LeaderStream},
     record::{Inspection, ListedLease, StoreTime},
     store::Capabilities,
@@ -47,7 +46,7 @@ use crate::{
 /// })
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Mongoseal {
     pub(super) seal: crate::Mongoseal,
     pub(super) executor: Blocking,
@@ -229,12 +228,12 @@ impl Mongoseal {
         self.wait(move |seal| async move { seal.raise_token_floor(key, to).await })
     }
 
-    /// Removes now what would be removed later: expired holders and waiters, and idle records.
+    /// Removes expired leases now, which would be removed later.
     ///
     /// # Errors
     ///
     /// As [`mongoseal::Mongoseal::purge`](crate::Mongoseal::purge).
-    pub fn purge(&self) -> Result<Purged> {
+    pub fn purge(&self) -> Result<Vec<ListedLease>> {
         self.wait(|seal| async move { seal.purge().await })
     }
 
@@ -312,11 +311,5 @@ impl Mongoseal {
         F: Future<Output = Result<S>> + Send + 'static,
     {
         self.executor.clone().run(verb(self.seal.clone()), StreamIter::new)
-    }
-}
-
-impl fmt::Debug for Mongoseal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mongoseal").field("owner", self.owner()).finish_non_exhaustive()
     }
 }

@@ -1,6 +1,6 @@
 //! The lease of a blocking handle.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +20,7 @@ use crate::{
 ///
 /// Dropping a lease releases it in the background. The drop does not block, cannot fail, and is allowed in asynchronous code.
 /// If the process ends before the release is sent, the ttl ends the lease.
+#[derive(Debug)]
 #[must_use = "a lease is released when it is dropped, and `let _ =` drops it at once: bind it to a variable"]
 pub struct Lease {
     /// Dropped before the executor, so that its release has threads.
@@ -262,12 +263,6 @@ impl Lease {
 impl AsRef<crate::Lease> for Lease {
     fn as_ref(&self) -> &crate::Lease {
         &self.lease
-    }
-}
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.lease.fmt(f)
     }
 }
 

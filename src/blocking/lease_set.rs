@@ -1,6 +1,6 @@
 //! A set of leases of a blocking handle.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
@@ -13,6 +13,7 @@ use crate::{
 /// Leases of a blocking handle on several keys: see [`mongoseal::LeaseSet`](crate::LeaseSet).
 ///
 /// Dropping the set releases all leases in the background.
+#[derive(Debug)]
 #[must_use = "leases are released when they are dropped, and `let _ =` drops them at once: bind them to a variable"]
 pub struct LeaseSet {
     /// Dropped before the executor, so that the release has threads.
@@ -135,11 +136,5 @@ impl LeaseSet {
     pub(super) fn end_work(self) -> Result<()> {
         let leases = Arc::clone(&self.leases);
         self.executor.wait(async move { leases.end_work().await })
-    }
-}
-
-impl fmt::Debug for LeaseSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.leases.fmt(f)
     }
 }

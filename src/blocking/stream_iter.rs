@@ -1,6 +1,6 @@
 //! A stream as an iterator.
 
-use std::{fmt, future::poll_fn, pin::Pin};
+use std::{future::poll_fn, pin::Pin};
 
 use futures_core::Stream;
 
@@ -14,6 +14,7 @@ use crate::types::error::Error;
 /// the stream.
 ///
 /// Another thread can end the wait for an event by [`Mongoseal::shutdown`](super::Mongoseal::shutdown).
+#[derive(Debug)]
 #[must_use = "an iterator does nothing until its `next` is called"]
 pub struct StreamIter<S> {
     /// `None` after the end.
@@ -43,11 +44,5 @@ where
         let (item, stream) = next.ok()?;
         self.stream = item.is_some().then_some(stream);
         item
-    }
-}
-
-impl<S> fmt::Debug for StreamIter<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamIter").field("has_ended", &self.stream.is_none()).finish_non_exhaustive()
     }
 }

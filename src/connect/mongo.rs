@@ -54,9 +54,7 @@ impl Mongoseal {
             Err(error) => unreachable!("the default settings are valid: {error}"),
         }
     }
-}
 
-impl Mongoseal {
     /// Connects to a MongoDB replica set with the default settings, and checks it.
     ///
     /// The client belongs to the handle, and [`shutdown`](Self::shutdown) closes it.
@@ -105,37 +103,7 @@ impl Builder {
         let thread = self.start_thread()?;
         on_thread(thread, |thread| self.connect_here(uri, thread)).await
     }
-}
 
-impl<M> Builder<M> {
-    /// Accepts a sharded cluster. Default: a sharded cluster is refused with [`Error::Invalid`].
-    ///
-    /// On a sharded cluster only expiry is guaranteed: see [sharded clusters](crate::guide::sharded).
-    /// Set it on the handle that connects; its siblings follow it.
-    pub fn allow_sharded(mut self) -> Self {
-        self.options.allow_sharded = true;
-        self
-    }
-
-    /// Sets how many connections the caller's client opens to a server at most: its `maxPoolSize`, which a client does
-    /// not show. Zero is no limit. Default: 10, as the driver's.
-    ///
-    /// Half of them are for acquires, releases and the like, which may wait for records that a transaction has locked.
-    /// The others are left to refreshes, reads and change streams. If the pool is smaller than this, such acquires can
-    /// cost the handle its leases. If it is larger, fewer requests are under way than could be.
-    ///
-    /// Siblings share these connections. Give handles on one client that are no siblings, and requests of yours on that client,
-    /// connections of their own: `maxPoolSize` must be the sum.
-    ///
-    /// For a handle on a client of the caller's: see [`on`](Self::on). [`connect`](Self::connect) opens its own client
-    /// and reads `maxPoolSize` from the connection string.
-    pub fn connections(mut self, many: u32) -> Self {
-        self.options.connections = Some(many);
-        self
-    }
-}
-
-impl Builder {
     /// Connects on this runtime, which is that of the thread if there is one.
     async fn connect_here(self, uri: String, thread: Option<Arc<DedicatedThread>>) -> Result<Mongoseal> {
         let settings = self.settings()?;
@@ -187,6 +155,34 @@ impl Builder {
         let store = MongoStore::with_connections(database, collection, settings.retention, connections);
         let store = if self.options.allow_sharded { store.allow_sharded() } else { store };
         Ok(Mongoseal { shared: HandleInner::new(Arc::new(store), settings, None)? })
+    }
+}
+
+impl<M> Builder<M> {
+    /// Accepts a sharded cluster. Default: a sharded cluster is refused with [`Error::Invalid`].
+    ///
+    /// On a sharded cluster only expiry is guaranteed: see [sharded clusters](crate::guide::sharded).
+    /// Set it on the handle that connects; its siblings follow it.
+    pub fn allow_sharded(mut self) -> Self {
+        self.options.allow_sharded = true;
+        self
+    }
+
+    /// Sets how many connections the caller's client opens to a server at most: its `maxPoolSize`, which a client does
+    /// not show. Zero is no limit. Default: 10, as the driver's.
+    ///
+    /// Half of them are for acquires, releases and the like, which may wait for records that a transaction has locked.
+    /// The others are left to refreshes, reads and change streams. If the pool is smaller than this, such acquires can
+    /// cost the handle its leases. If it is larger, fewer requests are under way than could be.
+    ///
+    /// Siblings share these connections. Give handles on one client that are no siblings, and requests of yours on that client,
+    /// connections of their own: `maxPoolSize` must be the sum.
+    ///
+    /// For a handle on a client of the caller's: see [`on`](Self::on). [`connect`](Self::connect) opens its own client
+    /// and reads `maxPoolSize` from the connection string.
+    pub fn connections(mut self, many: u32) -> Self {
+        self.options.connections = Some(many);
+        self
     }
 }
 

@@ -218,8 +218,7 @@ impl AcquireTask {
                 Ok(AcquireReply::Granted(lease)) => return Ok(lease),
                 Ok(AcquireReply::Queued(place)) => place,
                 Err(error @ Error::Unavailable { .. }) if is_waiter && self.is_queued.load(Ordering::Relaxed) => {
-                    let error: &(dyn StdError + 'static) = &error;
-                    debug!(error, "the store is unavailable: still waiting");
+                    debug!(error = error.as_std(), "the store is unavailable: still waiting");
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -378,8 +377,7 @@ impl AcquireTask {
         match left.await {
             Ok(applied) => debug!(%key, outcome = ?applied.outcome, "took back a request in doubt"),
             Err(error) => {
-                let error: &(dyn StdError + 'static) = &error;
-                debug!(%key, error, "could not take back a request in doubt: its ttl ends it");
+                debug!(%key, error = error.as_std(), "could not take back a request in doubt: its ttl ends it");
             }
         }
     }

@@ -10,7 +10,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     engine::{owned_runtime::DedicatedThread, retry, settings::Settings},
-    record::{Filter, Position},
+    record::{Filter, ListedLease, Position},
     store::{
         Store,
         answers::{Page, Snapshot},
@@ -24,6 +24,9 @@ use crate::{
         reading::Reading,
     },
 };
+
+/// How many leases a page has. To fill one, MongoDB reads 4 MB of records at a time, which are some thousands.
+pub(crate) const PAGE_SIZE: u32 = 2_000;
 
 /// What each request of a handle needs.
 #[derive(Debug)]
@@ -132,6 +135,19 @@ impl Context {
         until: Deadline,
     ) -> Result<Page> {
         self.request(until, |deadline| self.store.list(selection, after.clone(), most, deadline)).await
+    }
+
+    /// Lists all wanted leases, in the order of their keys. `until`: the end of the next page.
+    pub(crate) async fn list_all(&self, selection: &Filter, until: impl Fn() -> Deadline) -> Result<Vec<ListedLease>> {
+        let (mut listed, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.list(selection, after, PAGE_SIZE, until()).await?;
+            listed.extend(page.leases);
+            after = page.next;
+            if after.is_none() {
+                return Ok(listed);
+            }
+        }
     }
 
     /// Refuses a call after the shutdown, and a call outside of a runtime, which would panic half-way.

@@ -370,7 +370,6 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
     };
     let mut pause = REOPEN_PAUSE;
     if let Err(failed) = failed {
-        let error: &(dyn std::error::Error + 'static) = &failed;
         let mut is_first = false;
         if matches!(failed, Error::Invalid { .. }) {
             let mut state = lock(&notifier.state);
@@ -380,11 +379,11 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
         }
         if is_first {
             warn!(
-                error,
+                error = failed.as_std(),
                 "cannot listen to the change stream, so waiters poll, and holders learn of a revocation with their next refresh: remove the cause; the handle retries at least once a minute"
             );
         } else {
-            debug!(error, "the listener failed: waiters poll until it is open again");
+            debug!(error = failed.as_std(), "the listener failed: waiters poll until it is open again");
         }
         ended.error = Some(failed);
     }

@@ -77,17 +77,10 @@ impl Lease {
             End::Released(_) | End::Completed | End::Orphaned => Err(self.lease_inner().end_error()),
         }
     }
-}
-
-impl Lease {
-    /// Ends the lease. Its task then does this at the store.
-    fn end_with(&self, action: EndAction) {
-        self.lease_inner().end_with(action, &LeaseState::RELEASED);
-    }
 
     /// Releases the lease, and returns whether it was held until then: see [`release`](Self::release).
     pub(crate) async fn end_by_release(&self) -> Result<ReleaseOutcome> {
-        self.end_with(EndAction::Release(CallerSpan::current()));
+        self.lease_inner().end_with(EndAction::Release(CallerSpan::current()), &LeaseState::RELEASED);
         let end = self.wait_for_end().await;
         // If the lease was lost, its task has ended before and taken nothing.
         drop(self.lease_inner().end_action.get().and_then(EndAction::take_caller_span));
@@ -118,7 +111,7 @@ impl Lease {
     ///
     /// Dropping the future abandons the answer. If the lease is held, it is completed all the same.
     pub(crate) async fn complete(&self, tick: u64, keep: Duration) -> Result<()> {
-        self.end_with(EndAction::Complete(tick, keep));
+        self.lease_inner().end_with(EndAction::Complete(tick, keep), &LeaseState::RELEASED);
         match self.wait_for_end().await? {
             End::Completed => Ok(()),
             // The lease was lost before. Its task has sent nothing, or a shutdown has released it.
@@ -135,6 +128,6 @@ impl Lease {
 
     /// Takes the lease back in the background.
     pub(crate) fn begin_take_back(&self) {
-        self.end_with(EndAction::TakeBack);
+        self.lease_inner().end_with(EndAction::TakeBack, &LeaseState::RELEASED);
     }
 }

@@ -1,6 +1,6 @@
 //! Events of a key, computed from one state of its record to the next.
 
-use super::{Holder, HolderInfo, Record, Revocation, StoreTime};
+use super::{Holder, HolderInfo, PastRevocation, Record, StoreTime};
 use crate::types::{key::Key, owner::Owner, token::FencingToken};
 
 /// An event of a key.
@@ -142,7 +142,7 @@ impl<'a> RecordDiff<'a> {
             let removed = event(self.key, holder, self.at, EventKind::Removed);
             return Some(if end <= self.at { expired } else { removed });
         };
-        Some(if let Some(Revocation { by, reason, at, .. }) = self.revocation(holder) {
+        Some(if let Some(PastRevocation { by, reason, at, .. }) = self.revocation(holder) {
             event(self.key, holder, *at, EventKind::Revoked { by: by.clone(), reason: reason.clone() })
         } else if let Some(receiver) = self.receiver(holder) {
             event(self.key, holder, receiver.since, EventKind::Transferred { to: holding(receiver, self.at) })
@@ -155,7 +155,7 @@ impl<'a> RecordDiff<'a> {
     }
 
     /// The revocation that ended a holder.
-    fn revocation(&self, holder: &Holder) -> Option<&'a Revocation> {
+    fn revocation(&self, holder: &Holder) -> Option<&'a PastRevocation> {
         self.after?.history.iter().find(|event| event.tokens.contains(&holder.version))
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Completion, Holder, LeaseSpec, Record, Revocation, StoreTime, Waiter};
+use super::{CompletedTick, Holder, LeaseSpec, PastRevocation, Record, StoreTime, Waiter};
 use crate::types::{group::Group, key::Key, metadata::Metadata, owner::Owner, sharing::Sharing, token::FencingToken};
 
 /// A record as it was when it was read, without its secrets.
@@ -84,40 +84,6 @@ pub struct WaiterInfo {
     pub metadata: Metadata,
 }
 
-/// A revocation: an operator took the key from its holders.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PastRevocation {
-    /// The operator.
-    pub by: String,
-    /// The reason.
-    pub reason: String,
-    /// When.
-    pub at: StoreTime,
-    /// The tokens of the leases that it ended.
-    pub tokens: Vec<FencingToken>,
-}
-
-/// The last tick of a schedule that was completed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CompletedTick {
-    /// The tick. That of a time is in milliseconds since the Unix epoch.
-    pub tick: u64,
-    /// The token of the lease that completed it.
-    pub token: FencingToken,
-    /// The owner of that lease, or the operator that reset the schedule since.
-    pub by: String,
-    /// When.
-    pub at: StoreTime,
-}
-
-impl From<Completion> for CompletedTick {
-    fn from(Completion { tick, token, by, at }: Completion) -> Self {
-        Self { tick, token, by, at }
-    }
-}
-
 /// A lease as it was when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -143,8 +109,8 @@ impl Inspection {
             version,
             holders: holders.into_iter().map(|holder| HolderInfo::of(holder, read_at)).collect(),
             queue: queue.into_iter().enumerate().map(waiting).collect(),
-            history: history.into_iter().map(PastRevocation::of).collect(),
-            done: done.map(CompletedTick::from),
+            history,
+            done,
             last_seen,
             read_at,
         }
@@ -199,13 +165,6 @@ impl WaiterInfo {
             group,
             metadata,
         }
-    }
-}
-
-impl PastRevocation {
-    fn of(revocation: Revocation) -> Self {
-        let Revocation { by, reason, at, tokens } = revocation;
-        Self { by, reason, at, tokens }
     }
 }
 

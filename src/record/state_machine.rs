@@ -8,9 +8,9 @@
 use std::{mem, slice};
 
 use super::{
-    Acquire, BatchRequest, Complete, Completion, Downgrade, Holder, KeyRequest, LeaseSpec, Leave, Outcome, Raise,
-    Record, RecordSummary, Refresh, Release, Request, Reset, ReturnDocument, Revocation, Revoke, StoreClock, StoreTime,
-    Transfer, WaitSpec, Waiter,
+    Acquire, BatchRequest, Complete, CompletedTick, Downgrade, Holder, KeyRequest, LeaseSpec, Leave, Outcome,
+    PastRevocation, Raise, Record, RecordSummary, Refresh, Release, Request, Reset, ReturnDocument, Revoke, StoreClock,
+    StoreTime, Transfer, WaitSpec, Waiter,
 };
 use crate::types::{acquire_id::AcquireId, lease_id::LeaseId, sharing::Sharing, token::FencingToken, ttl::Ttl};
 
@@ -110,8 +110,8 @@ struct State {
     is_released_early: bool,
     /// Whether the request has granted the key.
     is_granted: bool,
-    history: Vec<Revocation>,
-    done: Option<Completion>,
+    history: Vec<PastRevocation>,
+    done: Option<CompletedTick>,
     /// The acquires to which the write grants the key, and those that must send a request: see [`Record::handover`].
     handover: Vec<(AcquireId, Option<FencingToken>)>,
     /// The time until which the write keeps the record at least.
@@ -314,7 +314,7 @@ impl State {
         self.holders = kept;
         if !ended.is_empty() {
             self.handover.extend(ended.iter().map(|holder| (holder.terms.acquire_id, None)));
-            self.history.push(Revocation {
+            self.history.push(PastRevocation {
                 by: by.to_owned(),
                 reason: reason.to_owned(),
                 at: self.at.now,
@@ -375,7 +375,7 @@ impl State {
         let is_newest = self.version == Some(*token) && !is_revoked;
         let is_new = self.done.as_ref().is_none_or(|done| done.tick < *tick && done.token != *token);
         if (is_held || is_newest) && is_new {
-            self.done = Some(Completion { tick: *tick, token: *token, by: by.clone(), at: self.at.now });
+            self.done = Some(CompletedTick { tick: *tick, token: *token, by: by.clone(), at: self.at.now });
         }
         self.keep_until = self.keep_until.max(self.at.now.after(*keep));
         self.release(is_it);
@@ -383,7 +383,7 @@ impl State {
 
     fn reset(&mut self, reset: &Reset) {
         let now = self.at.now;
-        let is_meant = |done: &&mut Completion| done.tick > reset.tick && done.token <= reset.upto;
+        let is_meant = |done: &&mut CompletedTick| done.tick > reset.tick && done.token <= reset.upto;
         if let Some(done) = self.done.as_mut().filter(is_meant) {
             (done.tick, done.by, done.at) = (reset.tick, reset.by.clone(), now);
         }

@@ -104,29 +104,3 @@ pub struct Page {
     /// The position after which the list goes on. `None`: the list has ended.
     pub next: Option<Position>,
 }
-
-/// A page of records with expired entries, and of idle records.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ExpiredPage {
-    /// What was found.
-    pub expired: Vec<Expired>,
-    /// The key after which it goes on. `None`: nothing more was found.
-    pub next: Option<String>,
-}
-
-/// What a purge removes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Expired {
-    /// Expired holders or waiters of a record.
-    Lapsed {
-        /// The key.
-        key: Key,
-    },
-    /// A whole record, which has been idle for the retention.
-    Idle {
-        /// The key.
-        key: Key,
-        /// Its version.
-        version: FencingToken,
-    },
-}

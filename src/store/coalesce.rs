@@ -16,7 +16,7 @@ use std::{
     collections::{HashMap, VecDeque},
     mem,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -32,6 +32,7 @@ use crate::types::{
     duration::format_duration,
     error::{Error, Result},
     key::Key,
+    lock::lock,
 };
 
 /// The most requests of one command. A thousand waiters need sixteen commands: larger ones would save little, and hold up
@@ -209,11 +210,6 @@ impl<R> Queued<R> {
     pub(super) fn answer(self, answer: Result<Applied>) {
         drop(self.answer.send(answer));
     }
-}
-
-/// Locks the queues.
-fn lock<R>(queues: &Coalescer<R>) -> MutexGuard<'_, Queues<R>> {
-    queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes the requests that can be sent together with these, in their order.

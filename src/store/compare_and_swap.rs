@@ -24,9 +24,9 @@ use tokio::{
 
 use super::{
     BoxFuture, Capabilities, Store, StoreOptions,
-    answers::{Applied, ExpiredPage, Notification, Page, Snapshot},
+    answers::{Applied, Notification, Page, Snapshot},
     coalesce::{self, Coalescer, Join, Queued, SendTogether, Turn},
-    pages::{expired_page, is_idle, list_page},
+    pages::list_page,
 };
 use crate::{
     record::{
@@ -38,7 +38,7 @@ use crate::{
         deadline::Deadline,
         error::{Error, Result},
         key::Key,
-        token::{FencingToken, HybridTime},
+        token::HybridTime,
         ttl::millis,
     },
 };
@@ -284,33 +284,6 @@ impl<B: Backend> Store for CompareAndSwap<B> {
         Box::pin(async move {
             let (records, at) = store.records(deadline).await?;
             Ok(list_page(records.iter(), at.now, &filter, after.as_ref(), u32::MAX))
-        })
-    }
-
-    /// Returns all that follows the key: each page loads all values.
-    fn list_expired(
-        &self,
-        after: Option<String>,
-        _page_size: u32,
-        deadline: Deadline,
-    ) -> BoxFuture<Result<ExpiredPage>> {
-        let store = self.clone();
-        Box::pin(async move {
-            let (records, at) = store.records(deadline).await?;
-            Ok(expired_page(records.iter(), at.now, store.0.retention, after.as_deref(), u32::MAX))
-        })
-    }
-
-    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        let (store, key) = (self.clone(), key.clone());
-        Box::pin(async move {
-            let (Loaded { bytes, now }, record) = store.load(&key, deadline).await?;
-            let now = store_clock(now).now;
-            let is_idle = |record: &Record| record.version == version && is_idle(record, now, store.0.retention);
-            match (bytes, record) {
-                (Some(bytes), Some(record)) if is_idle(&record) => store.0.backend.delete(&key, bytes, deadline).await,
-                _ => Ok(false),
-            }
         })
     }
 

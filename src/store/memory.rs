@@ -8,7 +8,7 @@ mod link;
 use std::{
     collections::BTreeMap,
     ops::Bound,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -18,8 +18,8 @@ use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 use super::{
     BoxFuture, Store,
-    answers::{Applied, ExpiredPage, FollowedState, Notification, Page, Snapshot},
-    pages::{expired_page, is_idle, list_page},
+    answers::{Applied, FollowedState, Notification, Page, Snapshot},
+    pages::list_page,
 };
 use crate::{
     record::{self, BatchRequest, Filter, KeyFilter, LeaseRefs, Position, Record, Request, StoreClock, StoreTime},
@@ -29,7 +29,8 @@ use crate::{
         deadline::Deadline,
         error::{Error, Result},
         key::Key,
-        token::{FencingToken, HybridTime},
+        lock::lock,
+        token::HybridTime,
         ttl::{Ttl, millis},
     },
 };
@@ -112,7 +113,7 @@ impl MemoryStore {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Records, StoreClock) -> T) -> T {
-        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut records = lock(&self.records);
         let at = records.read_clocks(self.clock.now().since_origin());
         records.collect(at, self.retention);
         act(&mut records, at)
@@ -255,32 +256,6 @@ impl Store for MemoryStore {
         self.answer(deadline, move |_, records, at| {
             let first = after.as_ref().map(|position| &*position.key);
             Ok(list_page(records.starting_at(first), at.now, &filter, after.as_ref(), page_size))
-        })
-    }
-
-    fn list_expired(
-        &self,
-        after: Option<String>,
-        page_size: u32,
-        deadline: Deadline,
-    ) -> BoxFuture<Result<ExpiredPage>> {
-        self.answer(deadline, move |store, records, at| {
-            let all = records.starting_at(after.as_deref());
-            Ok(expired_page(all, at.now, store.retention, after.as_deref(), page_size))
-        })
-    }
-
-    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        let key = key.clone();
-        self.answer(deadline, move |store, records, at| {
-            let is_deleted = records
-                .by_key
-                .get(&key)
-                .is_some_and(|record| record.version == version && is_idle(record, at.now, store.retention));
-            if is_deleted {
-                records.remove(&key, at);
-            }
-            Ok(is_deleted)
         })
     }
 

@@ -63,7 +63,6 @@ mod operation;
 mod pipeline;
 mod preflight;
 mod product;
-mod purge;
 mod send;
 mod state;
 mod stream_error;
@@ -85,7 +84,7 @@ pub(crate) use self::limits::{server_limit, server_time};
 use self::{context::MongoContext, state::client::ClientShare};
 use super::{
     BoxFuture, Store, StoreOptions,
-    answers::{Applied, ExpiredPage, FollowedState, Notification, Page, Snapshot},
+    answers::{Applied, FollowedState, Notification, Page, Snapshot},
     pool::PoolShares,
 };
 use crate::{
@@ -96,7 +95,7 @@ use crate::{
         deadline::Deadline,
         error::{Error, Result},
         key::Key,
-        token::{FencingToken, HybridTime},
+        token::HybridTime,
     },
 };
 
@@ -251,21 +250,6 @@ impl Store for MongoStore {
     ) -> BoxFuture<Result<Page>> {
         let (context, filter) = (Arc::clone(&self.context), filter.clone());
         self.request(deadline, async move { context.list(&filter, after.as_ref(), page_size, deadline).await })
-    }
-
-    fn list_expired(
-        &self,
-        after: Option<String>,
-        page_size: u32,
-        deadline: Deadline,
-    ) -> BoxFuture<Result<ExpiredPage>> {
-        let context = Arc::clone(&self.context);
-        self.request(deadline, async move { context.list_expired(after.as_deref(), page_size, deadline).await })
-    }
-
-    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        let (context, key) = (Arc::clone(&self.context), key.clone());
-        self.request(deadline, async move { context.delete_idle(&key, version, deadline).await })
     }
 
     fn handle_id(&self) -> HandleId {

@@ -10,12 +10,15 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use tokio::runtime::{Handle, Id};
 
-use crate::types::error::{Error, Result, Source};
+use crate::types::{
+    error::{Error, Result, Source},
+    lock::lock,
+};
 
 /// The runtime in which this is called. Tokio would panic without one.
 pub(crate) fn current() -> Result<Handle> {
@@ -43,7 +46,7 @@ impl<T> ByRuntime<T> {
     /// Returns the value of the runtime in which this is called.
     pub(crate) fn here(&self, new: impl FnOnce() -> T) -> Arc<T> {
         let runtime = id();
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         // A runtime that does not use its value needs none, and may have ended.
         all.retain(|id, value| *id == runtime || Arc::strong_count(value) > 1);
         Arc::clone(all.entry(runtime).or_insert_with(|| Arc::new(new())))

@@ -260,6 +260,11 @@ impl EndReason {
 }
 
 impl Error {
+    /// For a field of a log, which then has the causes, too.
+    pub(crate) fn as_std(&self) -> &(dyn std::error::Error + 'static) {
+        self
+    }
+
     /// Returns the name of the variant in snake case, for a label of a metric or a field of a log.
     ///
     /// # Examples

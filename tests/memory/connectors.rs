@@ -101,10 +101,6 @@ impl Backend for Tables {
         self.table.swap(swap, deadline)
     }
 
-    fn delete(&self, key: &Key, loaded: Vec<u8>, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        self.table.delete(key, loaded, deadline)
-    }
-
     fn list(&self, deadline: Deadline) -> BoxFuture<Result<LoadedKeys>> {
         self.table.list(deadline)
     }

@@ -7,11 +7,9 @@ use std::{
 };
 
 use mongoseal::{
-    Builder, Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, Mongoseal, Result,
+    Builder, Clock, Deadline, Error, HandleId, HybridTime, Key, Mongoseal, Result,
     record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Outcome, Position, Request, StoreClock, StoreTime},
-    store::{
-        Applied, BoxFuture, ExpiredPage, FollowedState, MemoryStore, Notification, Page, RecordState, Snapshot, Store,
-    },
+    store::{Applied, BoxFuture, FollowedState, MemoryStore, Notification, Page, RecordState, Snapshot, Store},
 };
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedSender};
 
@@ -44,8 +42,6 @@ pub(crate) enum Call<'a> {
     Read,
     Now,
     List,
-    Expired,
-    Forget,
     Watch,
     Follow,
 }
@@ -205,14 +201,6 @@ impl Store for Faulty {
         deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
         meet(self.fault(Call::List), deadline, self.records.list(selection, after, most, deadline))
-    }
-
-    fn list_expired(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<ExpiredPage>> {
-        meet(self.fault(Call::Expired), deadline, self.records.list_expired(after, most, deadline))
-    }
-
-    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        meet(self.fault(Call::Forget), deadline, self.records.delete_idle(key, version, deadline))
     }
 
     fn watch(&self, handle: HandleId, since: HybridTime, tell: UnboundedSender<Notification>) -> BoxFuture<Result<()>> {

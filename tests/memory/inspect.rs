@@ -308,41 +308,53 @@ async fn a_purge_removes_expired_holders_tells_which_and_hands_over() {
 
     let before = all(seal.leases().with_expired()).await.unwrap();
     let purged = seal.purge().await.unwrap();
-    let gone: Vec<_> = purged.leases.iter().map(|lease| lease.key.as_str()).collect();
+    let gone: Vec<_> = purged.iter().map(|lease| lease.key.as_str()).collect();
     assert_eq!(gone, ["a/over", "c"]);
-    assert_eq!(purged.leases[0].holder.token, held[3].token());
+    assert_eq!(purged[0].holder.token, held[3].token());
     // A purge does not count waiters.
     assert_eq!(before.iter().map(|lease| lease.waiting).collect::<Vec<_>>(), [0, 0, 0, 0, 0, 1]);
     let is_listed =
         |lease: &ListedLease| before.iter().any(|listed| (&listed.key, &listed.holder) == (&lease.key, &lease.holder));
-    assert!(purged.leases.iter().all(is_listed), "as they were listed: {purged:?}");
-    assert!(purged.records.is_empty());
+    assert!(purged.iter().all(is_listed), "as they were listed: {purged:?}");
     assert_eq!(seal.inspect("c").await.unwrap().unwrap().holders[0].owner.as_str(), "owner-9");
     assert_eq!(keys(seal.leases().with_expired()).await, ["a/1", "a/2", "b/1", "b/2", "c"]);
-    assert_eq!(seal.purge().await.unwrap(), mongoseal::Purged::default(), "nothing is left");
+    assert_eq!(seal.purge().await.unwrap(), [], "nothing is left");
 }
 
+/// The holder stays in its record until the minimum hold ends. Then it has expired.
 #[tokio::test(start_paused = true)]
-async fn a_record_is_purged_when_it_was_idle_for_the_retention_and_its_token_is_not_seen_again() {
-    let store = MemoryStore::new(secs(1_000));
-    let seal = Mongoseal::builder().on_store(std::sync::Arc::new(store.clone())).unwrap();
-    let lease = seal.acquire("idle").ttl(secs(500)).await.unwrap();
+async fn a_purge_removes_a_released_minimum_hold_when_it_has_ended_and_not_before() {
+    let seal = Mongoseal::in_memory();
+    let lease = seal.acquire("k").min_hold(secs(60)).await.unwrap();
     let token = lease.token();
     lease.release().await.unwrap();
-    // A released record stays for twice what its lease would have lasted, and then for the retention.
-    tokio::time::sleep(secs(1_500)).await;
-    let live = seal.acquire("live").ttl(secs(900)).await.unwrap();
-    // With this the store collects by itself, which it does once in a minute.
-    tokio::time::sleep(secs(499)).await;
-    assert_eq!(seal.purge().await.unwrap().records, []);
-    assert_eq!(store.len(), 2);
-    tokio::time::sleep(secs(2)).await;
+    assert_eq!(seal.purge().await.unwrap(), []);
+    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
+    tokio::time::sleep(secs(61)).await;
     let purged = seal.purge().await.unwrap();
-    assert_eq!(purged.records.iter().map(mongoseal::Key::as_str).collect::<Vec<_>>(), ["idle"]);
-    assert_eq!((purged.leases.len(), store.len()), (0, 1));
-    assert!(live.is_valid());
+    assert_eq!(purged.iter().map(|lease| lease.holder.token).collect::<Vec<_>>(), [token]);
+    assert!(seal.acquire("k").await.unwrap().token() > token);
+}
+
+/// Of one key, in one request.
+#[tokio::test(start_paused = true)]
+async fn a_purge_removes_the_expired_sharers_of_a_key_and_leaves_the_live_ones() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    for _ in 0..40 {
+        forget(seal.acquire("k").shared().ttl(millis(10)).without_refresh().await.unwrap());
+    }
+    let live = seal.acquire("k").shared().ttl(secs(60)).await.unwrap();
+    tokio::time::sleep(secs(1)).await;
+    let prunes = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let counted = prunes.clone();
+    store.script(move |call| {
+        counted.fetch_add(u32::from(matches!(call, Call::Apply(Request::Prune))), std::sync::atomic::Ordering::Relaxed);
+        None
+    });
+    assert_eq!(seal.purge().await.unwrap().len(), 40);
+    assert_eq!(prunes.load(std::sync::atomic::Ordering::Relaxed), 1);
     live.verify().await.unwrap();
-    assert!(seal.acquire("idle").await.unwrap().token() > token);
 }
 
 #[tokio::test(start_paused = true)]
@@ -352,10 +364,10 @@ async fn a_purge_that_meets_an_error_says_so_and_can_be_called_again() {
         store.script(move |call| matches!(call, Call::Apply(Request::Prune)).then_some(fault));
         assert!(matches!(seal.purge().await, Err(Error::Unavailable { .. })), "{fault:?}");
     }
-    store.script(|call| matches!(call, Call::Expired).then_some(Fault::Fail));
+    store.script(|call| matches!(call, Call::List).then_some(Fault::Fail));
     assert!(matches!(seal.purge().await, Err(Error::Unavailable { .. })));
     store.heal();
-    assert_eq!(seal.purge().await.unwrap().leases.len(), 1);
+    assert_eq!(seal.purge().await.unwrap().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -376,5 +388,5 @@ async fn a_dropped_purge_stops_at_the_record_it_has_come_to() {
     store.heal();
     // The one under way was removed, too.
     assert_eq!(keys(seal.leases().with_expired()).await, ["c"]);
-    assert_eq!(seal.purge().await.unwrap().leases.len(), 1);
+    assert_eq!(seal.purge().await.unwrap().len(), 1);
 }

@@ -13,7 +13,7 @@ use mongoseal::{
         Collection, Database,
         bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype},
     },
-    record::{Acquire, Completion, LeaseSpec, Record, Refresh, Request, StoreTime},
+    record::{Acquire, CompletedTick, LeaseSpec, Record, Refresh, Request, StoreTime},
     store::{MongoStore, Store},
 };
 use mongoseal_test_support::{TestDatabase, secs};
@@ -90,7 +90,7 @@ fn document(record: &Record) -> Document {
     let handed = record.handover.iter();
     let handed =
         handed.map(|(acquire_id, token)| format!("{acquire_id}={};", token.map_or(0, mongoseal::FencingToken::get)));
-    let completion = |Completion { tick, token, by, at }: &Completion| {
+    let completion = |CompletedTick { tick, token, by, at }: &CompletedTick| {
         doc! { "done": { "tick": long(*tick), "token": long(token.get()), "by": by, "at": date(*at) } }
     };
     let done = record.done.as_ref().map(completion).unwrap_or_default();

@@ -3,8 +3,8 @@
 use mongoseal::{
     AcquireId, FencingToken, HybridTime, LeaseId, Metadata, Sharing,
     record::{
-        Acquire, BatchRequest, Complete, Completion, Downgrade, HoldLimits, Holder, LeaseSpec, Leave, Outcome, Raise,
-        Record, Refresh, Release, Request, Reset, Revocation, Revoke, StoreTime, Transfer, WaitSpec, Waiter,
+        Acquire, BatchRequest, Complete, CompletedTick, Downgrade, HoldLimits, Holder, LeaseSpec, Leave, Outcome,
+        PastRevocation, Raise, Record, Refresh, Release, Request, Reset, Revoke, StoreTime, Transfer, WaitSpec, Waiter,
     },
 };
 use serde_json::{Value, json};
@@ -125,13 +125,13 @@ impl<'a> Notation<'a> {
             let token = optional(&entry["token"]);
             (entry["caller"].as_str().unwrap().parse().unwrap(), token.map(|token| self.token(token)))
         };
-        let revocation = |entry: &Value| Revocation {
+        let revocation = |entry: &Value| PastRevocation {
             by: entry["by"].as_str().unwrap().into(),
             reason: entry["reason"].as_str().unwrap().into(),
             at: self.time(&entry["at"]),
             tokens: entry["tokens"].as_array().unwrap().iter().map(|token| self.token(token)).collect(),
         };
-        let completion = |entry: &Value| Completion {
+        let completion = |entry: &Value| CompletedTick {
             tick: long(&entry["tick"]),
             token: self.token(&entry["token"]),
             by: entry["by"].as_str().unwrap().into(),

@@ -2,7 +2,7 @@
 
 use mongoseal::{
     AcquireId, FencingToken, Group,
-    record::{Completion, Holder, LeaseSpec, Record, Revocation, StoreTime, Waiter},
+    record::{CompletedTick, Holder, LeaseSpec, PastRevocation, Record, StoreTime, Waiter},
 };
 use serde_json::{Map, Value, json};
 
@@ -33,11 +33,11 @@ impl Notation<'_> {
             self.without_defaults(entry, &["terms", "waiter"])
         };
         let handed = |(acquire_id, token): &(AcquireId, Option<FencingToken>)| json!({ "caller": acquire_id.to_string(), "token": token.map(|token| self.write_token(token)) });
-        let revocation = |revocation: &Revocation| {
+        let revocation = |revocation: &PastRevocation| {
             let tokens: Vec<Value> = revocation.tokens.iter().map(|token| self.write_token(*token)).collect();
             json!({ "by": revocation.by, "reason": revocation.reason, "at": self.write_time(revocation.at), "tokens": tokens })
         };
-        let completion = |Completion { tick, token, by, at }: &Completion| json!({ "tick": tick, "token": self.write_token(*token), "by": by, "at": self.write_time(*at) });
+        let completion = |CompletedTick { tick, token, by, at }: &CompletedTick| json!({ "tick": tick, "token": self.write_token(*token), "by": by, "at": self.write_time(*at) });
         let entry = json!({
             "version": self.write_token(record.version),
             "holders": record.holders.iter().map(holder).collect::<Vec<_>>(),

@@ -13,7 +13,7 @@ use crate::{
 
 pub(crate) async fn perform(connection: &Connection, options: Purge) -> Result<Status, Failure> {
     let purged = connection.with_handle(async |seal| seal.purge().await).await??;
-    for lease in &purged.leases {
+    for lease in &purged {
         let (key, holding) = (&lease.key, &lease.holder);
         let (owner, token) = (&holding.owner, holding.token);
         let view = json!({
@@ -31,11 +31,7 @@ pub(crate) async fn perform(connection: &Connection, options: Purge) -> Result<S
         );
         output::json_or_line(options.json, &view, &text)?;
     }
-    for key in &purged.records {
-        let view = json!({ "purged": "record", "key": key.as_str() });
-        output::json_or_line(options.json, &view, &format!("deleted the record of {key:?}"))?;
-    }
-    if !options.json && purged.leases.is_empty() && purged.records.is_empty() {
+    if !options.json && purged.is_empty() {
         output::line("Nothing to delete.")?;
     }
     Ok(Status::DONE)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     engine::{confirm::stale_error, handle_inner::HandleInner, retry},
     handle::{Async, Mongoseal, awaitable},
-    record::{self, CompletedTick, Completion, Outcome, Request},
+    record::{self, CompletedTick, Outcome, Request},
     store::answers::Snapshot,
     types::{error::Result, into_name::IntoName, key::Key, owner::Owner},
 };
@@ -80,12 +80,12 @@ impl<M> RewindTick<M> {
         let read = context.read_record(&key, until).await?;
         let Some(done) = read.and_then(|Snapshot { record, .. }| record.done) else { return Ok(None) };
         if done.tick <= to {
-            return Ok(Some(done.into()));
+            return Ok(Some(done));
         }
         // Only the completion that was read, so that a repeated request does not undo the next one.
         let upto = done.token;
         let request = Request::Reset(record::Reset { tick: to, upto, by: by.as_str().to_owned() });
-        let is_reset = |done: &Completion| done.tick <= to || done.token > upto;
+        let is_reset = |done: &CompletedTick| done.tick <= to || done.token > upto;
         let reset = retry::until_definite(until, context.settings.attempt, |deadline| {
             let request = request.clone();
             let key = &key;
@@ -104,7 +104,7 @@ impl<M> RewindTick<M> {
                 if done.as_ref().is_none_or(is_reset) { Ok(done) } else { Err(stale_error()) }
             }
         });
-        Ok(reset.await?.map(Into::into))
+        reset.await
     }
 }
 

@@ -8,16 +8,13 @@ use std::{
 use super::watcher::{Watched, Watcher, retries};
 use crate::{
     record::{Filter, Holder, KeyFilter, ListedLease, Record, StoreClock, StoreTime},
-    store::answers::{Page, RecordState, Snapshot},
+    store::answers::{RecordState, Snapshot},
     types::{
         error::{Error, Result},
         key::Key,
         token::FencingToken,
     },
 };
-
-/// How many leases one page of a list has.
-const PAGE_SIZE: u32 = 500;
 
 impl<T: Watched> Watcher<T> {
     /// Reads the record of the key, or lists the leases of the prefix and reads the records that have changed. Reports what
@@ -32,7 +29,8 @@ impl<T: Watched> Watcher<T> {
         let keys = match self.filter.clone() {
             KeyFilter::Key(key) => vec![key],
             KeyFilter::Prefix(prefix) => {
-                let leases = self.list(prefix).await?;
+                let filter = Filter { prefix, with_expired: true, ..Filter::default() };
+                let leases = self.context.list_all(&filter, || self.context.attempt_deadline()).await?;
                 self.compare(leases)
             }
         };
@@ -61,18 +59,6 @@ impl<T: Watched> Watcher<T> {
         }
         self.complete(self.store_now()).await;
         Ok(())
-    }
-
-    async fn list(&self, prefix: String) -> Result<Vec<ListedLease>> {
-        let filter = Filter { prefix, with_expired: true, ..Filter::default() };
-        let (mut listed, mut after) = (Vec::new(), None);
-        loop {
-            let page = self.context.store.list(&filter, after, PAGE_SIZE, self.context.attempt_deadline()).await?;
-            let Page { leases, next } = page;
-            listed.extend(leases);
-            let Some(next) = next else { return Ok(listed) };
-            after = Some(next);
-        }
     }
 
     /// Compares a list with the records, and notes the expiries of refreshed holders. Returns the keys whose holders are

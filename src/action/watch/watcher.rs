@@ -156,8 +156,11 @@ impl<T: Watched> Watcher<T> {
             if let Err(error) = ended {
                 let (is_refused, watched) = (matches!(error, Error::Invalid { .. }), self.filter.text());
                 if is_refused && is_prepared && !polls {
-                    let error: &(dyn std::error::Error + 'static) = &error;
-                    warn!(watched, error, "the change stream cannot be opened: this watch polls from now on");
+                    warn!(
+                        watched,
+                        error = error.as_std(),
+                        "the change stream cannot be opened: this watch polls from now on"
+                    );
                     polls = true;
                     continue;
                 }
@@ -165,8 +168,7 @@ impl<T: Watched> Watcher<T> {
                 if is_too_late || !matches!(error, Error::Unavailable { .. }) {
                     return error;
                 }
-                let error: &(dyn std::error::Error + 'static) = &error;
-                debug!(watched, error, "a watch is interrupted: retrying");
+                debug!(watched, error = error.as_std(), "a watch is interrupted: retrying");
             }
             if polls && let Some(due) = self.next_expiry() {
                 next = next.min(due.max(now.after(RETRY_BOUNDS.0)));

@@ -1,7 +1,7 @@
 //! The outcomes of requests, and the part of a record from which they are read.
 
 use crate::{
-    record::{Acquire, Completion, Holder, Request, StoreTime, Waiter},
+    record::{Acquire, CompletedTick, Holder, Request, StoreTime, Waiter},
     types::{error::Error, lease_id::LeaseId, token::FencingToken},
 };
 
@@ -67,7 +67,7 @@ pub enum Outcome {
     /// The last completed tick is no later than that of the request, or a later lease has completed it since.
     Reset {
         /// The last completed tick, if there is one.
-        done: Option<Completion>,
+        done: Option<CompletedTick>,
     },
     /// The expired entries were removed.
     Pruned {
@@ -104,7 +104,7 @@ pub struct RecordSummary {
     /// How many wait.
     pub waiting: usize,
     /// The last completed tick. A store may leave it out of the answer to other requests than a completion or a reset.
-    pub done: Option<Completion>,
+    pub done: Option<CompletedTick>,
 }
 
 impl RecordSummary {
@@ -114,7 +114,7 @@ impl RecordSummary {
         version: FencingToken,
         holders: &[Holder],
         queue: &[Waiter],
-        done: Option<&Completion>,
+        done: Option<&CompletedTick>,
     ) -> Self {
         let ids = match request {
             Request::Leave(leave) => Some((leave.lease, leave.acquire_id)),

@@ -32,9 +32,6 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Returns whether it did. If it did, that is durable.
     fn swap(&self, swap: Swap, deadline: Deadline) -> BoxFuture<Result<bool>>;
 
-    /// Deletes a key, in one step, if it still has the loaded bytes. Returns whether it did.
-    fn delete(&self, key: &Key, loaded: Vec<u8>, deadline: Deadline) -> BoxFuture<Result<bool>>;
-
     /// Loads all keys and their bytes, in any order, and then reads the clock. Each is as it was at some time between
     /// the call and its answer.
     fn list(&self, deadline: Deadline) -> BoxFuture<Result<LoadedKeys>>;

@@ -6,7 +6,7 @@ use mongodb::bson::{Binary, Bson, DateTime, Document, Timestamp, doc, spec::Bina
 
 use crate::{
     record::{
-        Completion, HoldLimits, Holder, LeaseSpec, ListedLease, Record, RecordSummary, Revocation, StoreClock,
+        CompletedTick, HoldLimits, Holder, LeaseSpec, ListedLease, PastRevocation, Record, RecordSummary, StoreClock,
         StoreTime, Waiter,
     },
     types::{
@@ -294,8 +294,8 @@ impl<'a> Fields<'a> {
         })
     }
 
-    fn revocation(&self) -> Result<Revocation, String> {
-        Ok(Revocation {
+    fn revocation(&self) -> Result<PastRevocation, String> {
+        Ok(PastRevocation {
             by: self.text("by")?.into(),
             reason: self.text("reason")?.into(),
             at: self.time("at")?,
@@ -322,10 +322,10 @@ impl<'a> Fields<'a> {
         })
     }
 
-    fn completion(&self, name: &str) -> Result<Completion, String> {
+    fn completion(&self, name: &str) -> Result<CompletedTick, String> {
         let document = self.read(name, "a document", Bson::as_document)?;
         let fields = Fields { document, path: format!("{name}.") };
-        Ok(Completion {
+        Ok(CompletedTick {
             tick: fields.long("tick")?,
             token: fields.version("token")?,
             by: fields.text("by")?.into(),

@@ -304,8 +304,7 @@ impl FollowedDocuments<'_> {
             Ok(record) => record,
             Err(error) if self.filter.is_key() => return Err(error),
             Err(error) => {
-                let error: &(dyn std::error::Error + 'static) = &error;
-                debug!(%key, error, "a document is not a record: a watch of its prefix leaves it out");
+                debug!(%key, %error, "a document is not a record: a watch of its prefix leaves it out");
                 None
             }
         };

@@ -44,10 +44,10 @@ pub(super) fn renew(context: &Arc<MongoContext>) {
                     debug!(collection = store.collection, %error, "the TTL index was not confirmed: it is checked again later");
                 }
                 Err(error) => {
-                    let error: &(dyn std::error::Error + 'static) = &error;
                     warn!(
                         collection = store.collection,
-                        error, "the TTL index cannot be created again, so idle records may stay: create it by hand"
+                        error = error.as_std(),
+                        "the TTL index cannot be created again, so idle records may stay: create it by hand"
                     );
                 }
             }

@@ -41,7 +41,7 @@ impl MongoContext {
     ) -> Result<Page> {
         let page_size = page_size.clamp(1, MAX_PAGE);
         let pipeline = pipeline(filter, after, page_size);
-        let (rows, has_more) = self.rows(pipeline, page_size, "linearizable", deadline).await?;
+        let (rows, has_more) = self.rows(pipeline, page_size, deadline).await?;
         let next = if has_more { rows.last().map(position).transpose()? } else { None };
         let read = |row: &Document| {
             let lease = document::decode_listed(row);
@@ -62,26 +62,20 @@ impl MongoContext {
             doc! { "$facet": { "any": [{ "$limit": 1_i64 }] } },
             doc! { "$project": { "now": "$$NOW" } },
         ];
-        let (rows, _) = self.rows(pipeline, 1, "linearizable", deadline).await?;
+        let (rows, _) = self.rows(pipeline, 1, deadline).await?;
         let now =
             rows.first().ok_or_else(|| Error::unavailable("the collection of the leases is being created: retry"))?;
         Ok(StoreTime::from_millis(now.get_datetime("now").map_err(error::unreadable)?.timestamp_millis()))
     }
 
     /// Runs an aggregation that returns at most `page_size` documents. Returns them, and whether there may be more.
-    pub(super) async fn rows(
-        &self,
-        pipeline: Vec<Document>,
-        page_size: u32,
-        level: &str,
-        deadline: Deadline,
-    ) -> Result<(Vec<Document>, bool)> {
+    async fn rows(&self, pipeline: Vec<Document>, page_size: u32, deadline: Deadline) -> Result<(Vec<Document>, bool)> {
         let aggregate = doc! {
             "aggregate": &self.collection,
             "pipeline": pipeline,
             // One more than there can be, so that the server closes the cursor with the reply.
             "cursor": { "batchSize": document::int(page_size.saturating_add(1)) },
-            "readConcern": { "level": level },
+            "readConcern": { "level": "linearizable" },
             "maxTimeMS": server_limit(deadline),
         };
         let reply = self.command(aggregate, needs::READ).await?;

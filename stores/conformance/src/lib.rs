@@ -142,7 +142,6 @@ pub fn requirements() -> &'static [Requirement] {
         lists::a_list_has_the_wanted_leases_in_the_order_of_keys_and_then_of_tokens,
         lists::a_listed_lease_has_the_number_of_live_waiters,
         lists::a_prune_removes_what_has_expired_and_nothing_else,
-        lists::a_record_is_not_deleted_before_its_retention,
         following::an_existing_record_is_sent_first,
         following::each_state_of_a_record_is_sent_in_order,
         following::following_ends_with_its_receiver,

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use mongoseal::{
     Clock, Deadline, FencingToken, HandleId, HybridTime, Key, Result,
     record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Outcome, Position, Request, StoreTime},
-    store::{Applied, BoxFuture, ExpiredPage, FollowedState, MemoryStore, Notification, Page, Snapshot, Store},
+    store::{Applied, BoxFuture, FollowedState, MemoryStore, Notification, Page, Snapshot, Store},
 };
 use mongoseal_conformance::requirements;
 use tokio::{
@@ -92,14 +92,6 @@ impl Store for Broken {
 
     fn list(&self, filter: &Filter, after: Option<Position>, size: u32, deadline: Deadline) -> BoxFuture<Result<Page>> {
         self.store.list(filter, after, size, deadline)
-    }
-
-    fn list_expired(&self, after: Option<String>, size: u32, deadline: Deadline) -> BoxFuture<Result<ExpiredPage>> {
-        self.store.list_expired(after, size, deadline)
-    }
-
-    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        self.store.delete_idle(key, version, deadline)
     }
 
     fn watch(&self, handle: HandleId, since: HybridTime, to: UnboundedSender<Notification>) -> BoxFuture<Result<()>> {

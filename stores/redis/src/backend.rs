@@ -300,17 +300,6 @@ impl Backend for RedisBackend {
         })
     }
 
-    fn delete(&self, key: &Key, loaded: Vec<u8>, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        let (backend, key) = (self.clone(), key.clone());
-        Box::pin(async move {
-            let (scripts, prefix, deleted) = (backend.scripts, backend.prefix, key.clone());
-            let request = |mut connection| async move {
-                scripts.delete(&prefix, &deleted, loaded).invoke_async(&mut connection).await
-            };
-            backend.connections.send(Some(&key), deadline, request).await
-        })
-    }
-
     fn list(&self, deadline: Deadline) -> BoxFuture<Result<LoadedKeys>> {
         let backend = self.clone();
         Box::pin(async move {

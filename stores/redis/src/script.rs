@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use mongoseal::{HandleId, Key, store::Swap};
+use mongoseal::{HandleId, store::Swap};
 use redis::{Pipeline, Script, ScriptInvocation};
 
 use crate::millis;
@@ -28,12 +28,6 @@ for at = 7, #ARGV, 2 do redis.pcall('PUBLISH', ARGV[at], ARGV[at + 1]) end
 return 1
 ";
 
-/// Deletes `KEYS[1]` if it has the value `ARGV[1]`.
-const DELETE: &str = r"
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-return redis.call('DEL', KEYS[1])
-";
-
 /// The longest time for which a value is kept, in milliseconds: three thousand years. The server refuses much longer ones.
 const MAX_KEEP: u64 = 100_000_000_000_000;
 
@@ -41,12 +35,11 @@ const MAX_KEEP: u64 = 100_000_000_000_000;
 #[derive(Debug)]
 pub(super) struct Scripts {
     swap: Script,
-    delete: Script,
 }
 
 impl Scripts {
     pub(super) fn new() -> Self {
-        Self { swap: Script::new(SWAP), delete: Script::new(DELETE) }
+        Self { swap: Script::new(SWAP) }
     }
 
     /// The script of a swap, with its arguments.
@@ -63,13 +56,6 @@ impl Scripts {
         for (handle, message) in publish {
             script.arg(name(prefix, handle)).arg(message);
         }
-        script
-    }
-
-    /// The script of a deletion, with its arguments.
-    pub(super) fn delete(&self, prefix: &str, key: &Key, loaded: Vec<u8>) -> ScriptInvocation<'_> {
-        let mut script = self.delete.key(name(prefix, key));
-        script.arg(loaded);
         script
     }
 }

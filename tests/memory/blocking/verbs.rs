@@ -190,7 +190,7 @@ fn operators_read_the_time_and_raise_purge_and_prepare() {
     let record = seal.inspect("k").unwrap().unwrap();
     assert!(seal.now().unwrap() >= record.holders[0].since);
     assert!(seal.raise_token_floor("k", lease.token()).unwrap() >= lease.token());
-    assert!(seal.purge().unwrap().leases.is_empty());
+    assert!(seal.purge().unwrap().is_empty());
     let revoked = seal.revoke("k").token(lease.token()).run().unwrap();
     assert_eq!(revoked[0].token, lease.token());
     assert!(matches!(seal.inspect(""), Err(Error::Invalid { .. })));

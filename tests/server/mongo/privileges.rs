@@ -2,7 +2,7 @@
 
 use mongodb::{
     Client, Collection, Database,
-    bson::{DateTime, Document, doc},
+    bson::{Document, doc},
 };
 use mongoseal::{Error, Fence, FencingToken, Lease, LeaseId, Metadata, Mongoseal, OnceOutcome, Tick, TickLease};
 use mongoseal_test_support::ReplicaSet;
@@ -105,12 +105,6 @@ impl LimitedUser {
             "upgrade" => Some(seal.acquire(key).shared().await.unwrap()),
             "wait" | "campaign" | "resume" => Some(self.others.acquire(key).await.unwrap()),
             "purge" => {
-                let long_ago = DateTime::from_millis(1);
-                let idle = doc! {
-                    "_id": format!("idle {key}"), "v": 1, "version": 1_i64, "holders": [], "queue": [], "handover": "",
-                    "history": [], "last_seen": long_ago, "expires_at": long_ago,
-                };
-                self.root.collection("mongoseal").insert_one(idle).await.unwrap();
                 self.others.acquire(key).ttl(millis(20)).without_refresh().await.unwrap().orphan();
                 tokio::time::sleep(millis(50)).await;
                 None

@@ -74,10 +74,6 @@ impl Backend for AfterLoad {
         })
     }
 
-    fn delete(&self, key: &Key, loaded: Vec<u8>, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        self.backend.delete(key, loaded, deadline)
-    }
-
     fn list(&self, deadline: Deadline) -> BoxFuture<Result<LoadedKeys>> {
         self.backend.list(deadline)
     }

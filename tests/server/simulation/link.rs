@@ -3,9 +3,9 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use mongoseal::{
-    Clock, Deadline, FencingToken, HandleId, HybridTime, Key, Result, Sharing, StoreTime,
+    Clock, Deadline, HandleId, HybridTime, Key, Result, Sharing, StoreTime,
     record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Outcome, Position, Request},
-    store::{Applied, BoxFuture, ExpiredPage, FollowedState, MemoryStore, Notification, Page, Snapshot, Store},
+    store::{Applied, BoxFuture, FollowedState, MemoryStore, Notification, Page, Snapshot, Store},
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender, unbounded_channel};
 
@@ -182,15 +182,6 @@ impl Store for Link {
     ) -> BoxFuture<Result<Page>> {
         let selection = selection.clone();
         self.send(deadline, move |store| store.list(&selection, after.clone(), most, deadline))
-    }
-
-    fn list_expired(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<ExpiredPage>> {
-        self.send(deadline, move |store| store.list_expired(after.clone(), most, deadline))
-    }
-
-    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        let key = key.clone();
-        self.send(deadline, move |store| store.delete_idle(&key, version, deadline))
     }
 
     fn watch(&self, handle: HandleId, since: HybridTime, tell: UnboundedSender<Notification>) -> BoxFuture<Result<()>> {

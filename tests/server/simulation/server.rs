@@ -4,9 +4,9 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use mongodb::{Collection, bson::Document};
 use mongoseal::{
-    Builder, Clock, Deadline, FencingToken, HandleId, HybridTime, Key, Mongoseal, Result, StoreTime,
+    Builder, Clock, Deadline, HandleId, HybridTime, Key, Mongoseal, Result, StoreTime,
     record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Position, Request},
-    store::{Applied, BoxFuture, Capabilities, ExpiredPage, FollowedState, Notification, Page, Snapshot, Store},
+    store::{Applied, BoxFuture, Capabilities, FollowedState, Notification, Page, Snapshot, Store},
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
@@ -119,14 +119,6 @@ impl Store for Observed {
         deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
         self.send(deadline, self.store.list(selection, after, most, deadline))
-    }
-
-    fn list_expired(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<ExpiredPage>> {
-        self.send(deadline, self.store.list_expired(after, most, deadline))
-    }
-
-    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        self.send(deadline, self.store.delete_idle(key, version, deadline))
     }
 
     fn handle_id(&self) -> HandleId {

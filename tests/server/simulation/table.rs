@@ -146,14 +146,6 @@ impl Table {
         true
     }
 
-    pub(crate) fn delete(&self, world: &World, key: &Key, loaded: &[u8]) -> bool {
-        let (mut rows, now) = self.open(world);
-        let is_there = rows.by_key.get(key).is_some_and(|row| row.bytes == loaded);
-        let deleted = is_there.then(|| rows.by_key.remove(key)).flatten();
-        world.check_holders(deleted.as_ref().and_then(|row| row.record.as_ref()), None, store_time(now), |_| false);
-        deleted.is_some()
-    }
-
     pub(crate) fn listen(&self, handle: HandleId, messages: UnboundedSender<Vec<u8>>) {
         drop(messages.send(Vec::new()));
         self.rows.lock().unwrap().listeners.push((handle, messages));

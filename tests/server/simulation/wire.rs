@@ -13,8 +13,8 @@ use mongoseal::{
     Clock, Deadline, FencingToken, HandleId, HybridTime, Key, LeaseId, Result, StoreTime,
     record::{BatchRequest, Filter, Holder, KeyFilter, LeaseRefs, Outcome, Position, Request},
     store::{
-        Applied, Backend, BoxFuture, Capabilities, CompareAndSwap, ExpiredPage, FollowedState, Loaded, LoadedKeys,
-        Notification, Page, Snapshot, Store, Swap,
+        Applied, Backend, BoxFuture, Capabilities, CompareAndSwap, FollowedState, Loaded, LoadedKeys, Notification,
+        Page, Snapshot, Store, Swap,
     },
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender, unbounded_channel};
@@ -159,11 +159,6 @@ impl Backend for Wire {
             }
             is_done
         })
-    }
-
-    fn delete(&self, key: &Key, loaded: Vec<u8>, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        let key = key.clone();
-        self.send(Sent::Swap, deadline, move |wire| wire.table.delete(&wire.route.world, &key, &loaded))
     }
 
     fn list(&self, deadline: Deadline) -> BoxFuture<Result<LoadedKeys>> {
@@ -326,19 +321,6 @@ impl Store for Caller {
         deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
         self.store.list(filter, after, page_size, deadline)
-    }
-
-    fn list_expired(
-        &self,
-        after: Option<String>,
-        page_size: u32,
-        deadline: Deadline,
-    ) -> BoxFuture<Result<ExpiredPage>> {
-        self.store.list_expired(after, page_size, deadline)
-    }
-
-    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        self.store.delete_idle(key, version, deadline)
     }
 
     fn watch(

@@ -24,7 +24,7 @@ impl<N> Task<N> {
     }
 }
 
-const TASKS: [Task<&str>; 5] = [
+const TASKS: [Task<&str>; 4] = [
     Task {
         check: "may hold",
         does: "acquire, refresh, release, revoke, run transactions",
@@ -45,13 +45,6 @@ const TASKS: [Task<&str>; 5] = [
         needs: &["find"],
         without: Verdict::Fail,
         otherwise: "no lease can be read",
-    },
-    Task {
-        check: "may purge",
-        does: "purge idle records",
-        needs: &["remove"],
-        without: Verdict::Warn,
-        otherwise: "`mongoseal purge` fails; the server still deletes idle records",
     },
     Task {
         check: "may index",

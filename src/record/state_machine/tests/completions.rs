@@ -19,7 +19,7 @@ fn a_completion_notes_the_tick_and_releases_the_lease_in_one_write() {
     let token = granted(&bench.send(once(1, 0)));
     bench.send(wait(2, 0));
     assert_eq!(bench.send(complete(1, token, 5)), Outcome::Completed);
-    let completion = Completion { tick: 5, token, by: "runner-1".into(), at: bench.now() };
+    let completion = CompletedTick { tick: 5, token, by: "runner-1".into(), at: bench.now() };
     assert_eq!(bench.record().done, Some(completion));
     assert_eq!((bench.holders(), bench.queue()), (vec![2], vec![]));
 }
@@ -108,7 +108,7 @@ fn a_reset_lowers_the_tick_and_a_delayed_completion_does_not_undo_it() {
     assert_eq!(bench.record(), &before, "a reset never raises the tick");
     bench.pass(10);
     bench.send(reset(4));
-    let lowered = Completion { tick: 4, token, by: "ops".into(), at: bench.now() };
+    let lowered = CompletedTick { tick: 4, token, by: "ops".into(), at: bench.now() };
     assert_eq!(bench.record().done, Some(lowered));
     bench.send(complete(1, token, 5));
     assert_eq!(done(&bench), Some((4, token)));

@@ -6,7 +6,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use mongodb::{
@@ -16,7 +16,10 @@ use mongodb::{
 };
 
 use super::super::{context::MongoContext, error};
-use crate::types::error::{Error, Result};
+use crate::types::{
+    error::{Error, Result},
+    lock::lock,
+};
 
 /// Refuses a direct connection to a member that is not the primary, if the member knows another one that is. While the
 /// set has no primary, the member may become it.
@@ -36,12 +39,12 @@ async fn list_servers(store: &MongoContext) -> Result<HashMap<ServerAddress, Ser
     let note = Arc::clone(&known);
     // The driver offers each server that it could select, but only when it selects a server, so a command must be sent.
     let any = SelectionCriteria::Predicate(Arc::new(move |server| {
-        note.lock().unwrap_or_else(PoisonError::into_inner).insert(server.address().clone(), server.server_type());
+        lock(&note).insert(server.address().clone(), server.server_type());
         true
     }));
     let answered = store.database.run_command(doc! { "hello": 1 }).selection_criteria(any).await;
     answered.map_err(|error| store.translate(error, "hello"))?;
-    Ok(std::mem::take(&mut known.lock().unwrap_or_else(PoisonError::into_inner)))
+    Ok(std::mem::take(&mut lock(&known)))
 }
 
 /// The error for a server that takes no writes, for a client that knows these servers.

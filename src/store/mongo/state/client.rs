@@ -6,12 +6,15 @@
 //!
 //! Invariant: a client of the caller has no such owner, and is never closed.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use mongodb::Client;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::store::pool::{Permits, PoolShares};
+use crate::{
+    store::pool::{Permits, PoolShares},
+    types::lock::lock,
+};
 
 /// What bounds the requests and streams of a client.
 struct Limits {
@@ -55,11 +58,7 @@ impl ClientShare {
 
     /// The share of another store.
     pub(in crate::store::mongo) fn join(&self) -> Self {
-        Self { limits: Arc::clone(&self.limits), owned: Mutex::new(self.own().clone()) }
-    }
-
-    fn own(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
-        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { limits: Arc::clone(&self.limits), owned: Mutex::new(lock(&self.owned).clone()) }
     }
 
     /// Permits for the requests of all its stores that are under way.
@@ -74,6 +73,6 @@ impl ClientShare {
 
     /// Ends the share, once. Returns the client if it must be closed now.
     pub(in crate::store::mongo) fn leave(&self) -> Option<Client> {
-        self.own().take().and_then(Arc::into_inner)
+        lock(&self.owned).take().and_then(Arc::into_inner)
     }
 }

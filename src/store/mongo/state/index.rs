@@ -5,12 +5,9 @@
 //! Mechanism: the answer of an upsert says whether it inserted a record. The state keeps that and the time of the last
 //! check.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
-use crate::types::reading::Reading;
+use crate::types::{lock::lock, reading::Reading};
 use mongodb::bson::Document;
 
 /// The longest time after the last check until the index is created again. If the retention is shorter, that is the
@@ -43,17 +40,17 @@ impl IndexState {
 
     /// Notes an upsert without an answer.
     pub(in crate::store::mongo) fn record_doubt(&self) {
-        self.lock().has_inserted = true;
+        lock(&self.0).has_inserted = true;
     }
 
     pub(in crate::store::mongo) fn begin(&self, now: Reading) {
-        *self.lock() = LastCheck { at: now, has_inserted: false, is_forbidden: false };
+        *lock(&self.0) = LastCheck { at: now, has_inserted: false, is_forbidden: false };
     }
 
     /// Begins a check, if it is due. Returns whether it did.
     pub(in crate::store::mongo) fn begin_if_due(&self, now: Reading, retention: Duration) -> bool {
         let interval = retention.clamp(MIN_INTERVAL, MAX_INTERVAL);
-        let mut last = self.lock();
+        let mut last = lock(&self.0);
         let is_due = last.has_inserted && !last.is_forbidden && now >= last.at.after(interval);
         if is_due {
             (last.at, last.has_inserted) = (now, false);
@@ -62,11 +59,7 @@ impl IndexState {
     }
 
     pub(in crate::store::mongo) fn forbid(&self) {
-        self.lock().is_forbidden = true;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, LastCheck> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).is_forbidden = true;
     }
 }
 

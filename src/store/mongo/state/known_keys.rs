@@ -7,10 +7,10 @@
 use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::Mutex,
 };
 
-use crate::types::key::Key;
+use crate::types::{key::Key, lock::lock};
 
 /// The most keys that are kept. One more key removes all others.
 const MAX_KEYS: usize = 65_536;
@@ -36,20 +36,16 @@ pub(in crate::store::mongo) struct KnownKeys {
 
 impl KnownKeys {
     pub(in crate::store::mongo) fn get(&self, key: &Key) -> Option<PathHint> {
-        self.seen().get(&self.hasher.hash_one(key)).copied()
+        lock(&self.seen).get(&self.hasher.hash_one(key)).copied()
     }
 
     pub(in crate::store::mongo) fn record(&self, key: &Key, what: PathHint) {
         let hash = self.hasher.hash_one(key);
-        let mut seen = self.seen();
+        let mut seen = lock(&self.seen);
         if seen.len() >= MAX_KEYS && !seen.contains_key(&hash) {
             seen.clear();
         }
         seen.insert(hash, what);
-    }
-
-    fn seen(&self) -> MutexGuard<'_, HashMap<u64, PathHint>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

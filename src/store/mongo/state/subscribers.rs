@@ -11,7 +11,7 @@
 use std::{
     collections::HashSet,
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use mongodb::bson::{Document, Timestamp};
@@ -22,7 +22,7 @@ use tokio::sync::{
 };
 
 use super::super::stream_error::StreamEnd;
-use crate::types::key::Key;
+use crate::types::{key::Key, lock::lock};
 
 /// How many changes are kept for a slow subscriber.
 const MAX_BEHIND: usize = 4_096;
@@ -57,15 +57,11 @@ pub(in crate::store::mongo) type Change = std::result::Result<Arc<Document>, Str
 pub(in crate::store::mongo) type Subscription = (oneshot::Receiver<Timestamp>, Receiver<Change>);
 
 impl Subscribers {
-    fn state(&self) -> MutexGuard<'_, SubscribersState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a subscriber of a key. Also returns whether the task that reads has to be started.
     pub(in crate::store::mongo) fn join(&self, key: &Key) -> (Subscription, bool) {
         let (begin, begins) = oneshot::channel();
         let (pass_on, changes) = mpsc::channel(MAX_BEHIND);
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.subscribers.push(Subscriber { key: key.clone(), begins: Some(begin), changes: pass_on });
         let was_running = mem::replace(&mut state.is_running, true);
         self.changed.notify_one();
@@ -74,7 +70,7 @@ impl Subscribers {
 
     /// The keys that are followed. If there are none, the task that reads ends.
     pub(in crate::store::mongo) fn keys(&self) -> Option<HashSet<Key>> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let keys: HashSet<Key> = state.subscribers.iter().map(|subscriber| subscriber.key.clone()).collect();
         state.is_running = !keys.is_empty();
         state.is_running.then_some(keys)
@@ -83,7 +79,7 @@ impl Subscribers {
     /// Notes that an open stream has these keys, and passes on each change after this time. Returns whether it still is
     /// the right stream: there are subscribers, and it has all their keys.
     pub(in crate::store::mongo) fn begin(&self, keys: &HashSet<Key>, passed_on: Timestamp) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.subscribers.retain(|subscriber| !subscriber.changes.is_closed());
         for subscriber in &mut state.subscribers {
             if let Some(begins) = subscriber.begins.take_if(|_| keys.contains(&subscriber.key)) {
@@ -100,21 +96,21 @@ impl Subscribers {
         let change = Arc::new(change);
         // A change without a key concerns all subscribers.
         let concerns = |subscriber: &Subscriber| key.as_ref().is_none_or(|key| subscriber.key.as_str() == key);
-        self.state()
+        lock(&self.state)
             .subscribers
             .retain(|subscriber| !concerns(subscriber) || subscriber.changes.try_send(Ok(Arc::clone(&change))).is_ok());
     }
 
     /// Ends the stream for the subscribers whose keys are not in it.
     pub(in crate::store::mongo) fn end_waiting(&self, end: &StreamEnd) {
-        for subscriber in self.state().subscribers.extract_if(.., |subscriber| subscriber.begins.is_some()) {
+        for subscriber in lock(&self.state).subscribers.extract_if(.., |subscriber| subscriber.begins.is_some()) {
             subscriber.end(end);
         }
     }
 
     /// Ends the stream for all subscribers, and the task that reads.
     pub(in crate::store::mongo) fn end(&self, end: &StreamEnd) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.is_running = false;
         for subscriber in state.subscribers.drain(..) {
             subscriber.end(end);

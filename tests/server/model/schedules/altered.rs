@@ -2,7 +2,7 @@
 
 use mongoseal::{
     FencingToken, LeaseId,
-    record::{self, BatchRequest, Complete, Completion, Holder, Outcome, Record, Request, StoreClock, StoreTime},
+    record::{self, BatchRequest, Complete, CompletedTick, Holder, Outcome, Record, Request, StoreClock, StoreTime},
 };
 
 use super::{config::Rule, server::Server};
@@ -82,7 +82,7 @@ impl Server {
 }
 
 /// The last completed tick after a completion without one of its rules.
-fn done(rule: Rule, before: &Record, now: StoreTime, complete: &Complete) -> Option<Completion> {
+fn done(rule: Rule, before: &Record, now: StoreTime, complete: &Complete) -> Option<CompletedTick> {
     let Complete { lease, token, tick, by, .. } = complete;
     let names = |holder: &Holder| {
         holder.terms.lease == *lease && (rule == Rule::CompletionNamesToken || holder.version == *token)
@@ -95,7 +95,7 @@ fn done(rule: Rule, before: &Record, now: StoreTime, complete: &Complete) -> Opt
         (rule == Rule::CompletionNeverLowers || done.tick < *tick)
             && (rule == Rule::CompletionOnce || done.token != *token)
     });
-    let completion = || Completion { tick: *tick, token: *token, by: by.clone(), at: now };
+    let completion = || CompletedTick { tick: *tick, token: *token, by: by.clone(), at: now };
     if (is_held || is_newest) && is_new { Some(completion()) } else { before.done.clone() }
 }
 

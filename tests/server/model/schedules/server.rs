@@ -3,8 +3,8 @@
 use mongoseal::{
     FencingToken, HybridTime, LeaseId, Metadata, Sharing,
     record::{
-        Acquire, BatchRequest, Complete, Completion, HoldLimits, Holder, LeaseSpec, Leave, Outcome, Record, Refresh,
-        Release, Request, Reset, Revocation, Revoke, StoreClock, StoreTime, WaitSpec, Waiter,
+        Acquire, BatchRequest, Complete, CompletedTick, HoldLimits, Holder, LeaseSpec, Leave, Outcome, PastRevocation,
+        Record, Refresh, Release, Request, Reset, Revoke, StoreClock, StoreTime, WaitSpec, Waiter,
     },
 };
 
@@ -90,8 +90,12 @@ impl Server {
             last_seen: store_time(*until - self.config.ttl),
             expires_at: store_time(*until),
         };
-        let revocation =
-            |token| Revocation { by: String::new(), reason: String::new(), at: zero, tokens: vec![to_store(token)] };
+        let revocation = |token| PastRevocation {
+            by: String::new(),
+            reason: String::new(),
+            at: zero,
+            tokens: vec![to_store(token)],
+        };
         Record {
             version: to_store(stored.version),
             holders: stored.holders.iter().map(holder).collect(),
@@ -100,7 +104,7 @@ impl Server {
             last_seen: zero,
             expires_at: zero,
             history: (0..16).filter(|token| stored.history & only(*token) != 0).map(revocation).collect(),
-            done: stored.done.map(|(tick, token)| Completion {
+            done: stored.done.map(|(tick, token)| CompletedTick {
                 tick: tick.into(),
                 token: to_store(token),
                 by: String::new(),

@@ -9,9 +9,9 @@ use std::{
 };
 
 use mongoseal::{
-    Clock, Deadline, Error, FencingToken, HandleId, HybridTime, Key, LeaseId, Result, StoreTime,
+    Clock, Deadline, Error, HandleId, HybridTime, Key, LeaseId, Result, StoreTime,
     record::{Acquire, BatchRequest, Filter, KeyFilter, LeaseRefs, Outcome, Position, Request},
-    store::{Applied, BoxFuture, Capabilities, ExpiredPage, FollowedState, Notification, Page, Snapshot, Store},
+    store::{Applied, BoxFuture, Capabilities, FollowedState, Notification, Page, Snapshot, Store},
 };
 use tokio::{
     sync::{
@@ -311,14 +311,6 @@ impl Store for Observed {
         deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
         self.store.list(selection, after, most, deadline)
-    }
-
-    fn list_expired(&self, after: Option<String>, most: u32, deadline: Deadline) -> BoxFuture<Result<ExpiredPage>> {
-        self.store.list_expired(after, most, deadline)
-    }
-
-    fn delete_idle(&self, key: &Key, version: FencingToken, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        self.store.delete_idle(key, version, deadline)
     }
 
     fn handle_id(&self) -> HandleId {
