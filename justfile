@@ -26,8 +26,8 @@ all-7:
 ci:
     .ci/run
 
-# Tier 3: the full model, 5,000 random sequences on each store, the faults with the default ttl, drawn programs, an hour under faults, all figures, the peers, and mutants.
-nightly: model crowd agreement faults programs (programs-on-servers "15") (chaos "60") figures peers mutants
+# Tier 3: the full model, 5,000 random sequences on each store, 200 rounds of migrations, the faults with the default ttl, drawn programs, an hour under faults, all figures, the peers, and mutants.
+nightly: model crowd agreement migrations faults programs (programs-on-servers "15") (chaos "60") figures peers mutants
 
 # Formatting, and clippy on everything with the default features. `.ci/run` adds the other feature sets.
 lint:
@@ -62,6 +62,10 @@ crowd:
 # 5,000 random sequences of requests on each store, beside the state machine.
 agreement:
     MONGOSEAL_SEQUENCES=5000 cargo test --release --workspace --test conformance random_requests
+
+# The example of migrations, 200 times, each time with a process that is killed at a random point.
+migrations rounds="200":
+    MONGOSEAL_ROUNDS={{ rounds }} cargo test --workspace --test examples -- migrations --nocapture
 
 # The faults with the default ttl, too.
 faults:

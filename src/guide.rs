@@ -21,6 +21,7 @@ pages! {
     election = "election.md",
     jobs = "jobs.md",
     schedules = "schedules.md",
+    migrations = "migrations.md",
     shell = "shell.md",
     languages = "languages.md",
     services = "services.md",

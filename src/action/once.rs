@@ -221,8 +221,8 @@ impl RunOnce {
     /// The default of [`keep_for`](Self::keep_for): 90 days.
     pub const DEFAULT_KEEP: Duration = tick::DAY.saturating_mul(90);
 
-    /// The largest value of [`keep_for`](Self::keep_for): 365 days.
-    pub const MAX_KEEP: Duration = tick::DAY.saturating_mul(365);
+    /// The largest value of [`keep_for`](Self::keep_for): 36,500 days, about a century.
+    pub const MAX_KEEP: Duration = tick::DAY.saturating_mul(36_500);
 }
 
 impl<M> RunOnce<M> {

@@ -10,6 +10,7 @@ mod blocking;
 mod fenced_write;
 mod job_worker;
 mod leader;
+mod migrations;
 mod quickstart;
 mod service;
 
