@@ -65,6 +65,7 @@ agreement:
 
 # The example of migrations, 200 times, each time with a process that is killed at a random point.
 migrations rounds="200":
+    cargo build --workspace --example migrations
     MONGOSEAL_ROUNDS={{ rounds }} cargo test --workspace --test examples -- migrations --nocapture
 
 # The faults with the default ttl, too.

@@ -1,6 +1,6 @@
-//! Migrations: all pods of a release start together. One of them runs the open steps in order, and the others wait until
-//! all steps that they know are completed. If that pod dies, another one goes on at the step that was not completed. A pod
-//! of an older release is refused. `docs/migrations.md` explains it. Start as many pods as you like:
+//! Migrations: all pods of a release start together. Each step is run by one of them, in order, and no pod starts before all
+//! steps that it knows are completed. If a pod dies, another one runs the step that was not completed. A pod of an older
+//! release is refused. `docs/migrations.md` explains it. Start as many pods as you like:
 //!
 //!     MONGODB_URI='mongodb://db0,db1,db2/app?replicaSet=rs0' cargo run --example migrations -- NAME [STEPS]
 //!
@@ -56,8 +56,9 @@ async fn run_open_steps(seal: &Mongoseal, database: &Database, name: &str, steps
     let newest = steps.len() as u64;
     for (step, what) in (1..).zip(steps) {
         loop {
-            // Kept for as long as possible: a step whose completion is forgotten would run again.
-            let once = seal.once("schema", Tick::number(step)).keep_for(RunOnce::MAX_KEEP);
+            // Kept for as long as possible: without the last completed step, a pod of an older release would start. Without a
+            // wait in the queue, whose refreshes would make the transaction of the step start over.
+            let once = seal.once("schema", Tick::number(step)).keep_for(RunOnce::MAX_KEEP).wait(Duration::ZERO);
             let ran = once.run(async |lease| {
                 println!("{name} runs step {step}: {what}");
                 run_step(step, lease, database).await
@@ -70,10 +71,11 @@ async fn run_open_steps(seal: &Mongoseal, database: &Database, name: &str, steps
                 }
                 // Steps are completed in order: if a later one is, this one is, too.
                 Ok(OnceOutcome::Ran(()) | OnceOutcome::AlreadyDone { .. } | OnceOutcome::Superseded { .. }) => break,
-                // Another pod works, or the set elects a primary: ask again.
-                Ok(_) | Err(Error::Lost { .. } | Error::Unavailable { .. }) => sleep(Duration::from_millis(50)).await,
+                Ok(_) => {} // another pod holds the key: retry
+                Err(error @ (Error::Lost { .. } | Error::Unavailable { .. })) => println!("{name} retries: {error}"),
                 Err(error) => return Err(error),
             }
+            sleep(Duration::from_millis(250)).await;
         }
     }
     Ok(())

@@ -177,7 +177,7 @@ pub(crate) enum Command {
     /// Raise keys, so that their next tokens are larger than a given one
     #[command(after_long_help = examples::RAISE)]
     Raise(Raise),
-    /// Delete expired leases and idle records now (never needed)
+    /// Delete expired leases now (never needed)
     #[command(after_long_help = examples::PURGE)]
     Purge(Purge),
     /// Check whether the deployment is fit for leases
@@ -361,7 +361,7 @@ pub(crate) struct Raise {
 
 #[derive(Args, Debug)]
 pub(crate) struct Purge {
-    /// Print one JSON object per deleted lease or record
+    /// Print one JSON object per deleted lease
     #[arg(long)]
     pub(crate) json: bool,
 }

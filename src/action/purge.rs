@@ -16,8 +16,8 @@ use crate::{
 };
 
 impl Mongoseal {
-    /// Removes expired leases now. Otherwise they stay in their record until the next write for their key. If a waiter is
-    /// queued behind a lease that is removed, the key is handed over.
+    /// Removes expired leases now. Otherwise they stay in their record until the next write that prunes. If a waiter is
+    /// queued behind a lease that is removed, the key is handed over. If only waiters of a key have expired, they stay.
     ///
     /// It is never necessary. A live lease is never touched: the step that removes a lease checks its expiry again on
     /// the store's clock. Records stay, because their version protects the tokens. The store deletes a record after the

@@ -8,7 +8,8 @@
 //! ```text
 //!           due                    permit                  confirmed
 //! Waiting ───────► Due ──────────────────► Sent in a part ───────────► Waiting
-//!    │                                         │ one of the part not refreshed, or late
+//!    │                                      ▲  │ one of the part not refreshed, or late again
+//!    │                   late once: Late ───┘  │
 //!    │ due, and is refreshed alone             ▼        permit                confirmed
 //!    └─────────────────────────────────────► Queued ───────────► Sent alone ──────────► Waiting
 //!                                               ▲                     │ failed, or late
@@ -17,8 +18,11 @@
 //!
 //! A part is a request for up to [`PART`] leases: those that are due, the earliest deadlines first, and those past half
 //! of their interval. So after one interval, leases that were acquired one by one share parts. If a part does not refresh
-//! all its leases, or is late, each of them is refreshed alone by its task. In the queue for that, leases that were not
-//! tried come first, and then the earliest deadlines.
+//! all its leases, or is late for the second time, each of them is refreshed alone by its task. In the queue for that, leases
+//! that were not tried come first, and then the earliest deadlines.
+//!
+//! The leases of a part that is late once take what comes first, a place in another part or in that queue: if an answer
+//! waits for a new connection, too few would be refreshed alone in time. So do those of a part that a release overtook.
 //!
 //! Parts and single refreshes take permits, which bound them to their shares of the connections. An attempt keeps its
 //! permit until it ends: its connection is in use. A late attempt loses it if an attempt that was sent after it is
@@ -28,6 +32,8 @@
 //! Invariants: each part has a fate of its own. Leases that failed take at most half of the permits, so others get a turn.
 //! The task of a schedule reads the clock every two seconds, so it notices that the machine was suspended.
 
+mod pace;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     mem,
@@ -35,6 +41,7 @@ use std::{
     time::Duration,
 };
 
+use pace::Pace;
 use tokio::{
     runtime::Id,
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
@@ -48,8 +55,7 @@ use crate::{
         lease_inner::LeaseInner,
         notifier::Notifier,
         refresh::{self, PartAnswer},
-        retry::{self, Limit},
-        settings::LONGEST_ATTEMPT,
+        retry,
     },
     record::lease_refs,
     store::{BoxFuture, pool::RefreshPermits, runtime},
@@ -66,54 +72,6 @@ use crate::{
 /// The most leases of a part. With the default pool, eight single refreshes at a time have tried all leases of a part after
 /// a quarter of the ttl. MongoDB takes the same time for each lease of a larger part.
 const PART: usize = 64;
-
-/// The times of a schedule. A refresh is sent at a third of the ttl, so two thirds are left to the deadline.
-///
-/// - `limit` is how long the store may work on a part: a sixteenth of the ttl, and at most the limit of a first attempt. A
-///   single refresh has half of it, because a record that is not locked is written in milliseconds. So if 120 of 300 leases
-///   are locked, and all of them come first, eight single refreshes at a time have tried all after 15/32 of the ttl, and a
-///   sixteenth was lost before.
-/// - Each failure doubles the limit. An attempt is late after twice its limit: the answer of a store that gave up has come by
-///   then. After three late single refreshes, 14/32 of the ttl have passed, and twice the limit is longer than the time that
-///   is left. So the limit doubles three times.
-/// - A limit is never less than the last round trip, so that a slow store can answer. Over a slow network an attempt is late
-///   after one and a half round trips. Of a round trip, the longest attempt of a call counts: no lease outlasts a longer one.
-/// - `retry` is an eighth of the time to the deadline. What the store refuses is sent again after it. While nothing is
-///   answered, a probe goes out after it, so probes keep eight connections at most until the deadline. A probe goes out at
-///   least twice in the longest attempt of a call, so that a refresh for a holder meets one before it is given up.
-/// - An attempt waits for its answer until the deadline, and at most for 16 probes: so many connections of the default pool are
-///   left by the shares of requests, refreshes and reads. With a ttl of up to a minute, the deadline comes first.
-/// - A part that is not full waits for an eighth of its limit: if a round trip is longer than the interval, leases are due
-///   when their answers come, and each part of one or two would keep a permit for a round trip.
-#[derive(Clone, Copy, Debug)]
-struct Pace {
-    limit: Duration,
-    retry: Duration,
-}
-
-impl Pace {
-    fn of(ttl: Ttl) -> Self {
-        let part = |of: u32| ttl.duration().checked_div(of).unwrap_or_default();
-        Self { limit: part(16).min(Limit::FIRST_LIMIT), retry: part(12) }
-    }
-
-    fn probe(&self) -> Duration {
-        self.retry.min(LONGEST_ATTEMPT.mul_f64(0.5))
-    }
-
-    /// The deadline of an attempt that is sent now for leases with this deadline, and this limit at the store.
-    fn deadline(&self, clock: Clock, until: Reading, limit: Duration) -> Deadline {
-        Deadline::at(clock, until).or_after(self.probe().saturating_mul(16)).with_work_limit(limit)
-    }
-
-    /// How long the store may work on a part or a single refresh after so many failures, and after which time it is late,
-    /// if the last round trip was this.
-    fn times(&self, is_part: bool, round_trip: Duration, failures: u32) -> (Duration, Duration) {
-        let round_trip = round_trip.min(LONGEST_ATTEMPT);
-        let limit = self.limit.mul_f64(if is_part { 1.0 } else { 0.5 }).saturating_mul(1 << failures.min(3));
-        (limit.max(round_trip), limit.saturating_mul(2).max(round_trip.mul_f64(1.5)))
-    }
-}
 
 /// The schedules of a handle.
 #[derive(Debug)]
@@ -166,6 +124,8 @@ struct Scheduled {
     stage: Stage,
     /// Whether it is refreshed alone until a refresh is confirmed.
     is_alone: bool,
+    /// Whether a part of it was late since a refresh was confirmed.
+    was_late: bool,
     /// Whether its holder waits for a refresh.
     is_requested: bool,
     /// How many of its single refreshes have failed since one was confirmed.
@@ -179,6 +139,8 @@ struct Scheduled {
 enum Stage {
     /// The lease waits for a part. The earliest deadline comes first.
     Due(Reading),
+    /// The lease waits for a part, or to be refreshed alone. The earliest deadline comes first.
+    Late(Reading),
     /// The lease waits to be refreshed alone. Whether it has failed, and its deadline.
     Queued(bool, Reading),
     /// The lease was sent with the attempt of this number.
@@ -186,6 +148,10 @@ enum Stage {
     /// The lease is not due.
     Waiting,
 }
+
+/// Where the stages begin in [`ScheduledLeases::waits`].
+const LATE: (Stage, u64) = (Stage::Late(Reading::ORIGIN), 0);
+const QUEUED: (Stage, u64) = (Stage::Queued(false, Reading::ORIGIN), 0);
 
 /// The attempts in flight, by their numbers, which are in the order in which they were sent.
 #[derive(Debug, Default)]
@@ -237,8 +203,8 @@ type PartReply = (u64, Members, PartAnswer);
 
 impl Scheduled {
     fn new(lease: Arc<LeaseInner>, spec: ScheduleSpec) -> Self {
-        let (check_at, stage, is_alone, is_requested) = (Reading::MAX, Stage::Waiting, false, false);
-        Self { lease, spec, check_at, stage, is_alone, is_requested, failures: 0, risk_at: None }
+        let (check_at, stage, [is_alone, was_late, is_requested]) = (Reading::MAX, Stage::Waiting, [false; 3]);
+        Self { lease, spec, check_at, stage, is_alone, was_late, is_requested, failures: 0, risk_at: None }
     }
 
     /// Begins a refresh, if none has begun.
@@ -255,14 +221,22 @@ impl Scheduled {
         self.stage = Stage::Queued(self.failures > 0, self.lease.deadline());
     }
 
+    /// Lets it share another part, or be refreshed alone. Its part was late, or was overtaken by a release.
+    fn share_again(&mut self, now: Reading) {
+        if mem::replace(&mut self.was_late, true) {
+            self.queue(now, false);
+        } else {
+            self.stage = Stage::Late(self.lease.deadline());
+        }
+    }
+
     /// Notes a confirmed request that was sent at `sent`.
     fn record_confirmed(&mut self, sent: Reading) {
         if sent < self.spec.sent {
             return;
         }
         self.spec.sent = sent;
-        self.failures = 0;
-        self.risk_at = None;
+        (self.failures, self.risk_at, self.was_late) = (0, None, false);
         if !self.is_requested {
             self.is_alone = false;
             self.wait_for_interval(Reading::ORIGIN, Duration::ZERO);
@@ -319,7 +293,7 @@ impl ScheduledLeases {
         let before = scheduled.stage;
         change(scheduled);
         self.waits.remove(&(before, slot));
-        if matches!(scheduled.stage, Stage::Due(_) | Stage::Queued(..)) {
+        if matches!(scheduled.stage, Stage::Due(_) | Stage::Late(_) | Stage::Queued(..)) {
             self.waits.insert((scheduled.stage, slot));
         }
         self.checks.remove(&(scheduled.check_at, slot));
@@ -360,14 +334,20 @@ impl ScheduledLeases {
         self.slots
     }
 
-    /// The slots of the leases that wait for a part, the earliest deadlines first.
+    /// The slots of the leases that wait for a part, the earliest deadlines first. Those of late parts share one with no
+    /// others.
     fn due(&self) -> impl Iterator<Item = u64> {
-        self.waits.iter().take_while(|(stage, _)| matches!(stage, Stage::Due(_))).map(|(_, slot)| *slot)
+        let waits = if self.has_late() { LATE..QUEUED } else { (Stage::Due(Reading::ORIGIN), 0)..LATE };
+        self.waits.range(waits).map(|(_, slot)| *slot)
+    }
+
+    fn has_late(&self) -> bool {
+        self.waits.range(LATE..QUEUED).next().is_some()
     }
 
     /// The first lease that waits to be refreshed alone.
     fn first_queued(&self) -> Option<(u64, &Scheduled)> {
-        let (_, slot) = self.waits.range((Stage::Queued(false, Reading::ORIGIN), 0)..).next()?;
+        let (_, slot) = self.waits.range(LATE..).next()?;
         Some((*slot, self.by_slot.get(slot)?))
     }
 
@@ -382,8 +362,12 @@ impl ScheduledLeases {
     fn collect(&mut self, now: Reading, pace: Pace) -> Todo {
         let mut todo = Todo::default();
         for (number, slots) in self.attempts.take_late(now) {
-            let is_single = slots.len() == 1;
-            self.update_sent(number, slots, |scheduled| scheduled.queue(now, is_single));
+            let act = if slots.len() == 1 {
+                |lease: &mut Scheduled, now| lease.queue(now, true)
+            } else {
+                Scheduled::share_again
+            };
+            self.update_sent(number, slots, |lease| act(lease, now));
         }
         while let Some((check_at, slot)) = self.checks.first().copied()
             && check_at <= now
@@ -430,7 +414,8 @@ impl ScheduledLeases {
         // An interval is at most half of the ttl, and a lease that is ready is past half of its interval.
         let ready_until = now.after(ttl.duration().checked_div(4).unwrap_or_default());
         let ready = self.checks.iter().take_while(|(check_at, _)| *check_at <= ready_until).map(|(_, slot)| *slot);
-        let ready = ready.filter(|slot| self.by_slot.get(slot).is_some_and(|scheduled| scheduled.is_ready(now)));
+        let is_open = !self.has_late();
+        let ready = ready.filter(|slot| is_open && self.by_slot.get(slot).is_some_and(|other| other.is_ready(now)));
         let mut slots: Vec<u64> = self.due().chain(ready).take(PART).collect();
         if slots.len() == 1 || (is_listener_missing && !slots.is_empty()) {
             self.update(slots.swap_remove(0), |scheduled| scheduled.queue(now, false));
@@ -545,6 +530,9 @@ impl Schedule {
                 for slot in confirmed {
                     leases.update(slot, |scheduled| scheduled.record_confirmed(sent));
                 }
+            }
+            Ok(false) if members.iter().any(|(_, lease)| lease.ended.is_cancelled()) => {
+                leases.update_sent(number, slots, |scheduled| scheduled.share_again(now));
             }
             Ok(false) => leases.update_sent(number, slots, |scheduled| scheduled.queue(now, false)),
             Err(Error::Unavailable { .. }) => {

@@ -37,7 +37,6 @@
 //! | `batch.rs` | requests for many leases |
 //! | `list.rs` | lists of the leases of many keys |
 //! | `index.rs` | the TTL index |
-//! | `purge.rs` | finding what has expired, and deleting idle records |
 //! | `watch.rs` | notifications of a handle: [`Store::watch`] |
 //! | `follow/streams.rs` | change streams, one after the other, which together leave out no change |
 //! | `follow/shared_stream.rs` | the change stream that all subscribers of a runtime share |

@@ -309,6 +309,25 @@ async fn who_leaves_a_batch_under_way_is_not_held_up_by_it_and_stays_away() {
     assert!(next.remaining() < secs(28), "the batch is none of the next holder's: {:?}", next.remaining());
 }
 
+/// Replies become late, so requests wait for new connections, too: the first part so long that it is late, and that a
+/// release overtakes it. Alone, eight at a time, half of its leases would not be refreshed in time.
+#[tokio::test(start_paused = true)]
+async fn a_part_that_waits_for_a_connection_and_is_overtaken_by_a_release_costs_no_lease() {
+    for waits in [300, 900, 1_300] {
+        let store = Faulty::new();
+        let mut leases = leases(&store.seal(), 64, secs(3), Duration::ZERO).await;
+        Asked::of(&store, move |number, is_part| {
+            let is_first = is_part && number == 0;
+            Some(if is_first { Fault::Delay(millis(waits)) } else { Fault::DelayReply(millis(450)) })
+        });
+        tokio::time::sleep(millis(1_050)).await;
+        leases.pop().unwrap().release().await.unwrap();
+        tokio::time::sleep(secs(9)).await;
+        let held = leases.iter().filter(|lease| lease.is_valid()).count();
+        assert_eq!(held, 63, "the part waited for {waits} ms");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_lease_of_a_batch_keeps_what_is_its_own() {
     let store = Faulty::new();

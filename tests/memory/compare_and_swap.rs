@@ -168,14 +168,14 @@ async fn concurrent_acquires_of_one_process_queue_up_and_lose_no_swap() {
 async fn a_long_list_and_a_purge_load_the_values_once() {
     let table = Table::new();
     let seal = table.seal();
-    for number in 0..1_200 {
+    for number in 0..2_500 {
         seal.acquire(format!("{}", 10_000 - number)).ttl(secs(60)).without_refresh().await.unwrap().orphan();
     }
     let listed = seal.leases().await.unwrap().collect().await.unwrap();
     assert!(listed.is_sorted_by_key(|lease| lease.key.clone()));
-    assert_eq!((listed.len(), table.lists.swap(0, Ordering::Relaxed)), (1_200, 1));
+    assert_eq!((listed.len(), table.lists.swap(0, Ordering::Relaxed)), (2_500, 1));
     tokio::time::sleep(secs(70)).await;
-    assert_eq!(seal.purge().await.unwrap().len(), 1_200);
+    assert_eq!(seal.purge().await.unwrap().len(), 2_500);
     assert_eq!(table.lists.load(Ordering::Relaxed), 1);
 }
 

@@ -152,8 +152,8 @@ fn table() -> Vec<(&'static str, Duration, Row)> {
             |scene| scene.tick().await.complete().await.unwrap(),
             scene.seal.rewind_tick("tick", 0).await
         ),
-        // Four commands for the expired lease of the group: each may take the operation timeout.
-        row!("purge", TIMEOUT * 4, |scene| scene.seal.purge().await),
+        // A page, and the key of the expired lease: each may take the operation timeout.
+        row!("purge", TIMEOUT * 2, |scene| scene.seal.purge().await),
         row!("campaign", TIMEOUT, |scene| scene.seal.campaign("lead").await),
         row!("proclaim", TIMEOUT, |scene| let leader = scene.seal.campaign("lead").await.unwrap(), leader.proclaim("here").await),
         row!("resign", TIMEOUT, |scene| let leader = scene.seal.campaign("lead").await.unwrap(), leader.resign().await),

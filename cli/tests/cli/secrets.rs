@@ -15,8 +15,7 @@ const PASSWORD: &str = "hunter2-s3cret";
 #[tokio::test]
 async fn a_password_among_the_arguments_is_not_in_any_process_list_and_not_given_to_the_command() {
     let set = ReplicaSet::builder().auth().start().await;
-    let actions =
-        ["find", "insert", "update", "remove", "changeStream", "createIndex", "listIndexes", "createCollection"];
+    let actions = ["find", "insert", "update", "changeStream", "createIndex", "listIndexes", "createCollection"];
     let resource = mongodb::bson::doc! { "db": "app", "collection": "mongoseal" };
     let granted = vec![mongodb::bson::doc! { "resource": resource, "actions": actions.to_vec() }];
     set.add_user("user", PASSWORD, "app", granted).await;

@@ -144,7 +144,7 @@ async fn a_standalone_server_fails_with_clear_lines_and_no_requirement_is_run() 
 #[tokio::test]
 async fn a_requirement_and_a_probe_that_fail_are_reported_and_the_others_still_run() {
     let set = ReplicaSet::builder().start().await;
-    // A change of many leases is an `update`; most requirements need none.
+    // Batches, and releases of keys without waiters, are `update`s. Most requirements have neither.
     let refuse = doc! {
         "configureFailPoint": "failCommand", "mode": "alwaysOn",
         "data": { "failCommands": ["update", "createIndexes"], "errorCode": 8000, "appName": "mongoseal conform" },

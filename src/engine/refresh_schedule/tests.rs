@@ -75,7 +75,23 @@ async fn an_expired_lease_is_collected_once_and_an_extended_deadline_is_checked_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_part_is_refreshed_alone_and_loses_its_permit_with_the_answer_to_a_later_attempt() {
+async fn the_leases_of_a_late_part_share_another_or_are_refreshed_alone_and_after_a_second_one_alone() {
+    let mut leases = refreshed_at(Clock::tokio(), &[0, 0, 15]);
+    collect(&mut leases, at(20));
+    assert_eq!(send(&mut leases, 20).1, [0, 1]);
+    let todo = collect(&mut leases, at(21));
+    assert_eq!((todo.single, leases.due().collect::<Vec<_>>()), (Some(false), vec![0, 1]));
+    assert_eq!(send(&mut leases, 21).1, [0, 1]);
+    let todo = collect(&mut leases, at(22));
+    assert_eq!((todo.single, leases.due().count()), (Some(false), 0));
+    // A confirmed refresh ends that.
+    leases.update(0, |scheduled| scheduled.record_confirmed(at(22)));
+    leases.update(0, |scheduled| scheduled.share_again(at(42)));
+    assert_eq!(leases.due().collect::<Vec<_>>(), [0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_part_loses_its_permit_with_the_answer_to_a_later_attempt() {
     let mut leases = refreshed_at(Clock::tokio(), &[0, 0, 15]);
     collect(&mut leases, at(20));
     let (number, slots) = send(&mut leases, 20);

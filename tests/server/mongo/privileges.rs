@@ -65,7 +65,7 @@ impl LimitedUser {
     }
 
     async fn grant_all(&self) {
-        let leases = ["find", "insert", "update", "remove", "changeStream", "createIndex", "listIndexes"];
+        let leases = ["find", "insert", "update", "changeStream", "createIndex", "listIndexes"];
         self.grant([&leases, &["find", "insert", "update", "remove"]]).await;
     }
 
