@@ -26,8 +26,8 @@ all-7:
 ci:
     .ci/run
 
-# Tier 3: the full model, 5,000 random sequences on each store, 200 rounds of migrations, the faults with the default ttl, drawn programs, an hour under faults, all figures, the peers, and mutants.
-nightly: model crowd agreement migrations faults programs (programs-on-servers "15") (chaos "60") figures peers mutants
+# Tier 3: the full model, 5,000 random sequences on each store, 200 rounds of migrations, every sabotage, the faults with the default ttl, drawn programs, an hour under faults, all figures, the peers, and mutants.
+nightly: model crowd agreement migrations sabotages faults programs (programs-on-servers "15") (chaos "60") figures peers mutants
 
 # Formatting, and clippy on everything with the default features. `.ci/run` adds the other feature sets.
 lint:
@@ -67,6 +67,10 @@ agreement:
 migrations rounds="200":
     cargo build --workspace --example migrations
     MONGOSEAL_ROUNDS={{ rounds }} cargo test --workspace --test examples -- migrations --nocapture
+
+# Every sabotage of the fault runner, those that take minutes to be caught, too.
+sabotages:
+    MONGOSEAL_LONG=1 cargo test --workspace --test chaos -- is_caught
 
 # The faults with the default ttl, too.
 faults:

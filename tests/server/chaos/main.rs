@@ -218,11 +218,16 @@ fn main() -> ExitCode {
         ("unknown-work", "lock-record", &["I23"]),
         ("lost-position", "split-client,kill-stream", &["I21"]),
     ];
+    // What takes minutes to be caught is left to `just nightly`.
+    let is_long = std::env::var_os("MONGOSEAL_LONG").is_some();
     let mut tests: Vec<_> = sabotages
         .into_iter()
+        .filter(|(name, ..)| is_long || *name != "shared-refreshes")
         .map(|(name, only, by)| Trial::test(format!("{name}_is_caught"), move || is_caught(name, only, by, &[])))
         .collect();
-    tests.push(Trial::ignorable_test("no-grace_is_caught", no_grace_is_caught));
+    if is_long {
+        tests.push(Trial::ignorable_test("no-grace_is_caught", no_grace_is_caught));
+    }
     let by_hand = histories::each_invariant_is_broken_by_a_history_made_for_it_and_no_other;
     tests.push(Trial::test("each_invariant_is_broken_by_a_history_made_for_it_and_no_other", by_hand));
     let others = locked_records_delays_outages_and_refusals_cost_no_other_key_and_no_wait;
