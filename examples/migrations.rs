@@ -49,7 +49,10 @@ async fn migrate(name: &str, steps: &[&str]) -> Result<()> {
     let database = client.default_database().unwrap_or_else(|| client.database("mongoseal"));
     // The ttl is how long the others wait for a pod that died.
     let seal = Mongoseal::builder().owner(name).ttl(Duration::from_millis(1_500)).on(&database)?;
-    seal.scope(async |seal| run_open_steps(seal, &database, name, steps).await).await
+    let migrated = seal.scope(async |seal| run_open_steps(seal, &database, name, steps).await).await;
+    // Otherwise a task of the driver can outlive the runtime, and prints that it has panicked.
+    client.shutdown().immediate(true).await;
+    migrated
 }
 
 async fn run_open_steps(seal: &Mongoseal, database: &Database, name: &str, steps: &[&str]) -> Result<()> {
