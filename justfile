@@ -22,7 +22,7 @@ all:
 all-7:
     .ci/on-7 all
 
-# Tier 2: what must hold before a change lands, 25 minutes.
+# Tier 2: what must hold before a change lands, about an hour on two processors.
 ci:
     .ci/run
 
