@@ -222,9 +222,11 @@ mod of_a_store {
         let unconfirmed = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
         let point = db.set.fail_command(name, &["update"], unconfirmed, 1).await;
         let came = send(&store, releases(&first, 0)).await;
-        drop(point);
+        // Usually once. The server may hit two that come at the same moment.
+        let hit = point.off().await;
         let doubtful: Vec<usize> = (0..100).filter(|number| came[*number].is_err()).collect();
-        assert_eq!(doubtful.len(), 1, "each is a command of its own");
+        assert!(hit > 0);
+        assert_eq!(doubtful.len() as u64, hit, "each is a command of its own");
         // They are asked for again, side by side with others.
         let again = doubtful.iter().map(|number| (key(*number), release(first[*number])));
         let together: Vec<_> = releases(&second, 100).into_iter().chain(again).collect();
