@@ -10,7 +10,7 @@ use crate::{
         retry_policy::{OnHeld, Retry},
         settings::{LONGEST_ATTEMPT, Settings},
     },
-    handle::{Async, Mongoseal},
+    handle::{Async, Mongoseal, option_setters},
     store::Store,
     types::{
         duration::format_duration,
@@ -88,40 +88,33 @@ impl<M> Builder<M> {
         self
     }
 
-    /// Sets how long a lease lasts without a refresh, unless its acquire sets it. Default: 30 s, because an ungraceful
-    /// failover with MongoDB's default election settings took up to 19 s.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = Some(ttl);
-        self
-    }
+    option_setters! {
+        /// Sets how long a lease lasts without a refresh, unless its acquire sets it. Default: 30 s, because an
+        /// ungraceful failover with MongoDB's default election settings took up to 19 s.
+        pub fn ttl(ttl: Duration);
 
-    /// Sets how much longer than the ttl the store keeps the key of a holder that stopped refreshing: the lock-delay of
-    /// Chubby and Consul. A release ends it at once.
-    ///
-    /// The grace covers members whose clocks differ. If a failover makes a member primary whose clock is ahead, that
-    /// member ends leases sooner, by the difference. As long as the clocks differ by no more than the grace, the holder
-    /// still stops first. The cost: the key of a holder that died is free that much later.
-    ///
-    /// Default: a tenth of the ttl, up to 500 ms and up to what the [`retention`](Self::retention) leaves. For a lease
-    /// [without expiry](crate::Acquire::without_expiry) the ttl is the handle's. `Duration::ZERO` is no grace: then,
-    /// after a failover to a clock that is ahead, two holders can believe that they hold the key.
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.options.grace = Some(grace);
-        self
+        /// Sets how much longer than the ttl the store keeps the key of a holder that stopped refreshing: the
+        /// lock-delay of Chubby and Consul. A release ends it at once.
+        ///
+        /// The grace covers members whose clocks differ. If a failover makes a member primary whose clock is ahead,
+        /// that member ends leases sooner, by the difference. As long as the clocks differ by no more than the grace,
+        /// the holder still stops first. The cost: the key of a holder that died is free that much later.
+        ///
+        /// Default: a tenth of the ttl, up to 500 ms and up to what the [`retention`](Self::retention) leaves. For a
+        /// lease [without expiry](crate::Acquire::without_expiry) the ttl is the handle's. `Duration::ZERO` is no
+        /// grace: then, after a failover to a clock that is ahead, two holders can believe that they hold the key.
+        pub fn grace(grace: Duration);
+
+        /// Sets how long the record of an idle key is kept: at least as long as the longest ttl. All processes on a
+        /// collection must agree, because it is the option of the TTL index. A store that is passed to
+        /// [`on_store`](Self::on_store) has its own retention, and another one is refused. Default: 24 hours.
+        pub fn retention(retention: Duration);
     }
 
     /// Sets how far the holder's clock and the store's clock may drift apart, in millionths. A holder stops that much
     /// before its ttl ends. Default: 1,000, a millisecond in each second; NTP slews a clock by at most 500.
     pub fn drift_allowance_ppm(mut self, ppm: u32) -> Self {
         self.options.drift_ppm = Some(ppm);
-        self
-    }
-
-    /// Sets how long the record of an idle key is kept: at least as long as the longest ttl. All processes on a
-    /// collection must agree, because it is the option of the TTL index. A store that is passed to
-    /// [`on_store`](Self::on_store) has its own retention, and another one is refused. Default: 24 hours.
-    pub fn retention(mut self, retention: Duration) -> Self {
-        self.options.retention = Some(retention);
         self
     }
 
@@ -139,31 +132,21 @@ impl<M> Builder<M> {
         self
     }
 
-    /// Sets how long one call may take, with all requests that it sends. Default: 10 s.
-    pub fn operation_timeout(mut self, timeout: Duration) -> Self {
-        self.options.operation_timeout = Some(timeout);
-        self
-    }
+    option_setters! {
+        /// Sets how long one call may take, with all requests that it sends. Default: 10 s.
+        pub fn operation_timeout(timeout: Duration);
 
-    /// Sets how many waiters a key may have; another waiter gets [`Error::QueueFull`]. A waiter takes about 300 bytes
-    /// of the key's record, and its metadata; MongoDB allows 16 MiB. From 1 to 3,000. Default: 1,000.
-    pub fn queue_limit(mut self, waiters: u32) -> Self {
-        self.options.queue_limit = Some(waiters);
-        self
-    }
+        /// Sets how many waiters a key may have; another waiter gets [`Error::QueueFull`]. A waiter takes about 300
+        /// bytes of the key's record, and its metadata; MongoDB allows 16 MiB. From 1 to 3,000. Default: 1,000.
+        pub fn queue_limit(waiters: u32);
 
-    /// Sets how long an acquire waits for a held key, unless the acquire sets it: see
-    /// [`Acquire::wait`](crate::Acquire::wait). Default: zero, which is one attempt.
-    pub fn wait(mut self, at_most: Duration) -> Self {
-        self.options.wait = Some(at_most);
-        self
-    }
+        /// Sets how long an acquire waits for a held key, unless the acquire sets it: see
+        /// [`Acquire::wait`](crate::Acquire::wait). Default: zero, which is one attempt.
+        pub fn wait(at_most: Duration);
 
-    /// Sets the policy by which an acquire retries a held key, unless the acquire sets it: see
-    /// [`Acquire::retry`](crate::Acquire::retry). It contradicts a [`wait`](Self::wait). Default: one attempt.
-    pub fn retry(mut self, policy: Retry) -> Self {
-        self.options.retry = Some(policy);
-        self
+        /// Sets the policy by which an acquire retries a held key, unless the acquire sets it: see
+        /// [`Acquire::retry`](crate::Acquire::retry). It contradicts a [`wait`](Self::wait). Default: one attempt.
+        pub fn retry(policy: Retry);
     }
 
     /// Adds an observer, which receives the [events](crate::HandleEvent) of the handle and its leases. Default: none.

@@ -68,6 +68,20 @@ macro_rules! awaitable {
 }
 pub(crate) use awaitable;
 
+/// Declares setters of a builder with a field `options`: each sets the option of its name, which is `None` before.
+macro_rules! option_setters {
+    ($($(#[$doc:meta])+ pub fn $option:ident($argument:ident: $type:ty);)+) => {
+        $(
+            $(#[$doc])+
+            pub fn $option(mut self, $argument: $type) -> Self {
+                self.options.$option = Some($argument);
+                self
+            }
+        )+
+    };
+}
+pub(crate) use option_setters;
+
 /// How much longer a shutdown waits than its tasks, which end with the operation timeout.
 const SHUTDOWN_MARGIN: Duration = Duration::from_millis(50);
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::acquire_options::AcquireOptions;
 use crate::{
     engine::{refresh::Refreshing, retry_policy::Retry},
-    handle::{Async, Mongoseal, awaitable},
+    handle::{Async, Mongoseal, awaitable, option_setters},
     lease::Lease,
     types::{error::Result, group::Group, into_name::IntoName, key::Key},
 };
@@ -84,48 +84,64 @@ impl<M, K> Acquire<M, K> {
         Self { keys, options: AcquireOptions::new(&seal.shared), mode }
     }
 
-    /// Waits up to this long if the key is held. The acquire is queued at the store, in order of arrival across all
-    /// processes, and a release hands the key to the first waiter. Zero is one attempt. Default: the handle's wait,
-    /// which is one attempt unless it was set.
-    ///
-    /// When the wait ends, the acquire gives up its place and sends a last attempt, behind the acquires that still wait.
-    ///
-    /// The wait is counted on the machine's clock, and `Duration::MAX` waits for ever. A change stream
-    /// that all waiters of the handle share notifies a waiter when it is granted the key. If there is no change stream
-    /// (the user lacks `changeStream`), the waiter polls with growing delays of up to 640 ms, and when the present
-    /// holder's time is over.
-    ///
-    /// Once the waiter was queued, an outage of the store does not end the wait. A waiter keeps its place in the queue
-    /// for its ttl after its last request. After a longer outage it is queued again, at the end.
-    ///
-    /// A waiter that dies leaves the queue after its ttl. If it dies when it has just been handed the key, the next
-    /// waiter waits for that ttl and the grace, and for up to a third of its own ttl more if it was not yet first in
-    /// line at its last request. A lease that was handed over begins with what is left of its ttl since the waiter's
-    /// last request: at least two thirds, if the store answers in time.
-    pub fn wait(mut self, at_most: Duration) -> Self {
-        self.options.wait = Some(at_most);
-        self
-    }
+    option_setters! {
+        /// Waits up to this long if the key is held. The acquire is queued at the store, in order of arrival across all
+        /// processes, and a release hands the key to the first waiter. Zero is one attempt. Default: the handle's wait,
+        /// which is one attempt unless it was set.
+        ///
+        /// When the wait ends, the acquire gives up its place and sends a last attempt, behind the acquires that still
+        /// wait.
+        ///
+        /// The wait is counted on the machine's clock, and `Duration::MAX` waits for ever. A change stream that all
+        /// waiters of the handle share notifies a waiter when it is granted the key. If there is no change stream (the
+        /// user lacks `changeStream`), the waiter polls with growing delays of up to 640 ms, and when the present
+        /// holder's time is over.
+        ///
+        /// Once the waiter was queued, an outage of the store does not end the wait. A waiter keeps its place in the
+        /// queue for its ttl after its last request. After a longer outage it is queued again, at the end.
+        ///
+        /// A waiter that dies leaves the queue after its ttl. If it dies when it has just been handed the key, the next
+        /// waiter waits for that ttl and the grace, and for up to a third of its own ttl more if it was not yet first
+        /// in line at its last request. A lease that was handed over begins with what is left of its ttl since the
+        /// waiter's last request: at least two thirds, if the store answers in time.
+        pub fn wait(at_most: Duration);
 
-    /// Retries by this policy if the key is held, without a place in its queue. Default: the handle's policy, which is
-    /// one attempt unless it was set. It contradicts a [`wait`](Self::wait) on the same acquire.
-    pub fn retry(mut self, policy: Retry) -> Self {
-        self.options.retry = Some(policy);
-        self
-    }
+        /// Retries by this policy if the key is held, without a place in its queue. Default: the handle's policy, which
+        /// is one attempt unless it was set. It contradicts a [`wait`](Self::wait) on the same acquire.
+        pub fn retry(policy: Retry);
 
-    /// Sets how long the lease lasts without a refresh. Default: the handle's ttl.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = Some(ttl);
-        self
-    }
+        /// Sets how long the lease lasts without a refresh. Default: the handle's ttl.
+        pub fn ttl(ttl: Duration);
 
-    /// Sets how much longer than the ttl the store keeps the key of a holder that stopped refreshing: see
-    /// [`Builder::grace`](crate::Builder::grace) for the reason and the cost. Default: the handle's grace, which is a
-    /// tenth of the ttl, up to 500 ms, unless it was set.
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.options.grace = Some(grace);
-        self
+        /// Sets how much longer than the ttl the store keeps the key of a holder that stopped refreshing: see
+        /// [`Builder::grace`](crate::Builder::grace) for the reason and the cost. Default: the handle's grace, which is
+        /// a tenth of the ttl, up to 500 ms, unless it was set.
+        pub fn grace(grace: Duration);
+
+        /// Sets the minimum hold: if the lease is released sooner, the key stays unavailable for the rest of this time,
+        /// counted from the grant on the store's clock. Default: none.
+        ///
+        /// A short job then does not run twice if two schedulers start it at slightly different times. It applies to a
+        /// release, a drop and a shutdown. A lease that expires, is revoked, or is released with its
+        /// [group](Self::group) frees the key at once. A transfer to another lease id is a new grant.
+        ///
+        /// For work that must run once for each tick of a schedule, see [`Mongoseal::once`].
+        pub fn min_hold(time: Duration);
+
+        /// Sets the maximum hold: no refresh extends the lease past this time, counted from the grant. Then the lease
+        /// is lost with [`LossCause::HeldTooLong`](crate::LossCause::HeldTooLong). Default: none.
+        ///
+        /// A holder that hangs then does not keep the key for ever by its refreshes. The store keeps to the limit,
+        /// whatever a client sends, and keeps the key for the [grace](Self::grace) after it. A lease that is
+        /// [resumed](crate::Mongoseal::resume), or transferred to another lease id, keeps the end of its maximum hold.
+        pub fn max_hold(time: Duration);
+
+        /// Loses the lease with [`LossCause::Stalled`](crate::LossCause::Stalled) if its holder has not called
+        /// [`Lease::progress`] for this long. Default: no limit.
+        ///
+        /// This process alone counts the time, from the grant on. The store keeps the key until the ttl is over,
+        /// because work that has stalled may still write.
+        pub fn stalled_after(time: Duration);
     }
 
     /// Makes the lease one without expiry: only its release or an operator's revocation ends it. If this process dies
@@ -137,40 +153,6 @@ impl<M, K> Acquire<M, K> {
     /// of such a key stays until an operator deletes it.
     pub fn without_expiry(mut self) -> Self {
         self.options.has_expiry = false;
-        self
-    }
-
-    /// Sets the minimum hold: if the lease is released sooner, the key stays unavailable for the rest of this time,
-    /// counted from the grant on the store's clock. Default: none.
-    ///
-    /// A short job then does not run twice if two schedulers start it at slightly different times. It applies to a
-    /// release, a drop and a shutdown. A lease that expires, is revoked, or is released with its [group](Self::group)
-    /// frees the key at once. A transfer to another lease id is a new grant.
-    ///
-    /// For work that must run once for each tick of a schedule, see [`Mongoseal::once`].
-    pub fn min_hold(mut self, time: Duration) -> Self {
-        self.options.min_hold = Some(time);
-        self
-    }
-
-    /// Sets the maximum hold: no refresh extends the lease past this time, counted from the grant. Then the lease is
-    /// lost with [`LossCause::HeldTooLong`](crate::LossCause::HeldTooLong). Default: none.
-    ///
-    /// A holder that hangs then does not keep the key for ever by its refreshes. The store keeps to the limit, whatever a
-    /// client sends, and keeps the key for the [grace](Self::grace) after it. A lease that is
-    /// [resumed](crate::Mongoseal::resume), or transferred to another lease id, keeps the end of its maximum hold.
-    pub fn max_hold(mut self, time: Duration) -> Self {
-        self.options.max_hold = Some(time);
-        self
-    }
-
-    /// Loses the lease with [`LossCause::Stalled`](crate::LossCause::Stalled) if its holder has not called
-    /// [`Lease::progress`] for this long. Default: no limit.
-    ///
-    /// This process alone counts the time, from the grant on. The store keeps the key until the ttl is over, because
-    /// work that has stalled may still write.
-    pub fn stalled_after(mut self, time: Duration) -> Self {
-        self.options.stalled_after = Some(time);
         self
     }
 
