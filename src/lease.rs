@@ -354,7 +354,7 @@ impl Lease {
         work::run_while_held(&lease.ended, || lease.check(), pin!(sent)).await?
     }
 
-    fn context(&self) -> &Context {
+    pub(crate) fn context(&self) -> &Context {
         &self.shared.context
     }
 }

@@ -203,7 +203,8 @@ pub use lease::{Lease, state_stream::StateStream, watchdog::Watchdog};
 #[doc(no_inline)]
 pub use mongodb;
 pub use record::{
-    CompletedTick, Event, EventKind, HolderInfo, Inspection, ListedLease, PastRevocation, StoreTime, WaiterInfo,
+    CompletedTick, Event, EventKind, HolderInfo, Inspection, ListedLease, PastRevocation, PastRun, StoreTime,
+    WaiterInfo,
 };
 #[cfg(all(fuzzing, feature = "mongodb"))]
 #[doc(hidden)]

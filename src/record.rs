@@ -57,6 +57,11 @@ impl StoreTime {
         Self(self.0.saturating_add_unsigned(millis))
     }
 
+    /// The time this many milliseconds earlier.
+    pub(crate) fn before(self, millis: u64) -> Self {
+        Self(self.0.saturating_sub_unsigned(millis))
+    }
+
     /// The time from `now` until this. Zero if this has passed.
     #[must_use]
     pub fn since(self, now: Self) -> Duration {
@@ -209,6 +214,30 @@ pub struct CompletedTick {
     pub at: StoreTime,
 }
 
+/// A completed run of a schedule. [`Mongoseal::runs`](crate::Mongoseal::runs) returns the last of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(not(feature = "unstable-store"), non_exhaustive)]
+pub struct PastRun {
+    /// The tick that it completed.
+    pub tick: u64,
+    /// The token of its lease.
+    pub token: FencingToken,
+    /// The owner of its lease.
+    pub by: String,
+    /// When the work began: the time that it took, by the runner's clock, before the completion.
+    pub since: StoreTime,
+    /// When the tick was completed.
+    pub at: StoreTime,
+    /// Whether the work failed: see [`RunOnce::complete_on_error`](crate::RunOnce::complete_on_error).
+    #[serde(rename = "failed")]
+    pub is_failed: bool,
+    /// The [note](crate::TickLease::note) of the work. Empty: none.
+    pub note: String,
+    /// The time between two ticks of the schedule in milliseconds, never 0, if its [`Tick`](crate::Tick) has a period.
+    #[serde(with = "zero_is_none")]
+    pub period: Option<u64>,
+}
+
 /// The record of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -230,6 +259,9 @@ pub struct Record {
     pub history: Vec<PastRevocation>,
     /// The last tick that was completed, if the key is that of a schedule.
     pub done: Option<CompletedTick>,
+    /// The last completed runs, oldest first, if the key is that of a schedule.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<PastRun>,
 }
 
 /// The time until an expiry. `None` if that is longer than the longest ttl: then the lease has no expiry.
@@ -270,6 +302,9 @@ impl Holder {
 impl Record {
     /// How many revocations a record keeps.
     pub const MAX_HISTORY: usize = 8;
+
+    /// How many completed runs a record keeps.
+    pub const MAX_RUNS: usize = 32;
 
     /// The highest version from which a key can still issue tokens. It leaves room for all grants of one request.
     pub const MAX_VERSION: u64 = FencingToken::MAX.get().saturating_sub(1 << 20);

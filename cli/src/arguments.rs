@@ -165,6 +165,9 @@ pub(crate) enum Command {
     /// Show one key: its holders, its waiters, its latest revocations
     #[command(after_long_help = examples::SHOW)]
     Show(Show),
+    /// Show the last completed runs of a schedule
+    #[command(after_long_help = examples::HISTORY)]
+    History(History),
     /// Print grants, releases, expiries and revocations as they happen
     #[command(after_long_help = examples::WATCH)]
     Watch(Watch),
@@ -282,6 +285,15 @@ pub(crate) enum LsOutput {
 #[derive(Args, Debug)]
 pub(crate) struct Show {
     /// Key to show, for example reports/nightly
+    pub(crate) key: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct History {
+    /// Key of the schedule, for example reports/hourly
     pub(crate) key: String,
     /// Print one JSON object
     #[arg(long)]

@@ -9,6 +9,7 @@ mod driver;
 pub(crate) mod elect;
 pub(crate) mod fences;
 mod finding;
+pub(crate) mod history;
 pub(crate) mod hold;
 pub(crate) mod leader;
 mod lease_file;

@@ -103,6 +103,14 @@ pub(crate) const SHOW: &str = "Examples:
 
 Exit status 1 if the key has no record.";
 
+pub(crate) const HISTORY: &str = "Examples:
+  mongoseal history reports/hourly
+  mongoseal history reports/hourly --json | jq '.history[] | select(.result != \"ok\")'
+
+The schedule keeps its last 32 completed runs. `failed`: the command failed, and --complete-on-error completed the tick. \
+`missed`: the tick is over and no run completed it. Ticks are missed only if `once` was told the period, by --every or \
+--period.";
+
 pub(crate) const WATCH: &str = "Examples:
   mongoseal watch
   mongoseal watch reports/nightly --plain

@@ -49,6 +49,11 @@ impl Status {
         Self { code, signal: None }
     }
 
+    /// Returns the number of the status.
+    pub(crate) const fn code(self) -> u8 {
+        self.code
+    }
+
     /// Returns the status for the end by a signal. After SIGINT and SIGQUIT the program ends by the same signal: a shell
     /// ends its loop only if the signal has ended the command.
     pub(crate) fn of_signal(signal: i32) -> Self {

@@ -1,8 +1,8 @@
-//! The verb `inspect`: the record of one key.
+//! The verbs `inspect` and `runs`: the record of one key, and the history of a schedule.
 
 use crate::{
     handle::Mongoseal,
-    record::Inspection,
+    record::{Inspection, PastRun},
     store::answers::Snapshot,
     types::{
         error::{Error, Result},
@@ -52,5 +52,45 @@ impl Mongoseal {
         context.ensure_open()?;
         let snapshot = context.read_record(&key, context.operation_deadline()).await?;
         Ok(snapshot.map(|Snapshot { record, at }| Inspection::of(key, *record, at.now)))
+    }
+
+    /// Reads the history of a schedule by a linearizable read: its last 32 completed runs, oldest first. It is empty if
+    /// the key has no record or is not that of a schedule.
+    ///
+    /// A run whose tick was not completed is not in it: its work failed, or its lease was lost. It is kept as long as the
+    /// last completed tick: see [`RunOnce::keep_for`](crate::RunOnce::keep_for).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future abandons the answer and changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::{Mongoseal, Tick, TickLease};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let work = async |tick: &TickLease| -> mongoseal::Result<()> {
+    ///     tick.note("312 rows");
+    ///     Ok(())
+    /// };
+    /// seal.once("batches", Tick::number(7)).run(work).await?;
+    /// for run in seal.runs("batches").await? {
+    ///     println!("{} by {} took {:?}: {}", run.tick, run.by, run.at.since(run.since), run.note);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn runs(&self, key: impl IntoName<Key>) -> Result<Vec<PastRun>, Error> {
+        let key = key.into_name()?;
+        let context = &self.shared.context;
+        context.ensure_open()?;
+        let snapshot = context.read_record(&key, context.operation_deadline()).await?;
+        Ok(snapshot.map(|snapshot| snapshot.record.runs).unwrap_or_default())
     }
 }

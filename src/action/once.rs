@@ -8,7 +8,7 @@
 mod reset;
 mod tick;
 
-use std::{pin::pin, time::Duration};
+use std::{pin::pin, sync::Mutex, time::Duration};
 
 pub use reset::RewindTick;
 pub use tick::Tick;
@@ -16,10 +16,13 @@ use tracing::debug;
 
 use super::acquire_options::AcquireOptions;
 use crate::{
-    engine::{context::Context, lease_state::ReleaseOutcome, refresh::Refreshing, retry, retry_policy::Retry},
-    handle::{Async, Mongoseal},
+    engine::{
+        context::Context, end_action::Completion, lease_state::ReleaseOutcome, refresh::Refreshing, retry,
+        retry_policy::Retry,
+    },
+    handle::{Async, Mongoseal, option_setters},
     lease::{Lease, work::run_until_lost},
-    record::{CompletedTick, StoreTime},
+    record::{CompletedTick, RunReport, StoreTime},
     store::answers::Snapshot,
     types::{
         deadline::Deadline,
@@ -27,8 +30,11 @@ use crate::{
         error::{Error, Result},
         into_name::IntoName,
         key::Key,
+        lock::lock,
         owner::Owner,
+        reading::Reading,
         token::FencingToken,
+        ttl,
     },
 };
 
@@ -147,16 +153,28 @@ impl<T> OnceOutcome<T> {
 #[derive(Debug)]
 pub struct TickLease<L = Lease> {
     pub(crate) lease: L,
-    pub(crate) tick: u64,
-    /// How long the completed tick is kept.
-    pub(crate) keep: Duration,
+    pub(crate) run: TickRun,
 }
+
+/// The run of a tick, from its begin to its completion.
+#[derive(Debug)]
+pub(crate) struct TickRun {
+    tick: u64,
+    /// How long the completed tick is kept.
+    keep: Duration,
+    period: Option<Duration>,
+    begun: Reading,
+    note: Mutex<String>,
+}
+
+/// How long a note may be, in bytes.
+const MAX_NOTE: usize = 200;
 
 impl<L: AsRef<Lease>> TickLease<L> {
     /// The number of the tick. That of a time is in milliseconds since the Unix epoch.
     #[must_use]
     pub fn number(&self) -> u64 {
-        self.tick
+        self.run.tick
     }
 
     /// The lease.
@@ -173,6 +191,23 @@ impl<L: AsRef<Lease>> TickLease<L> {
     /// Reports that the work makes progress: see [`Lease::progress`].
     pub fn progress(&self) {
         self.lease.as_ref().progress();
+    }
+
+    /// Sets the note that the [history](Mongoseal::runs) of the schedule keeps of this run, such as how much was done, if
+    /// the tick is completed. A longer note is cut to 200 bytes. The last note counts. Default: empty.
+    pub fn note(&self, note: impl Into<String>) {
+        let mut note = note.into();
+        let end = (0..=note.len().min(MAX_NOTE)).rev().find(|end| note.is_char_boundary(*end));
+        note.truncate(end.unwrap_or_default());
+        *lock(&self.run.note) = note;
+    }
+
+    /// What the completion of the tick says.
+    pub(crate) fn completion(&self, is_failed: bool) -> Completion {
+        let TickRun { tick, keep, period, begun, note } = &self.run;
+        let took = self.lease.as_ref().context().clock().now().since(*begun);
+        let (took, period, note) = (ttl::millis(took), period.map(ttl::millis), lock(note).clone());
+        Completion { tick: *tick, keep: *keep, report: RunReport { took, is_failed, note, period } }
     }
 }
 
@@ -192,7 +227,21 @@ impl TickLease {
     ///
     /// Dropping the future abandons the answer. If the lease is held, the tick is completed all the same.
     pub async fn complete(self) -> Result<()> {
-        self.lease.complete(self.tick, self.keep).await
+        self.lease.complete(self.completion(false)).await
+    }
+
+    /// Completes the tick of work that failed, so that it is not run again, and releases the lease: as
+    /// [`complete`](Self::complete). The [history](Mongoseal::runs) of the schedule has the run as failed.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`complete`](Self::complete).
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`complete`](Self::complete).
+    pub async fn complete_failed(self) -> Result<()> {
+        self.lease.complete(self.completion(true)).await
     }
 
     /// Releases the lease and does not complete the tick, so that the next runner runs the work again.
@@ -231,18 +280,34 @@ impl<M> RunOnce<M> {
         Self { key, tick, options, keep_for: RunOnce::DEFAULT_KEEP, complete_on_error: false, mode }
     }
 
-    /// Waits up to this long if another runner holds the key: see [`Acquire::wait`](crate::Acquire::wait). Zero does not
-    /// wait. Default: the handle's wait. If it has none, the ttl, the grace and a second: see [waiting](Self#waiting).
-    pub fn wait(mut self, at_most: Duration) -> Self {
-        self.options.wait = Some(at_most);
-        self
-    }
+    option_setters! {
+        /// Waits up to this long if another runner holds the key: see [`Acquire::wait`](crate::Acquire::wait). Zero
+        /// does not wait. Default: the handle's wait. If it has none, the ttl, the grace and a second: see
+        /// [waiting](Self#waiting).
+        pub fn wait(at_most: Duration);
 
-    /// Retries by this policy if another runner holds the key: see [`Acquire::retry`](crate::Acquire::retry). It contradicts a
-    /// [`wait`](Self::wait). Default: the handle's policy.
-    pub fn retry(mut self, policy: Retry) -> Self {
-        self.options.retry = Some(policy);
-        self
+        /// Retries by this policy if another runner holds the key: see [`Acquire::retry`](crate::Acquire::retry). It
+        /// contradicts a [`wait`](Self::wait). Default: the handle's policy.
+        pub fn retry(policy: Retry);
+
+        /// Sets how long the lease lasts without a refresh. Default: the handle's ttl.
+        pub fn ttl(ttl: Duration);
+
+        /// Sets how much longer than the ttl the store keeps the key: see [`Acquire::grace`](crate::Acquire::grace).
+        /// Default: the handle's grace.
+        pub fn grace(grace: Duration);
+
+        /// Sets the minimum hold: see [`Acquire::min_hold`](crate::Acquire::min_hold). It applies to work that has
+        /// begun, also if the work fails. Default: none.
+        pub fn min_hold(time: Duration);
+
+        /// Sets the maximum hold: see [`Acquire::max_hold`](crate::Acquire::max_hold). Work that takes longer is
+        /// dropped, and the next runner runs it again. Default: none.
+        pub fn max_hold(time: Duration);
+
+        /// Loses the lease if the work has not called [`TickLease::progress`] for this long: see
+        /// [`Acquire::stalled_after`](crate::Acquire::stalled_after). Default: no limit.
+        pub fn stalled_after(time: Duration);
     }
 
     /// Sets the interval between refreshes: see [`Acquire::refresh_every`](crate::Acquire::refresh_every). Default: a third
@@ -252,43 +317,9 @@ impl<M> RunOnce<M> {
         self
     }
 
-    /// Sets how long the lease lasts without a refresh. Default: the handle's ttl.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = Some(ttl);
-        self
-    }
-
-    /// Sets how much longer than the ttl the store keeps the key: see [`Acquire::grace`](crate::Acquire::grace). Default: the
-    /// handle's grace.
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.options.grace = Some(grace);
-        self
-    }
-
     /// Adds an entry to the metadata that other processes see of the lease.
     pub fn metadata(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
         self.options.metadata(name, text);
-        self
-    }
-
-    /// Sets the minimum hold: see [`Acquire::min_hold`](crate::Acquire::min_hold). It applies to work that has begun, also if
-    /// the work fails. Default: none.
-    pub fn min_hold(mut self, time: Duration) -> Self {
-        self.options.min_hold = Some(time);
-        self
-    }
-
-    /// Sets the maximum hold: see [`Acquire::max_hold`](crate::Acquire::max_hold). Work that takes longer is dropped,
-    /// and the next runner runs it again. Default: none.
-    pub fn max_hold(mut self, time: Duration) -> Self {
-        self.options.max_hold = Some(time);
-        self
-    }
-
-    /// Loses the lease if the work has not called [`TickLease::progress`] for this long: see
-    /// [`Acquire::stalled_after`](crate::Acquire::stalled_after). Default: no limit.
-    pub fn stalled_after(mut self, time: Duration) -> Self {
-        self.options.stalled_after = Some(time);
         self
     }
 
@@ -320,7 +351,7 @@ impl<M> RunOnce<M> {
                 format_duration(RunOnce::MAX_KEEP)
             )));
         }
-        let keep = tick.least_keep().max(keep_for);
+        let (keep, period) = (tick.least_keep().max(keep_for), tick.known_period());
         let shared = acquire.shared.clone();
         let context = &shared.context;
         context.ensure_open()?;
@@ -349,7 +380,8 @@ impl<M> RunOnce<M> {
             return ended;
         }
         debug!(key = %lease.key(), token = %lease.token(), tick, "runs");
-        Ok(OnceOutcome::Started(TickLease { lease, tick, keep }))
+        let run = TickRun { tick, keep, period, begun: context.clock().now(), note: Mutex::default() };
+        Ok(OnceOutcome::Started(TickLease { lease, run }))
     }
 }
 
@@ -389,7 +421,7 @@ impl RunOnce {
             run_until_lost(&inner.ended, || inner.check(), pin!(work(&lease))).await?
         };
         if value.is_ok() || complete_on_error {
-            let completed = lease.complete().await;
+            let completed = lease.lease.complete(lease.completion(value.is_err())).await;
             if value.is_ok() {
                 completed?;
             }

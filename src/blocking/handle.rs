@@ -11,7 +11,7 @@ use super::{
 use crate::{
     action::{group::RefreshedGroup, once::Tick, watch::EventStream},
     election::{LeaderInfo, LeaderStream},
-    record::{Inspection, ListedLease, StoreTime},
+    record::{Inspection, ListedLease, PastRun, StoreTime},
     store::Capabilities,
     types::{
         error::{Error, Result},
@@ -175,6 +175,16 @@ impl Mongoseal {
     pub fn inspect(&self, key: impl IntoName<Key>) -> Result<Option<Inspection>> {
         let key = key.into_name()?;
         self.wait(|seal| async move { seal.inspect(key).await })
+    }
+
+    /// Reads the history of a schedule by a linearizable read: its last 32 completed runs, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::Mongoseal::runs`](crate::Mongoseal::runs).
+    pub fn runs(&self, key: impl IntoName<Key>) -> Result<Vec<PastRun>> {
+        let key = key.into_name()?;
+        self.wait(|seal| async move { seal.runs(key).await })
     }
 
     /// Watches a key: returns what happens to its leases, in order, and whether events may be missing. Each `next` blocks

@@ -50,7 +50,8 @@ impl RunOnce {
             work(&lease)
         };
         if value.is_ok() || complete_on_error {
-            let completed = lease.complete();
+            let completion = lease.completion(value.is_err());
+            let completed = lease.lease.wait(move |lease| async move { lease.complete(completion).await });
             if value.is_ok() {
                 completed?;
             }
@@ -66,8 +67,8 @@ impl RunOnce {
     /// Those of [`mongoseal::RunOnce::begin`](crate::RunOnce::begin).
     pub fn begin(self) -> Result<OnceOutcome<TickLease>> {
         self.mode.clone().run(self.send(), |outcome, executor| match outcome.into_result() {
-            Ok(crate::TickLease { lease, tick, keep }) => {
-                OnceOutcome::Started(TickLease { lease: Lease::new(lease, executor), tick, keep })
+            Ok(crate::TickLease { lease, run }) => {
+                OnceOutcome::Started(TickLease { lease: Lease::new(lease, executor), run })
             }
             Err(ended) => ended,
         })
@@ -84,8 +85,18 @@ impl TickLease {
     ///
     /// As [`mongoseal::TickLease::complete`](crate::TickLease::complete).
     pub fn complete(self) -> Result<()> {
-        let Self { lease, tick, keep } = self;
-        lease.wait(move |lease| async move { lease.complete(tick, keep).await })
+        let completion = self.completion(false);
+        self.lease.wait(move |lease| async move { lease.complete(completion).await })
+    }
+
+    /// Completes the tick of work that failed, so that it is not run again, and releases the lease.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::TickLease::complete_failed`](crate::TickLease::complete_failed).
+    pub fn complete_failed(self) -> Result<()> {
+        let completion = self.completion(true);
+        self.lease.wait(move |lease| async move { lease.complete(completion).await })
     }
 
     /// Releases the lease and does not complete the tick, so that the next runner runs the work again.

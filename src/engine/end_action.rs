@@ -9,6 +9,7 @@ use tracing::Span;
 
 use crate::{
     engine::{lease_state::ReleaseOutcome, release_batch::ReleaseBatch},
+    record::RunReport,
     types::{lease_id::LeaseId, lock::lock, token::FencingToken},
 };
 
@@ -25,10 +26,19 @@ pub(crate) enum EndAction {
     Jointly(Arc<ReleaseBatch>),
     /// The release of its group, by this handle, releases it.
     WithGroup(Arc<ReleaseBatch>),
-    /// The write that releases the lease completes this tick, which the store keeps for this long.
-    Complete(u64, Duration),
+    /// The write that releases the lease completes a tick.
+    Complete(Arc<Completion>),
     /// The lease is released although its minimum hold is not over: no work has run under it.
     TakeBack,
+}
+
+/// The completion of a tick.
+#[derive(Debug)]
+pub(crate) struct Completion {
+    pub(crate) tick: u64,
+    /// How long the store keeps it, or for its retention if that is longer.
+    pub(crate) keep: Duration,
+    pub(crate) report: RunReport,
 }
 
 impl EndAction {

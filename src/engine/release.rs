@@ -9,7 +9,7 @@
 //! - A tick counts as completed only if a write of this lease says so. An answer that wrote nothing can come from a deposed
 //!   primary, so a linearizable read follows it.
 
-use std::{mem, time::Duration};
+use std::mem;
 
 use tracing::{Instrument, debug, warn};
 
@@ -17,7 +17,7 @@ use crate::{
     engine::{
         confirm::{confirm_loss, loss_of, stale_error},
         context::Context,
-        end_action::{End, EndAction},
+        end_action::{Completion, End, EndAction},
         handle_inner::HandleInner,
         lease_inner::LeaseInner,
         lease_state::{LeaseState, ReleaseOutcome},
@@ -125,8 +125,8 @@ async fn finish(shared: &HandleInner, lease: &LeaseInner, acquire_id: AcquireId)
             Ok(End::Released(ReleaseOutcome::AlreadyLost { cause }))
         }
         (LeaseState::Lost { cause }, _) => Ok(End::Released(ReleaseOutcome::AlreadyLost { cause })),
-        (_, Some(EndAction::Complete(tick, keep))) => {
-            complete(context, lease, *tick, *keep).await.map(|()| End::Completed)
+        (_, Some(EndAction::Complete(completion))) => {
+            complete(context, lease, completion).await.map(|()| End::Completed)
         }
         (_, Some(EndAction::TakeBack)) => {
             let request = Request::Leave(record::Leave { lease: lease.id, acquire_id });
@@ -219,9 +219,8 @@ async fn transfer(context: &Context, lease: &LeaseInner, to: LeaseId) -> Result<
 }
 
 /// Completes a tick and releases the lease, in one write. The lease may have expired, if the key was not granted since.
-///
-/// The store keeps the completed tick for `keep`, or for its retention if that is longer.
-pub(crate) async fn complete(context: &Context, lease: &LeaseInner, tick: u64, keep: Duration) -> Result<()> {
+pub(crate) async fn complete(context: &Context, lease: &LeaseInner, completion: &Completion) -> Result<()> {
+    let Completion { tick, keep, ref report } = *completion;
     let keep = ttl::millis(keep.saturating_sub(context.store.retention()));
     let mut sent_before = false;
     let (until, limit) = (context.operation_deadline(), Limit::growing(context.settings.attempt));
@@ -229,7 +228,8 @@ pub(crate) async fn complete(context: &Context, lease: &LeaseInner, tick: u64, k
         let sent_before = mem::replace(&mut sent_before, true);
         async move {
             let by = context.settings.owner.as_str().to_owned();
-            let request = Request::Complete(record::Complete { lease: lease.id, token: lease.token, tick, by, keep });
+            let (token, report) = (lease.token, report.clone());
+            let request = Request::Complete(record::Complete { lease: lease.id, token, tick, by, keep, report });
             let applied = context.store.apply(&lease.key, request, deadline).await?;
             match applied.outcome {
                 Outcome::Completed if applied.changed => return Ok(Ok(())),

@@ -1,11 +1,11 @@
 //! How a lease ends at the store: by a release, a completed tick, a take-back, its ttl or a transfer to another process.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use super::Lease;
 use crate::{
     engine::{
-        end_action::{CallerSpan, End, EndAction},
+        end_action::{CallerSpan, Completion, End, EndAction},
         lease_state::{LeaseState, ReleaseOutcome},
         release,
     },
@@ -110,12 +110,13 @@ impl Lease {
     /// # Cancel safety
     ///
     /// Dropping the future abandons the answer. If the lease is held, it is completed all the same.
-    pub(crate) async fn complete(&self, tick: u64, keep: Duration) -> Result<()> {
-        self.lease_inner().end_with(EndAction::Complete(tick, keep), &LeaseState::RELEASED);
+    pub(crate) async fn complete(&self, completion: Completion) -> Result<()> {
+        let completion = Arc::new(completion);
+        self.lease_inner().end_with(EndAction::Complete(Arc::clone(&completion)), &LeaseState::RELEASED);
         match self.wait_for_end().await? {
             End::Completed => Ok(()),
             // The lease was lost before. Its task has sent nothing, or a shutdown has released it.
-            _ => release::complete(self.context(), self.lease_inner(), tick, keep).await,
+            _ => release::complete(self.context(), self.lease_inner(), &completion).await,
         }
     }
 

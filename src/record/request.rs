@@ -200,6 +200,21 @@ pub struct Complete {
     /// How long after the completion the record matters at least, in milliseconds. The store keeps it for its retention
     /// after that.
     pub keep: u64,
+    /// What the record keeps of the run beside.
+    pub report: RunReport,
+}
+
+/// What a runner reports of a completed run: see [`PastRun`](super::PastRun).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunReport {
+    /// How long the work took, in milliseconds.
+    pub took: u64,
+    /// Whether the work failed.
+    pub is_failed: bool,
+    /// The note of the work. Empty: none.
+    pub note: String,
+    /// The time between two ticks of the schedule, in milliseconds, never 0. `None`: it is not known.
+    pub period: Option<u64>,
 }
 
 /// Lowers the last completed tick of a schedule, so that the ticks after `tick` can run again. Never raises it.

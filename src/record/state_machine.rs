@@ -9,8 +9,8 @@ use std::{mem, slice};
 
 use super::{
     Acquire, BatchRequest, Complete, CompletedTick, Downgrade, Holder, KeyRequest, LeaseSpec, Leave, Outcome,
-    PastRevocation, Raise, Record, RecordSummary, Refresh, Release, Request, Reset, ReturnDocument, Revoke, StoreClock,
-    StoreTime, Transfer, WaitSpec, Waiter,
+    PastRevocation, PastRun, Raise, Record, RecordSummary, Refresh, Release, Request, Reset, ReturnDocument, Revoke,
+    RunReport, StoreClock, StoreTime, Transfer, WaitSpec, Waiter,
 };
 use crate::types::{acquire_id::AcquireId, lease_id::LeaseId, sharing::Sharing, token::FencingToken, ttl::Ttl};
 
@@ -112,6 +112,7 @@ struct State {
     is_granted: bool,
     history: Vec<PastRevocation>,
     done: Option<CompletedTick>,
+    runs: Vec<PastRun>,
     /// The acquires to which the write grants the key, and those that must send a request: see [`Record::handover`].
     handover: Vec<(AcquireId, Option<FencingToken>)>,
     /// The time until which the write keeps the record at least.
@@ -133,6 +134,7 @@ impl State {
             is_granted: false,
             history: before.map(|record| record.history.clone()).unwrap_or_default(),
             done: before.and_then(|record| record.done.clone()),
+            runs: before.map(|record| record.runs.clone()).unwrap_or_default(),
             handover: Vec::new(),
             keep_until: StoreTime::default(),
             is_spent: false,
@@ -368,14 +370,19 @@ impl State {
     /// Completes a tick, unless the lease was revoked or the key was granted to another lease since it expired. The
     /// lease is released in either case.
     fn complete(&mut self, complete: &Complete) {
-        let Complete { lease, token, tick, by, keep } = complete;
+        let Complete { lease, token, tick, by, keep, report } = complete;
         let is_it = |holder: &Holder| holder.is_lease(*lease, *token);
         let is_held = self.holders.iter().any(is_it);
         let is_revoked = self.history.iter().any(|revocation| revocation.tokens.contains(token));
         let is_newest = self.version == Some(*token) && !is_revoked;
         let is_new = self.done.as_ref().is_none_or(|done| done.tick < *tick && done.token != *token);
         if (is_held || is_newest) && is_new {
-            self.done = Some(CompletedTick { tick: *tick, token: *token, by: by.clone(), at: self.at.now });
+            let (tick, token, by, at) = (*tick, *token, by.clone(), self.at.now);
+            let RunReport { took, is_failed, note, period } = report.clone();
+            self.done = Some(CompletedTick { tick, token, by: by.clone(), at });
+            self.runs.push(PastRun { tick, token, by, since: at.before(took), at, is_failed, note, period });
+            let forgotten = self.runs.len().saturating_sub(Record::MAX_RUNS);
+            self.runs.drain(..forgotten);
         }
         self.keep_until = self.keep_until.max(self.at.now.after(*keep));
         self.release(is_it);
@@ -476,8 +483,9 @@ impl State {
 
     /// The record afterwards. If anything has changed, its times are moved on.
     fn stamp(self, before: Option<&Record>) -> Option<Record> {
-        let Self { at, version, holders, queue, history, done, handover, keep_until, .. } = self;
+        let Self { at, version, holders, queue, history, done, runs, handover, keep_until, .. } = self;
         let version = version?;
+        // The runs change only with the last completed tick.
         let same = before.filter(|before| {
             before.version == version
                 && before.holders == holders
@@ -497,7 +505,7 @@ impl State {
             _ => end.after(more.min(Ttl::MAX.millis())),
         };
         let expires_at = expires_at.max(at.hybrid()).max(keep_until);
-        Some(Record { version, holders, queue, handover, last_seen: at.now, expires_at, history, done })
+        Some(Record { version, holders, queue, handover, last_seen: at.now, expires_at, history, done, runs })
     }
 }
 

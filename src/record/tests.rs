@@ -30,6 +30,7 @@ fn record() -> Record {
         last_seen: now,
         expires_at: now.after(Ttl::FOREVER.millis()),
         history: vec![],
+        runs: vec![],
         done: None,
     }
 }

@@ -9,8 +9,8 @@ use std::{
 };
 
 use mongoseal::{
-    Error, FencingToken, LossCause, Mongoseal, OnceOutcome, Result, Retry, RunOnce, Tick,
-    record::{Complete, Request},
+    Error, FencingToken, LossCause, Mongoseal, OnceOutcome, Result, Retry, RunOnce, Tick, TickLease,
+    record::{Complete, Request, RunReport},
     store::MemoryStore,
 };
 
@@ -70,6 +70,57 @@ async fn failed_work_completes_the_tick_if_that_is_set() {
     let failed = once.run(async |_| Err::<(), _>(Error::invalid("the disk is full"))).await;
     assert!(failed.unwrap_err().to_string().contains("the disk is full"));
     assert!(matches!(run(&seal, 4).await.unwrap(), OnceOutcome::AlreadyDone { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_history_has_each_completed_run_with_its_times_its_owner_its_note_and_its_period() {
+    let store = Faulty::new();
+    let (alice, bob) =
+        (store.build(Mongoseal::builder().owner("alice")), store.build(Mongoseal::builder().owner("bob")));
+    assert_eq!(alice.runs("k").await.unwrap(), []);
+    let first = Tick::at_millis(60_000).period(secs(60));
+    let ran = alice.once("k", first).run(async |tick| {
+        tokio::time::sleep(millis(2_500)).await;
+        tick.note("first");
+        tick.note("312 rows");
+        Ok::<_, Error>(())
+    });
+    assert_eq!(ran.await.unwrap(), OnceOutcome::Ran(()));
+    // This one is not completed, so it leaves no trace.
+    bob.once("k", Tick::at_millis(120_000)).run(async |_| Err::<(), _>(Error::invalid("full"))).await.unwrap_err();
+    let failing = bob.once("k", Tick::at_millis(120_000)).complete_on_error();
+    failing.run(async |_| Err::<(), _>(Error::invalid("full"))).await.unwrap_err();
+    let OnceOutcome::Started(tick) = bob.once("k", Tick::number(180_000)).begin().await.unwrap() else { panic!() };
+    tick.complete_failed().await.unwrap();
+    let runs = bob.runs("k").await.unwrap();
+    let seen: Vec<_> =
+        runs.iter().map(|run| (run.tick, run.by.as_str(), run.at.since(run.since), run.is_failed)).collect();
+    let none = Duration::ZERO;
+    assert_eq!(
+        seen,
+        [(60_000, "alice", millis(2_500), false), (120_000, "bob", none, true), (180_000, "bob", none, true)]
+    );
+    let said: Vec<_> = runs.iter().map(|run| (run.note.as_str(), run.period)).collect();
+    assert_eq!(said, [("312 rows", Some(60_000)), ("", None), ("", None)]);
+    assert!(runs.is_sorted_by_key(|run| (run.token, run.at)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_note_is_cut_to_200_bytes_and_a_completion_whose_reply_is_lost_adds_one_run() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let mut first = true;
+    store.script(move |call| (is_complete(&call) && std::mem::take(&mut first)).then_some(Fault::LoseReply));
+    for (tick, note) in [(1, "é".repeat(150)), (2, "é".repeat(99) + "a€")] {
+        let work = async |tick: &TickLease| {
+            tick.note(&note);
+            Ok::<_, Error>(())
+        };
+        seal.once("k", Tick::number(tick)).run(work).await.unwrap();
+    }
+    assert_eq!(completions(&store), 3);
+    let notes: Vec<_> = seal.runs("k").await.unwrap().into_iter().map(|run| run.note).collect();
+    assert_eq!(notes, ["é".repeat(100), "é".repeat(99) + "a"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -317,8 +368,14 @@ async fn wrong_options_and_ticks_are_refused_before_a_lease_is_acquired() {
         assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains(says), "{says}: {error}");
     }
     assert!(store.requests().is_empty());
-    let used =
-        Complete { lease: mongoseal::LeaseId::random(), token: FencingToken::MIN, tick: 1, by: "x".into(), keep: 0 };
+    let used = Complete {
+        lease: mongoseal::LeaseId::random(),
+        token: FencingToken::MIN,
+        tick: 1,
+        by: "x".into(),
+        keep: 0,
+        report: RunReport::default(),
+    };
     assert_eq!(Request::Complete(used.clone()).lease(), Some(used.lease));
 }
 

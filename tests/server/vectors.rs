@@ -13,7 +13,7 @@ use mongoseal::{
         Collection, Database,
         bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype},
     },
-    record::{Acquire, CompletedTick, LeaseSpec, Record, Refresh, Request, StoreTime},
+    record::{Acquire, CompletedTick, LeaseSpec, PastRun, Record, Refresh, Request, StoreTime},
     store::{MongoStore, Store},
 };
 use mongoseal_test_support::{TestDatabase, secs};
@@ -94,6 +94,20 @@ fn document(record: &Record) -> Document {
         doc! { "done": { "tick": long(*tick), "token": long(token.get()), "by": by, "at": date(*at) } }
     };
     let done = record.done.as_ref().map(completion).unwrap_or_default();
+    let run = |run: &PastRun| {
+        let mut entry = doc! {
+            "tick": long(run.tick), "token": long(run.token.get()), "by": &run.by, "since": date(run.since),
+            "at": date(run.at), "failed": run.is_failed, "note": &run.note,
+        };
+        entry.extend(run.period.map(|period| ("period".to_owned(), long(period).into())));
+        entry
+    };
+    let runs: Vec<Document> = record.runs.iter().map(run).collect();
+    let runs = if runs.is_empty() {
+        doc! {}
+    } else {
+        doc! { "runs": runs }
+    };
     let document = doc! {
         "v": 1,
         "version": long(record.version.get()),
@@ -104,7 +118,7 @@ fn document(record: &Record) -> Document {
         "expires_at": date(record.expires_at),
         "history": history.collect::<Vec<_>>(),
     };
-    with(document, done)
+    with(with(document, done), runs)
 }
 
 async fn put(records: &Collection<Document>, key: &Key, document: &Document) {

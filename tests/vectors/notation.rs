@@ -4,7 +4,8 @@ use mongoseal::{
     AcquireId, FencingToken, HybridTime, LeaseId, Metadata, Sharing,
     record::{
         Acquire, BatchRequest, Complete, CompletedTick, Downgrade, HoldLimits, Holder, LeaseSpec, Leave, Outcome,
-        PastRevocation, Raise, Record, Refresh, Release, Request, Reset, Revoke, StoreTime, Transfer, WaitSpec, Waiter,
+        PastRevocation, PastRun, Raise, Record, Refresh, Release, Request, Reset, Revoke, RunReport, StoreTime,
+        Transfer, WaitSpec, Waiter,
     },
 };
 use serde_json::{Value, json};
@@ -137,6 +138,16 @@ impl<'a> Notation<'a> {
             by: entry["by"].as_str().unwrap().into(),
             at: self.time(&entry["at"]),
         };
+        let run = |entry: &Value| PastRun {
+            tick: long(&entry["tick"]),
+            token: self.token(&entry["token"]),
+            by: entry["by"].as_str().unwrap().into(),
+            since: self.time(&entry["since"]),
+            at: self.time(&entry["at"]),
+            is_failed: self.field(entry, &["run"], "failed").as_bool().unwrap(),
+            note: self.field(entry, &["run"], "note").as_str().unwrap().into(),
+            period: optional(self.field(entry, &["run"], "period")).map(long),
+        };
         Some(Record {
             version: self.token(&value["version"]),
             holders: list("holders").iter().map(holder).collect(),
@@ -146,6 +157,7 @@ impl<'a> Notation<'a> {
             expires_at: self.time(self.field(value, &["record"], "expires_at")),
             history: list("history").iter().map(revocation).collect(),
             done: optional(self.field(value, &["record"], "done")).map(completion),
+            runs: list("runs").iter().map(run).collect(),
         })
     }
 
@@ -210,6 +222,12 @@ impl<'a> Notation<'a> {
                 tick: long(&of["tick"]),
                 by: text("by"),
                 keep: of.get("keep").map_or(0, long),
+                report: RunReport {
+                    took: of.get("took").map_or(0, long),
+                    is_failed: of.get("failed").is_some_and(|failed| failed.as_bool().unwrap()),
+                    note: of.get("note").map_or_else(String::new, |note| note.as_str().unwrap().into()),
+                    period: of.get("period").map(long),
+                },
             }),
             "reset" => Request::Reset(Reset { tick: long(&of["tick"]), upto: self.token(&of["upto"]), by: text("by") }),
             "prune" => Request::Prune,

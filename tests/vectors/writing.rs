@@ -2,7 +2,7 @@
 
 use mongoseal::{
     AcquireId, FencingToken, Group,
-    record::{CompletedTick, Holder, LeaseSpec, PastRevocation, Record, StoreTime, Waiter},
+    record::{CompletedTick, Holder, LeaseSpec, PastRevocation, PastRun, Record, StoreTime, Waiter},
 };
 use serde_json::{Map, Value, json};
 
@@ -38,6 +38,14 @@ impl Notation<'_> {
             json!({ "by": revocation.by, "reason": revocation.reason, "at": self.write_time(revocation.at), "tokens": tokens })
         };
         let completion = |CompletedTick { tick, token, by, at }: &CompletedTick| json!({ "tick": tick, "token": self.write_token(*token), "by": by, "at": self.write_time(*at) });
+        let run = |run: &PastRun| {
+            let entry = json!({
+                "tick": run.tick, "token": self.write_token(run.token), "by": run.by, "since": self.write_time(run.since),
+                "at": self.write_time(run.at), "failed": run.is_failed, "note": run.note, "period": run.period,
+            });
+            let Value::Object(entry) = entry else { unreachable!("it is an object") };
+            self.without_defaults(entry, &["run"])
+        };
         let entry = json!({
             "version": self.write_token(record.version),
             "holders": record.holders.iter().map(holder).collect::<Vec<_>>(),
@@ -47,6 +55,7 @@ impl Notation<'_> {
             "expires_at": self.write_time(record.expires_at),
             "history": record.history.iter().map(revocation).collect::<Vec<_>>(),
             "done": record.done.as_ref().map(completion),
+            "runs": record.runs.iter().map(run).collect::<Vec<_>>(),
         });
         let Value::Object(entry) = entry else { unreachable!("it is an object") };
         self.without_defaults(entry, &["record"])

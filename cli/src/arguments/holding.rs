@@ -154,6 +154,11 @@ pub(crate) struct Once {
     /// Also complete the tick of a failed command
     #[arg(long)]
     pub(crate) complete_on_error: bool,
+    /// Note for the history of the schedule, such as a version
+    ///
+    /// At most 200 bytes. Default: none, or the exit status of a failed command.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
     /// Status instead of 120 and 119
     ///
     /// These mean that the tick, or a later one, is already done.

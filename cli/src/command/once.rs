@@ -43,6 +43,7 @@ pub(crate) async fn perform(connection: &Connection, options: Once) -> Result<St
     let remaining = leases.remaining();
     match verdict {
         Ok(status) if status == Status::DONE || options.complete_on_error => {
+            lease.note(options.note.unwrap_or_else(|| failure_note(status)));
             complete(&seal, &mut signals, lease, status).await
         }
         verdict => job::finish(&seal, &mut signals, remaining, lease.release(), verdict).await,
@@ -114,6 +115,11 @@ fn not_run(options: &Once, number: u64, ended: &OnceOutcome<TickLease>) -> Failu
     Failure::new(options.done_status.map_or(status, Status::of_command), message)
 }
 
+/// Returns the note of a command that failed.
+fn failure_note(status: Status) -> String {
+    if status == Status::DONE { String::new() } else { format!("status {}", status.code()) }
+}
+
 /// Completes the tick, which releases the lease. `status`: that of the command.
 async fn complete(
     seal: &Mongoseal,
@@ -124,7 +130,9 @@ async fn complete(
     let of_key = format!("tick {} of {:?}", tick::text(lease.number()), lease.lease().key());
     let mut completed = None;
     let shutdown = async {
-        completed = Some(lease.complete().await);
+        let completing =
+            async { if status == Status::DONE { lease.complete().await } else { lease.complete_failed().await } };
+        completed = Some(completing.await);
         seal.shutdown().await;
     };
     // A signal shortens the wait.

@@ -12,7 +12,8 @@ const EMPTY: &str = "-";
 pub(crate) const MIN_WIDTH: usize = 8;
 
 /// The titles of the columns that are cut if the terminal is too narrow.
-const CUT: [&str; 10] = ["KEY", "OWNER", "GROUP", "METADATA", "HOLDER", "WAITER", "BY", "REASON", "TOKENS", "DETAILS"];
+const CUT: [&str; 11] =
+    ["KEY", "OWNER", "GROUP", "METADATA", "HOLDER", "WAITER", "BY", "REASON", "TOKENS", "DETAILS", "NOTE"];
 
 #[derive(Debug)]
 pub(crate) struct Table<const N: usize> {

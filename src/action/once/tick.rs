@@ -33,7 +33,8 @@ enum Kind {
     /// In milliseconds since the Unix epoch.
     Time {
         millis: u64,
-        period: Duration,
+        /// `None`: it was not set.
+        period: Option<Duration>,
     },
     Of(Duration),
 }
@@ -55,7 +56,7 @@ impl Tick {
     /// [`period`](Self::period), it is refused: a runner whose clock is years ahead does not end the schedule.
     #[must_use]
     pub const fn at_millis(millis: u64) -> Self {
-        Self(Kind::Time { millis, period: DEFAULT_PERIOD })
+        Self(Kind::Time { millis, period: None })
     }
 
     /// The tick of a date, for work that is done once on each day of a time zone. The caller takes the date from its own
@@ -107,7 +108,7 @@ impl Tick {
     #[must_use]
     pub fn period(self, period: Duration) -> Self {
         match self.0 {
-            Kind::Time { millis, .. } => Self(Kind::Time { millis, period }),
+            Kind::Time { millis, .. } => Self(Kind::Time { millis, period: Some(period) }),
             Kind::Number(_) | Kind::Of(_) => self,
         }
     }
@@ -115,8 +116,18 @@ impl Tick {
     /// How long the completed tick must be kept: two periods, so that no runner runs the tick of a period twice in it.
     pub(super) fn least_keep(self) -> Duration {
         match self.0 {
-            Kind::Of(period) | Kind::Time { period, .. } => period.saturating_mul(2),
+            Kind::Of(period) => period.saturating_mul(2),
+            Kind::Time { period, .. } => period.unwrap_or(DEFAULT_PERIOD).saturating_mul(2),
             Kind::Number(_) => Duration::ZERO,
+        }
+    }
+
+    /// The time between two ticks, if the caller has set it.
+    pub(super) fn known_period(self) -> Option<Duration> {
+        match self.0 {
+            Kind::Of(period) => Some(period),
+            Kind::Time { period, .. } => period,
+            Kind::Number(_) => None,
         }
     }
 
@@ -133,7 +144,8 @@ impl Tick {
         let number = match self.0 {
             Kind::Number(number) => number,
             Kind::Time { millis, period } => {
-                let ahead = Duration::from_millis(millis.saturating_sub(now));
+                let (ahead, period) =
+                    (Duration::from_millis(millis.saturating_sub(now)), period.unwrap_or(DEFAULT_PERIOD));
                 if ahead > period {
                     return Err(Error::invalid(format!(
                         "the tick is {} ahead of the store's time, and a tick may be one period of {} ahead: check the clock of this machine, or set the period of the schedule",
@@ -192,7 +204,7 @@ mod tests {
     #[test]
     fn a_date_is_a_tick_from_when_it_begins_anywhere_on_earth() {
         let days = |date: Tick| match date.0 {
-            Kind::Time { millis, period: DAY } => (millis / 86_400_000, millis % 86_400_000),
+            Kind::Time { millis, period: Some(DAY) } => (millis / 86_400_000, millis % 86_400_000),
             other => panic!("{other:?}"),
         };
         for (year, month, day, number) in [

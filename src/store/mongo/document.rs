@@ -6,8 +6,8 @@ use mongodb::bson::{Binary, Bson, DateTime, Document, Timestamp, doc, spec::Bina
 
 use crate::{
     record::{
-        CompletedTick, HoldLimits, Holder, LeaseSpec, ListedLease, PastRevocation, Record, RecordSummary, StoreClock,
-        StoreTime, Waiter,
+        CompletedTick, HoldLimits, Holder, LeaseSpec, ListedLease, PastRevocation, PastRun, Record, RecordSummary,
+        StoreClock, StoreTime, Waiter,
     },
     types::{
         acquire_id::AcquireId,
@@ -71,10 +71,10 @@ pub(super) fn record_projection() -> Document {
     }
 }
 
-/// The projection of a record with the last completed tick, which the requests that grant a key do not read.
+/// The projection of a record with its completed ticks, which the requests that grant a key do not read.
 pub(super) fn whole_projection() -> Document {
     let mut projection = record_projection();
-    projection.insert("done", 1);
+    projection.extend(doc! { "done": 1, "runs": 1 });
     projection
 }
 
@@ -319,6 +319,7 @@ impl<'a> Fields<'a> {
             expires_at: self.time("expires_at")?,
             history: self.each("history", Fields::revocation)?,
             done: self.optional("done", Self::completion)?,
+            runs: self.optional("runs", |fields, name| fields.each(name, Fields::run))?.unwrap_or_default(),
         })
     }
 
@@ -330,6 +331,19 @@ impl<'a> Fields<'a> {
             token: fields.version("token")?,
             by: fields.text("by")?.into(),
             at: fields.time("at")?,
+        })
+    }
+
+    fn run(&self) -> Result<PastRun, String> {
+        Ok(PastRun {
+            tick: self.long("tick")?,
+            token: self.version("token")?,
+            by: self.text("by")?.into(),
+            since: self.time("since")?,
+            at: self.time("at")?,
+            is_failed: self.read("failed", "a boolean", Bson::as_bool)?,
+            note: self.text("note")?.into(),
+            period: self.optional("period", Self::long)?,
         })
     }
 

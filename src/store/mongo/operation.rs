@@ -153,8 +153,13 @@ pub(super) fn constants(first: &Request, requests: &[Request]) -> Document {
         Request::Raise(raise @ Raise { to }) => {
             doc! { "to": *to, "until": DateTime::from_millis(raise.keep_until().millis()) }
         }
-        Request::Complete(Complete { token, tick, by, keep, .. }) => {
-            doc! { "token": *token, "tick": document::long(*tick), "by": by, "keep": document::long(*keep) }
+        Request::Complete(Complete { token, tick, by, keep, report, .. }) => {
+            let mut run = doc! { "failed": report.is_failed, "note": &report.note };
+            run.extend(report.period.map(|period| ("period".to_owned(), document::long(period))));
+            doc! {
+                "token": *token, "tick": document::long(*tick), "by": by, "keep": document::long(*keep),
+                "run": run, "took": document::long(report.took),
+            }
         }
         Request::Reset(Reset { tick, upto, by }) => doc! { "tick": document::long(*tick), "upto": *upto, "by": by },
         Request::Prune => doc! {},

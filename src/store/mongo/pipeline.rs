@@ -242,6 +242,9 @@ fn stamp(operation: Operation) -> Document {
     let (mut after, mut before) = (vec!["$v", "$h", "$q"], vec!["$r.version", "$r.holders", "$r.queue"]);
     if operation.writes_done() {
         record.insert("done", "$done");
+        if operation == Operation::Complete {
+            record.insert("runs", add_run());
+        }
         after.push("$done");
         before.push("$r.done");
     }
@@ -249,6 +252,14 @@ fn stamp(operation: Operation) -> Document {
     // A document that is being inserted does not become a record without a grant or a raise.
     let is_changed = doc! { "$and": ["$ours", differs, { "$gt": ["$v", 0] }] };
     doc! { "$cond": [is_changed, { "$mergeObjects": ["$r", record] }, "$r"] }
+}
+
+/// The last completed runs. A tick that was completed is in `done`.
+fn add_run() -> Document {
+    let run = doc! { "$mergeObjects": ["$done", "$$run", { "since": { "$subtract": ["$$NOW", "$$took"] } }] };
+    let added = doc! { "$cond": [{ "$ne": ["$done", "$r.done"] }, [run], []] };
+    let kept = i64::try_from(Record::MAX_RUNS).unwrap_or(i64::MAX).saturating_neg();
+    doc! { "$slice": [{ "$concatArrays": [{ "$ifNull": ["$r.runs", []] }, added] }, kept] }
 }
 
 /// Names the first waiter if it may not know when the key is available: see `notify_first` of the state machine. The queue

@@ -3,14 +3,15 @@
 use super::fixture::{Fixture, SHORT, once, release, terms, wait};
 use mongoseal::{
     FencingToken,
-    record::{Complete, LeaseSpec, Record, Request, Reset, Revoke},
+    record::{Complete, LeaseSpec, Record, Request, Reset, Revoke, RunReport},
 };
 
 /// How long a completed tick is kept beyond the retention, in milliseconds.
 const KEEP: u64 = 3_600_000;
 
 fn complete(terms: &LeaseSpec, token: FencingToken, tick: u64) -> Request {
-    Request::Complete(Complete { lease: terms.lease, token, tick, by: "$$ROOT".into(), keep: KEEP })
+    let report = RunReport { took: 1_500, is_failed: false, note: "$$NOW".into(), period: Some(60_000) };
+    Request::Complete(Complete { lease: terms.lease, token, tick, by: "$$ROOT".into(), keep: KEEP, report })
 }
 
 fn reset(tick: u64) -> Request {
@@ -82,6 +83,14 @@ pub(super) async fn a_completion_never_lowers_the_last_completed_tick(fixture: F
     for tick in [5, 4, 5, 6] {
         fixture.completed(tick).await;
     }
+}
+
+pub(super) async fn the_history_of_a_schedule_has_its_last_32_completed_runs(fixture: Fixture) {
+    for tick in 1..=33 {
+        fixture.completed(tick).await;
+    }
+    let ticks: Vec<u64> = fixture.record().runs.iter().map(|run| run.tick).collect();
+    assert_eq!(ticks, (2..=33).collect::<Vec<_>>(), "the oldest run must be forgotten, and no other");
 }
 
 pub(super) async fn a_reset_lowers_the_last_completed_tick_and_never_raises_it(fixture: Fixture) {

@@ -134,6 +134,7 @@ pub fn requirements() -> &'static [Requirement] {
         completions::an_expired_lease_completes_its_tick_until_the_key_is_granted_again,
         completions::a_revoked_lease_completes_nothing,
         completions::a_completion_never_lowers_the_last_completed_tick,
+        completions::the_history_of_a_schedule_has_its_last_32_completed_runs,
         completions::a_reset_lowers_the_last_completed_tick_and_never_raises_it,
         batch::a_batch_release_releases_what_it_names_and_hands_the_keys_over,
         batch::a_batch_release_of_a_key_is_of_all_named_leases_or_of_none,

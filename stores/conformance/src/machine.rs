@@ -5,7 +5,7 @@ use mongoseal::{
     FencingToken, HybridTime, LeaseId, Sharing,
     record::{
         Acquire, Complete, Downgrade, HoldLimits, LeaseSpec, Leave, Raise, Record, Refresh, Release, Request, Reset,
-        Revoke, Transfer, WaitSpec,
+        Revoke, RunReport, Transfer, WaitSpec,
     },
 };
 
@@ -76,7 +76,13 @@ fn random(met: Option<&Record>) -> Request {
         23..=25 => first.map_or_else(taken_back, |first| {
             let (tick, keep) = (fastrand::u64(1..9), fastrand::u64(0..100_000));
             let (lease, token) = (first.terms.lease, first.version);
-            Request::Complete(Complete { lease, token, tick, by: "$$ROOT".into(), keep })
+            let report = RunReport {
+                took: fastrand::u64(0..100_000),
+                is_failed: fastrand::bool(),
+                note: "$$ROOT".into(),
+                period: fastrand::bool().then_some(60_000),
+            };
+            Request::Complete(Complete { lease, token, tick, by: "$$ROOT".into(), keep, report })
         }),
         26 => Request::Reset(Reset { tick: fastrand::u64(0..9), upto: FencingToken::MAX, by: "$ops".into() }),
         _ => first.map_or(

@@ -6,7 +6,7 @@ use mongoseal::{
     AcquireId, FencingToken, HybridTime, LeaseId, Metadata, Sharing,
     record::{
         Acquire, BatchRequest, Complete, Downgrade, HoldLimits, LeaseSpec, Leave, Raise, Refresh, Release, Request,
-        Reset, Revoke, Transfer, WaitSpec,
+        Reset, Revoke, RunReport, Transfer, WaitSpec,
     },
 };
 use proptest::{collection::vec, prelude::*};
@@ -115,8 +115,16 @@ fn step() -> impl Strategy<Value = Step> {
     let raise = to.prop_map(|to| Request::Raise(Raise { to: FencingToken::new(to).unwrap() }));
     // By the holder with this lease id, or by the first: see `sent`.
     let keep = prop_oneof![Just(0), Just(60_000), Just(1_000_000_000)];
-    let complete = (lease_of(), 1_u64..9, keep).prop_map(|(lease, tick, keep)| {
-        Request::Complete(Complete { lease, token: FencingToken::MAX, tick, by: "$$ROOT".into(), keep })
+    let report = (
+        0_u64..100_000,
+        proptest::bool::ANY,
+        prop_oneof![Just(""), Just("$$ROOT")],
+        prop_oneof![Just(None), Just(Some(60_000))],
+    );
+    let report =
+        report.prop_map(|(took, is_failed, note, period)| RunReport { took, is_failed, note: note.into(), period });
+    let complete = (lease_of(), 1_u64..9, keep, report).prop_map(|(lease, tick, keep, report)| {
+        Request::Complete(Complete { lease, token: FencingToken::MAX, tick, by: "$$ROOT".into(), keep, report })
     });
     let upto = prop_oneof![3 => Just(FencingToken::MAX), 1 => Just(FencingToken::new(1).unwrap())];
     let reset = (0_u64..9, upto).prop_map(|(tick, upto)| Request::Reset(Reset { tick, upto, by: "$ops".into() }));

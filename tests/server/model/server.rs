@@ -107,6 +107,7 @@ impl Server {
             last_seen: zero,
             expires_at: store_time(stored.expires_at),
             history: Vec::new(),
+            runs: Vec::new(),
             done: None,
         }
     }

@@ -1,8 +1,12 @@
 use super::*;
-use crate::record::{Complete, Reset};
+use crate::record::{Complete, PastRun, Reset, RunReport};
 
 fn complete(number: u8, token: FencingToken, tick: u64) -> Request {
-    Request::Complete(Complete { lease: lease(number), token, tick, by: format!("runner-{number}"), keep: 0 })
+    reported(number, token, tick, RunReport::default())
+}
+
+fn reported(number: u8, token: FencingToken, tick: u64, report: RunReport) -> Request {
+    Request::Complete(Complete { lease: lease(number), token, tick, by: format!("runner-{number}"), keep: 0, report })
 }
 
 fn reset(tick: u64) -> Request {
@@ -34,6 +38,34 @@ fn a_second_completion_is_answered_as_the_first_and_changes_nothing() {
     bench.pass(10);
     assert_eq!(bench.send(complete(1, token, 5)), Outcome::Completed);
     assert_eq!(bench.record(), &before);
+}
+
+#[test]
+fn a_completed_run_is_kept_with_its_times_its_note_and_its_period_and_a_repeated_completion_adds_none() {
+    let mut bench = Bench::new();
+    let token = granted(&bench.send(once(1, 0)));
+    bench.pass(700);
+    let report = RunReport { took: 600, is_failed: true, note: "3 rows".into(), period: Some(60_000) };
+    bench.send(reported(1, token, 5, report.clone()));
+    let at = bench.now();
+    bench.pass(10);
+    bench.send(reported(1, token, 5, RunReport { took: 610, ..report.clone() }));
+    let RunReport { is_failed, note, period, .. } = report;
+    let since = StoreTime::from_millis(at.millis() - 600);
+    let run = PastRun { tick: 5, token, by: "runner-1".into(), since, at, is_failed, note, period };
+    assert_eq!(bench.record().runs, [run]);
+}
+
+#[test]
+fn a_record_keeps_the_last_32_runs_and_a_reset_keeps_them() {
+    let mut bench = Bench::new();
+    for tick in 1..=33 {
+        let token = granted(&bench.send(once(1, 0)));
+        bench.send(complete(1, token, tick));
+    }
+    bench.send(reset(7));
+    let ticks: Vec<u64> = bench.record().runs.iter().map(|run| run.tick).collect();
+    assert_eq!(ticks, (2..=33).collect::<Vec<_>>());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 use fastrand::Rng;
 
 use super::*;
+use crate::record::RunReport;
 
 /// A random request of one of a few leases. A release, a transfer and the like name the token of a holder.
 pub(super) fn request(rng: &mut Rng, record: Option<&Record>) -> KeyRequest {
@@ -20,7 +21,14 @@ pub(super) fn request(rng: &mut Rng, record: Option<&Record>) -> KeyRequest {
             if rng.bool() { Request::Transfer(transfer) } else { Request::Upgrade(transfer) }
         }
         16 => Request::Downgrade(Downgrade { lease, token, sharing: Sharing::UpTo(9) }),
-        17 => Request::Complete(Complete { lease, token, tick: 1, by: "test".into(), keep: 0 }),
+        17 => Request::Complete(Complete {
+            lease,
+            token,
+            tick: 1,
+            by: "test".into(),
+            keep: 0,
+            report: RunReport::default(),
+        }),
         18 => return KeyRequest::Batch(vec![token], BatchRequest::Keep { ttl: 1_000 }),
         _ => return KeyRequest::Batch(vec![token], BatchRequest::Release),
     })

@@ -4,7 +4,7 @@ use mongoseal::{
     FencingToken, HybridTime, LeaseId, Metadata, Sharing,
     record::{
         Acquire, BatchRequest, Complete, CompletedTick, HoldLimits, Holder, LeaseSpec, Leave, Outcome, PastRevocation,
-        Record, Refresh, Release, Request, Reset, Revoke, StoreClock, StoreTime, WaitSpec, Waiter,
+        Record, Refresh, Release, Request, Reset, Revoke, RunReport, StoreClock, StoreTime, WaitSpec, Waiter,
     },
 };
 
@@ -110,6 +110,8 @@ impl Server {
                 by: String::new(),
                 at: zero,
             }),
+            // No request reads them.
+            runs: Vec::new(),
         }
     }
 
@@ -151,7 +153,14 @@ impl Server {
             Verb::Leave => Request::Leave(Leave { lease, acquire_id }),
             Verb::Complete { token } => {
                 let tick = self.config.tick(message.attempt).into();
-                Request::Complete(Complete { lease, token: to_store(token), tick, by: String::new(), keep: 0 })
+                Request::Complete(Complete {
+                    lease,
+                    token: to_store(token),
+                    tick,
+                    by: String::new(),
+                    keep: 0,
+                    report: RunReport::default(),
+                })
             }
             Verb::Revoke { upto } => {
                 Request::Revoke(Revoke { by: String::new(), reason: String::new(), upto: to_store(upto) })
