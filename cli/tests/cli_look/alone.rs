@@ -35,6 +35,7 @@ const COMMANDS: [&str; 17] = [
     "leader",
     "ls",
     "show",
+    "history",
     "watch",
     "revoke",
     "fences",
