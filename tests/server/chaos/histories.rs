@@ -146,6 +146,7 @@ fn histories_of_fences_doubts_and_revocations() -> Vec<History> {
         ("in-doubt", &["I6"], vec![unanswered.clone(), held_by(1, 9000)]),
         ("held-up", &[], vec![unanswered.clone(), fault(1, 6000), held_by(1, 9000)]),
         ("held-up-again", &[], vec![unanswered.clone(), fault(3000, 6000), fault(1, 4000), held_by(1, 9000)]),
+        ("held-up-right-after", &[], vec![unanswered.clone(), fault(400, 6000), held_by(1, 9000)]),
         ("not-held-up", &["I6"], vec![unanswered.clone(), fault(3000, 6000), held_by(1, 9000)]),
         ("stalled", &[], vec![unanswered.clone(), stalled(300, 6000), held_by(1, 9000)]),
         ("stalled-later", &["I6"], vec![unanswered.clone(), stalled(3000, 6000), held_by(1, 9000)]),
@@ -316,6 +317,8 @@ fn histories_of_ticks() -> Vec<History> {
     };
     let works = |tick: u64, token: u64, at: u64| json!({ "event": "works", "worker": 2, "key": "tick/0", "tick": tick, "token": token, "at": at * 1000 });
     let drop = || with(fault(30, 40), "kind", json!("drop"));
+    let runs = |runs: &[(u64, u64)]| json!({ "event": "runs", "key": "tick/0", "runs": runs, "at": 100_000 });
+    let last: Vec<(u64, u64)> = (2..34).map(|tick| (tick, tick + 4)).collect();
     vec![
         ("ticks", &[], vec![works(1, 5, 12), ticked(1, 5, 20), works(2, 6, 25), ticked(2, 6, 30)]),
         ("tick-taken-over", &[], vec![works(1, 5, 12), works(1, 6, 3000), ticked(1, 6, 3010)]),
@@ -324,6 +327,10 @@ fn histories_of_ticks() -> Vec<History> {
         ("tick-behind", &["I19"], vec![ticked(2, 5, 20), ticked(1, 4, 15), works(1, 6, 25)]),
         ("tick-after-the-retention", &["I19"], vec![ticked(1, 5, 20), works(1, 6, 4100)]),
         ("tick-dropped", &[], vec![ticked(1, 5, 20), drop(), works(1, 6, 50), ticked(1, 6, 60)]),
+        ("tick-in-the-history", &[], vec![ticked(1, 5, 20), ticked(3, 7, 30), runs(&[(1, 5), (2, 6), (3, 7)])]),
+        ("tick-not-in-the-history", &["I19"], vec![ticked(1, 5, 20), ticked(3, 7, 30), runs(&[(3, 7)])]),
+        ("tick-before-the-history", &[], vec![ticked(1, 5, 20), ticked(33, 37, 30), runs(&last)]),
+        ("tick-twice-in-the-history", &["I19"], vec![ticked(1, 5, 20), runs(&[(1, 5), (1, 6)])]),
         ("tick-odd", &["I8"], vec![with(ticked(1, 5, 20), "outcome", json!("odd"))]),
     ]
 }

@@ -16,7 +16,10 @@ use crate::{
     sabotage::Sabotage,
     servers::{MEMBERS, Servers, redis::RedisServers},
     words::{Acquire, Event, Inspect, micros, now},
-    worker::{CROWDED_KEY, HOT_KEYS, LEADERSHIP, OPERATION_TIMEOUT, OUTSTAYED_KEYS, STALL, WRITTEN_KEYS, client},
+    worker::{
+        CROWDED_KEY, HOT_KEYS, LEADERSHIP, OPERATION_TIMEOUT, OUTSTAYED_KEYS, STALL, WRITTEN_KEYS, client,
+        ticker::{SCHEDULE, SCHEDULES},
+    },
 };
 
 /// The longest ttl and grace together, and a little: by how much clocks may differ, too.
@@ -91,6 +94,7 @@ async fn run_on<S: Servers>(options: &Options) -> Vec<Event> {
     sleep(AFTERMATH).await;
     Arc::into_inner(crew).expect("nobody else has the crew").end().await;
     look(&seal, &history).await;
+    read_runs(&seal, &history).await;
     servers.read(&history).await;
     history.events()
 }
@@ -162,6 +166,16 @@ async fn look(seal: &Mongoseal, history: &History) {
         let seen = client::seen(seal.inspect(key.as_str()).await);
         let (end, within) = (now(), micros(OPERATION_TIMEOUT));
         history.note(Event::Inspect(Inspect { worker: 0, key, begin, end, within, seen }));
+    }
+}
+
+/// Notes the history of each schedule.
+async fn read_runs(seal: &Mongoseal, history: &History) {
+    for number in 0..SCHEDULES {
+        let (key, at) = (format!("{SCHEDULE}{number}"), now());
+        let runs = seal.runs(key.as_str()).await.expect("the servers are well");
+        let runs = runs.iter().map(|run| (run.tick, run.token.get())).collect();
+        history.note(Event::Runs { key, runs, at });
     }
 }
 

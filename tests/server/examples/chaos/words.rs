@@ -84,6 +84,12 @@ pub(crate) enum Event {
         at: Micros,
     },
     Ticked(Ticked),
+    /// The history of a schedule: the tick and the token of each run.
+    Runs {
+        key: String,
+        runs: Vec<(u64, u64)>,
+        at: Micros,
+    },
     /// Work under a lease has ended, in the shutdown of its handle or before.
     Worked {
         worker: u32,

@@ -38,13 +38,14 @@ impl Case<'_> {
     }
 
     /// It may be held in the network, by a server, or by a driver that looks for a primary, also when nobody
-    /// waits for it any more; and that driver looks every half a second. After an outage it also opens all connections
-    /// anew, before which the next fault may begin.
+    /// waits for it any more; and that driver looks every half a second, before which the next fault may begin. After an
+    /// outage it also opens all connections anew.
     fn arrived(&self, acquire: &Acquire) -> Micros {
         let lasts = |fault: &Fault| if fault.kind == "outage" { fault.end + micros(AFTERMATH) } else { fault.end };
         let since = self.faults.iter().filter(|fault| lasts(fault) >= acquire.begin);
+        let follows = |fault: &Fault, over| fault.begin <= over + HEARTBEAT;
         let over =
-            since.fold(acquire.end, |over, fault| if fault.begin <= over { over.max(lasts(fault)) } else { over });
+            since.fold(acquire.end, |over, fault| if follows(fault, over) { over.max(lasts(fault)) } else { over });
         // A process that stops before its driver has looked sends the request when it runs again.
         self.stalls.end(acquire.worker, over, over + HEARTBEAT).max(over) + HEARTBEAT
     }

@@ -1,6 +1,9 @@
-//! Invariant I19: no tick is completed twice, and the work of a completed tick does not begin again.
+//! Invariant I19: no tick is completed twice, the work of a completed tick does not begin again, and the history of the
+//! schedule has its last completions.
 
 use std::collections::BTreeMap;
+
+use mongoseal::record::Record;
 
 use super::{Case, Violation};
 use crate::words::{Event, Micros, Ticked};
@@ -36,6 +39,7 @@ impl Case<'_> {
                 }
             }
             self.completed_work_does_not_begin(key, completed, found);
+            self.completions_are_in_the_history(key, completed, found);
         }
     }
 
@@ -62,6 +66,28 @@ impl Case<'_> {
                     done.tick, done.end
                 );
                 found.push(Violation { of: "I19", what });
+            }
+        }
+    }
+
+    /// I19: the history is in order, and has each confirmed completion since its first run.
+    fn completions_are_in_the_history(&self, of: &str, completed: &[&Ticked], found: &mut Vec<Violation>) {
+        for event in self.events {
+            let Event::Runs { key, runs, at } = event else { continue };
+            if key != of {
+                continue;
+            }
+            if !runs.is_sorted_by(|one, next| one.0 < next.0 && one.1 < next.1) {
+                found.push(Violation { of: "I19", what: format!("the history of {key} is not in order: {runs:?}") });
+            }
+            let first = runs.first().filter(|_| runs.len() == Record::MAX_RUNS).map_or(0, |first| first.0);
+            let is_kept = |ticked: &&&Ticked| ticked.tick >= first && !self.may_be_forgotten(ticked, *at);
+            for ticked in completed.iter().filter(is_kept) {
+                if !runs.contains(&(ticked.tick, ticked.token.unwrap_or_default())) {
+                    let what =
+                        format!("tick {} of {key}, completed by {}, is not in {runs:?}", ticked.tick, ticked.end);
+                    found.push(Violation { of: "I19", what });
+                }
             }
         }
     }

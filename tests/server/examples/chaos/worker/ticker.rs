@@ -11,7 +11,7 @@ use crate::words::{Event, Micros, Ticked, now};
 
 /// What the keys of schedules begin with, and how many schedules there are.
 pub(crate) const SCHEDULE: &str = "tick/";
-const SCHEDULES: u64 = 2;
+pub(crate) const SCHEDULES: u64 = 2;
 /// The time between two ticks.
 const EVERY: Micros = 500_000;
 /// By how many ticks a runner is behind at most: longer than a ttl, so that a tick whose runner was killed is run again.
