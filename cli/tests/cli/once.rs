@@ -53,6 +53,41 @@ async fn of_several_processes_that_run_a_tick_at_the_same_time_one_runs_the_comm
 }
 
 #[tokio::test]
+async fn the_history_has_the_completed_runs_with_their_notes_and_the_ticks_that_nobody_completed() {
+    let sandbox = Sandbox::new("once_history").await;
+    let empty = done(sandbox.mongoseal(&["history", KEY])).await;
+    assert_eq!((empty.code, empty.stdout.as_str()), (Some(0), ""));
+    assert!(empty.stderr.contains("No run of \"reports/nightly\" was completed."), "{}", empty.stderr);
+    let hourly = |time: &str, options: &[&str], script: &str| {
+        let tick = format!("2026-11-05T{time}Z");
+        done(once(&sandbox, &[&["--tick", &tick, "--period", "1h"], options].concat(), script))
+    };
+    hourly("02:00", &["--note", "312 rows"], "sleep 0.2").await.is_quiet(0);
+    // This one is not completed.
+    assert_eq!(hourly("03:00", &[], "exit 7").await.code, Some(7));
+    assert_eq!(hourly("06:00", &["--complete-on-error"], "exit 7").await.code, Some(7));
+    assert_eq!(hourly("07:00", &["--complete-on-error", "--note", "disk full"], "exit 7").await.code, Some(7));
+    let table = done(sandbox.mongoseal(&["history", KEY])).await.stdout;
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["TICK", "RESULT", "ENDED", "TOOK", "NOTE", "BY"]);
+    let firsts: Vec<&[&str]> = rows[1..].iter().map(|row| &row[..2]).collect();
+    let [two, three, six, seven, eight] =
+        ["02", "03", "06", "07", "08"].map(|hour| format!("2026-11-05T{hour}:00:00Z"));
+    let expected: [[&str; 2]; 5] =
+        [[&two, "ok"], [&three, "missed"], [&six, "failed"], [&seven, "failed"], [&eight, "missed"]];
+    assert_eq!(firsts, expected, "{table}");
+    assert!(rows[2].ends_with(&["3", "ticks", "-"]) && rows[3].contains(&"7"), "{table}");
+
+    let json = done(sandbox.mongoseal(&["history", KEY, "--json"])).await.stdout;
+    let history: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let runs = history["history"].as_array().unwrap();
+    let notes: Vec<_> = runs.iter().filter_map(|run| run["note"].as_str()).collect();
+    assert_eq!((&history["key"], notes), (&KEY.into(), vec!["312 rows", "status 7", "disk full"]));
+    assert!((200..5_000).contains(&runs[0]["took_ms"].as_u64().unwrap()), "{json}");
+    assert_eq!((&runs[1]["ticks"], &runs[1]["time"]), (&3.into(), &three.into()));
+}
+
+#[tokio::test]
 async fn done_superseded_and_busy_are_statuses_of_their_own_that_options_replace() {
     let sandbox = Sandbox::new("once_statuses").await;
     done(once(&sandbox, &["--tick", "7"], RUN)).await.is_quiet(0);

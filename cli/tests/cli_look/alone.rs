@@ -28,7 +28,7 @@ async fn the_demo_loses_an_update_without_a_fence_and_none_with_one() {
     assert!(told.out.lines().all(|line| line.chars().count() <= 80), "{}", told.out);
 }
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "run",
     "elect",
     "hold",

@@ -219,6 +219,10 @@ async fn what_others_wrote_cannot_act_on_a_terminal() {
     let console = Console::new("nasty").await;
     let nasty = "a\u{1b}[2J\u{1b}]0;title\u{7}\n\r\u{9b}31m\u{202e}gnp\u{200b}";
     let seal = console.seal(nasty);
+    let noted = seal.once(nasty, mongoseal::Tick::number(1)).begin().await.unwrap();
+    let mongoseal::OnceOutcome::Started(noted) = noted else { panic!("the key is free: {noted:?}") };
+    noted.note(nasty);
+    noted.complete().await.unwrap();
     let lease = seal.acquire(nasty).group(nasty).metadata("note", nasty).ttl(secs(600)).await.unwrap();
     let acts = |character: char| {
         (character.is_control() && character != '\n') || ('\u{200b}'..='\u{202e}').contains(&character)
@@ -229,6 +233,9 @@ async fn what_others_wrote_cannot_act_on_a_terminal() {
         vec!["show", nasty],
         vec!["show", nasty, "--json"],
         vec!["show", "nothing\u{1b}[2J"],
+        vec!["history", nasty],
+        vec!["history", nasty, "--json"],
+        vec!["history", "nothing\u{1b}[2J"],
         vec!["revoke", nasty, "--reason", nasty, "--by", nasty, "--yes"],
         vec!["show", nasty],
         vec!["show", nasty, "--json"],
