@@ -162,7 +162,8 @@ pub(crate) struct TickRun {
     tick: u64,
     /// How long the completed tick is kept.
     keep: Duration,
-    period: Option<Duration>,
+    /// In milliseconds, never 0.
+    period: Option<u64>,
     begun: Reading,
     note: Mutex<String>,
 }
@@ -206,8 +207,8 @@ impl<L: AsRef<Lease>> TickLease<L> {
     pub(crate) fn completion(&self, is_failed: bool) -> Completion {
         let TickRun { tick, keep, period, begun, note } = &self.run;
         let took = self.lease.as_ref().context().clock().now().since(*begun);
-        let (took, period, note) = (ttl::millis(took), period.map(ttl::millis), lock(note).clone());
-        Completion { tick: *tick, keep: *keep, report: RunReport { took, is_failed, note, period } }
+        let report = RunReport { took: ttl::millis(took), is_failed, note: lock(note).clone(), period: *period };
+        Completion { tick: *tick, keep: *keep, report }
     }
 }
 

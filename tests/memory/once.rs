@@ -90,7 +90,8 @@ async fn the_history_has_each_completed_run_with_its_times_its_owner_its_note_an
     bob.once("k", Tick::at_millis(120_000)).run(async |_| Err::<(), _>(Error::invalid("full"))).await.unwrap_err();
     let failing = bob.once("k", Tick::at_millis(120_000)).complete_on_error();
     failing.run(async |_| Err::<(), _>(Error::invalid("full"))).await.unwrap_err();
-    let OnceOutcome::Started(tick) = bob.once("k", Tick::number(180_000)).begin().await.unwrap() else { panic!() };
+    let without_period = Tick::at_millis(180_000).period(Duration::ZERO);
+    let OnceOutcome::Started(tick) = bob.once("k", without_period).begin().await.unwrap() else { panic!() };
     tick.complete_failed().await.unwrap();
     let runs = bob.runs("k").await.unwrap();
     let seen: Vec<_> =

@@ -156,7 +156,7 @@ pub(crate) struct Once {
     pub(crate) complete_on_error: bool,
     /// Note for the history of the schedule, such as a version
     ///
-    /// At most 200 bytes. Default: none, or the exit status of a failed command.
+    /// A longer note is cut to 200 bytes. Default: none, or the exit status of a failed command.
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
     /// Status instead of 120 and 119

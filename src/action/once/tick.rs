@@ -122,13 +122,14 @@ impl Tick {
         }
     }
 
-    /// The time between two ticks, if the caller has set it.
-    pub(super) fn known_period(self) -> Option<Duration> {
-        match self.0 {
+    /// The time between two ticks in milliseconds, if the caller has set it to one or more.
+    pub(super) fn known_period(self) -> Option<u64> {
+        let period = match self.0 {
             Kind::Of(period) => Some(period),
             Kind::Time { period, .. } => period,
             Kind::Number(_) => None,
-        }
+        };
+        period.map(ttl::millis).filter(|period| *period > 0)
     }
 
     /// The number of the tick at this time of the store, as [`Mongoseal::now`](crate::Mongoseal::now) reads it.

@@ -343,7 +343,7 @@ impl<'a> Fields<'a> {
             at: self.time("at")?,
             is_failed: self.read("failed", "a boolean", Bson::as_bool)?,
             note: self.text("note")?.into(),
-            period: self.optional("period", Self::long)?,
+            period: self.optional("period", Self::long)?.filter(|period| *period > 0),
         })
     }
 
