@@ -68,7 +68,7 @@ migrations rounds="200":
     cargo build --workspace --example migrations
     MONGOSEAL_ROUNDS={{ rounds }} cargo test --workspace --test examples -- migrations --nocapture
 
-# Every sabotage of the fault runner, those that take minutes to be caught, too.
+# Every sabotage of the fault runner, also the one that takes minutes to be caught.
 sabotages:
     MONGOSEAL_LONG=1 cargo test --workspace --test chaos -- is_caught
 

@@ -218,14 +218,12 @@ fn main() -> ExitCode {
         ("unknown-work", "lock-record", &["I23"]),
         ("lost-position", "split-client,kill-stream", &["I21"]),
     ];
-    // What takes minutes to be caught is left to `just nightly`.
-    let is_long = std::env::var_os("MONGOSEAL_LONG").is_some();
     let mut tests: Vec<_> = sabotages
         .into_iter()
-        .filter(|(name, ..)| is_long || *name != "shared-refreshes")
         .map(|(name, only, by)| Trial::test(format!("{name}_is_caught"), move || is_caught(name, only, by, &[])))
         .collect();
-    if is_long {
+    // What takes minutes to be caught is left to `just nightly`.
+    if std::env::var_os("MONGOSEAL_LONG").is_some() {
         tests.push(Trial::ignorable_test("no-grace_is_caught", no_grace_is_caught));
     }
     let by_hand = histories::each_invariant_is_broken_by_a_history_made_for_it_and_no_other;
