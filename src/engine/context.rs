@@ -12,7 +12,7 @@ use crate::{
     engine::{owned_runtime::DedicatedThread, retry, settings::Settings},
     record::{Filter, ListedLease, Position},
     store::{
-        BoxFuture, Store,
+        Store,
         answers::{Page, Snapshot},
         runtime,
     },
@@ -71,10 +71,8 @@ impl Context {
         self.store.clock()
     }
 
-    /// Starts a task of this handle. Its future is boxed: tokio's code of a task is compiled for each
-    /// type of future that is spawned.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-        let task: BoxFuture<()> = Box::pin(task);
+    /// Starts a task of this handle.
+    pub(crate) fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         match &self.thread {
             Some(thread) => self.tasks.spawn_on(task, &thread.runtime),
             None => self.tasks.spawn(task),
