@@ -228,7 +228,7 @@ impl TickLease {
     ///
     /// Dropping the future abandons the answer. If the lease is held, the tick is completed all the same.
     pub async fn complete(self) -> Result<()> {
-        self.lease.complete(self.completion(false)).await
+        self.complete_as(false).await
     }
 
     /// Completes the tick of work that failed, so that it is not run again, and releases the lease: as
@@ -242,7 +242,11 @@ impl TickLease {
     ///
     /// As of [`complete`](Self::complete).
     pub async fn complete_failed(self) -> Result<()> {
-        self.lease.complete(self.completion(true)).await
+        self.complete_as(true).await
+    }
+
+    async fn complete_as(&self, is_failed: bool) -> Result<()> {
+        self.lease.complete(self.completion(is_failed)).await
     }
 
     /// Releases the lease and does not complete the tick, so that the next runner runs the work again.
@@ -422,7 +426,7 @@ impl RunOnce {
             run_until_lost(&inner.ended, || inner.check(), pin!(work(&lease))).await?
         };
         if value.is_ok() || complete_on_error {
-            let completed = lease.lease.complete(lease.completion(value.is_err())).await;
+            let completed = lease.complete_as(value.is_err()).await;
             if value.is_ok() {
                 completed?;
             }

@@ -28,7 +28,6 @@ use tracing::Instrument;
 
 use crate::{
     engine::owned_runtime,
-    store::BoxFuture,
     types::error::{Error, Result},
 };
 
@@ -109,13 +108,11 @@ impl Blocking {
     {
         let (send, answer) = mpsc::sync_channel(1);
         // A task of its own, so that the answer is sent even if it panics.
-        let future: BoxFuture<Result<T, E>> = Box::pin(future.in_current_span());
-        let task = self.runtime.spawn(future);
-        let sending: BoxFuture<()> = Box::pin(async move {
+        let task = self.runtime.spawn(future.in_current_span());
+        self.runtime.spawn(async move {
             // The caller waits for it, in every case.
             drop(send.send(task.await));
         });
-        self.runtime.spawn(sending);
         let ended = || Error::unavailable("the threads of this handle have ended: make a new handle");
         let joined = if IS_WORKER.get() {
             // In a caller's closure on one of these threads: another thread takes over its tasks.

@@ -50,8 +50,7 @@ impl RunOnce {
             work(&lease)
         };
         if value.is_ok() || complete_on_error {
-            let completion = lease.completion(value.is_err());
-            let completed = lease.lease.wait(move |lease| async move { lease.complete(completion).await });
+            let completed = lease.complete_as(value.is_err());
             if value.is_ok() {
                 completed?;
             }
@@ -85,8 +84,7 @@ impl TickLease {
     ///
     /// As [`mongoseal::TickLease::complete`](crate::TickLease::complete).
     pub fn complete(self) -> Result<()> {
-        let completion = self.completion(false);
-        self.lease.wait(move |lease| async move { lease.complete(completion).await })
+        self.complete_as(false)
     }
 
     /// Completes the tick of work that failed, so that it is not run again, and releases the lease.
@@ -95,7 +93,11 @@ impl TickLease {
     ///
     /// As [`mongoseal::TickLease::complete_failed`](crate::TickLease::complete_failed).
     pub fn complete_failed(self) -> Result<()> {
-        let completion = self.completion(true);
+        self.complete_as(true)
+    }
+
+    fn complete_as(&self, is_failed: bool) -> Result<()> {
+        let completion = self.completion(is_failed);
         self.lease.wait(move |lease| async move { lease.complete(completion).await })
     }
 

@@ -282,10 +282,10 @@ impl<S: SendTogether> Drop for Turn<S> {
         }
         let (sender, place, runtime) = (Arc::clone(&self.sender), self.place.clone(), self.runtime.clone());
         let mut turn = Self { sender, place, runtime, patience: self.patience, has_begun: false };
-        let sending: BoxFuture<()> = Box::pin(async move {
+        let sending = async move {
             turn.has_begun = true;
             Arc::clone(&turn.sender).send(turn, requests).await;
-        });
+        };
         #[allow(clippy::disallowed_methods, reason = "owned by the callers that wait for its answers, or by the store")]
         let _task = self.runtime.spawn(sending);
     }

@@ -30,12 +30,12 @@ pub(crate) async fn perform(connection: &Connection, options: History) -> Result
 #[derive(Debug, PartialEq, Eq)]
 enum Entry<'a> {
     Run(&'a PastRun),
-    /// Ticks that nobody completed: the first, and how many.
+    /// Ticks that no run completed: the first, and how many.
     Missed(u64, u64),
 }
 
-/// Returns the runs, and the ticks between and after them that nobody completed. A tick whose period is not over can
-/// still run.
+/// Returns the runs, and the ticks between and after them that no run completed. A tick whose period is not over is not
+/// missed: a runner can still run it.
 fn entries(runs: &[PastRun], now: StoreTime) -> Vec<Entry<'_>> {
     let now = u64::try_from(now.millis()).unwrap_or_default();
     let mut entries = Vec::new();
@@ -122,7 +122,7 @@ mod tests {
         of.iter().enumerate().map(run).collect()
     }
 
-    /// The ticks that nobody completed: the hour of the first, and how many.
+    /// The ticks that no run completed: the hour of the first, and how many.
     fn missed(of: &[(u64, Option<u64>)], now: u64) -> Vec<(u64, u64)> {
         let runs = runs(of);
         let missed = |entry| match entry {

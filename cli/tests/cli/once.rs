@@ -53,7 +53,7 @@ async fn of_several_processes_that_run_a_tick_at_the_same_time_one_runs_the_comm
 }
 
 #[tokio::test]
-async fn the_history_has_the_completed_runs_with_their_notes_and_the_ticks_that_nobody_completed() {
+async fn the_history_has_the_completed_runs_with_their_notes_and_the_ticks_that_no_run_completed() {
     let sandbox = Sandbox::new("once_history").await;
     let empty = done(sandbox.mongoseal(&["history", KEY])).await;
     assert_eq!((empty.code, empty.stdout.as_str()), (Some(0), ""));
@@ -83,7 +83,7 @@ async fn the_history_has_the_completed_runs_with_their_notes_and_the_ticks_that_
     let runs = history["history"].as_array().unwrap();
     let notes: Vec<_> = runs.iter().filter_map(|run| run["note"].as_str()).collect();
     assert_eq!((&history["key"], notes), (&KEY.into(), vec!["312 rows", "status 7", "disk full"]));
-    assert!((200..5_000).contains(&runs[0]["took_ms"].as_u64().unwrap()), "{json}");
+    assert!(runs[0]["took_ms"].as_u64().unwrap() >= 200, "{json}");
     assert_eq!((&runs[1]["ticks"], &runs[1]["time"]), (&3.into(), &three.into()));
 }
 

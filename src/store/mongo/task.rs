@@ -2,12 +2,12 @@
 //!
 //! Purpose: the driver warns that dropping one of its futures half-way can leave a connection in a bad state.
 //!
-//! Mechanism: each command runs on a task of its own. A caller waits for the answer of the task, and abandons it if it is
-//! dropped. The future of a task is boxed: tokio's code of a task is compiled for each type of future that is spawned.
+//! Mechanism: each command runs on a task of its own. A caller waits for the task, and abandons the answer if it is
+//! dropped.
 //!
 //! Invariant: a task runs to its end, whether or not its caller still waits.
 
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
     store::{BoxFuture, runtime},
@@ -20,9 +20,8 @@ use crate::{
 
 /// Starts `work`. It ends by the driver's own timeouts, or after its callers have given up.
 #[allow(clippy::disallowed_methods, reason = "owned by the callers that wait for its result, or by the store")]
-pub(super) fn spawn(work: impl Future<Output = ()> + Send + 'static) {
-    let work: BoxFuture<()> = Box::pin(work);
-    tokio::spawn(work);
+pub(super) fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    tokio::spawn(work)
 }
 
 /// Runs `work` on a task of its own. Waits for it until the deadline.
@@ -44,8 +43,5 @@ pub(crate) fn run<T: Send + 'static>(
 pub(super) async fn run_until_end<T: Send + 'static>(
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
-    let (answer, answered) = oneshot::channel();
-    // The caller may be gone.
-    spawn(async move { drop(answer.send(work.await)) });
-    answered.await.unwrap_or_else(|dropped| Err(runtime::ended(dropped)))
+    spawn(work).await.unwrap_or_else(|join| Err(runtime::ended(join)))
 }

@@ -110,7 +110,7 @@ impl Server {
                 by: String::new(),
                 at: zero,
             }),
-            // No request reads them.
+            // No outcome depends on them.
             runs: Vec::new(),
         }
     }
