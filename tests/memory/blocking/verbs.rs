@@ -111,6 +111,12 @@ fn work_runs_once_for_each_tick() {
     begun.complete().unwrap();
     let OnceOutcome::Started(begun) = once(10).begin().unwrap() else { panic!("it begins") };
     begun.release().unwrap();
+    let OnceOutcome::Started(begun) = once(10).begin().unwrap() else { panic!("it begins") };
+    begun.note("full");
+    begun.complete_failed().unwrap();
+    let runs = seal.runs("k").unwrap();
+    let runs: Vec<_> = runs.iter().map(|run| (run.tick, run.is_failed, run.note.as_str())).collect();
+    assert_eq!(runs, [(7, false, ""), (8, true, ""), (9, false, ""), (10, true, "full")]);
     assert_eq!(seal.rewind_tick("k", 6).by("olga").run().unwrap().map(|last| last.tick), Some(6));
     assert_eq!(once(7).run(done).unwrap(), OnceOutcome::Ran("done"));
 }
