@@ -23,3 +23,4 @@ pub(crate) mod resume;
 pub(crate) mod retry;
 pub(crate) mod retry_policy;
 pub(crate) mod settings;
+pub(crate) mod value;

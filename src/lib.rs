@@ -198,12 +198,12 @@ pub use fence::FenceGate;
 #[cfg(feature = "mongodb")]
 pub use fence::{Fence, Fenced};
 pub use handle::{Async, Mongoseal};
-pub use lease::{Lease, state_stream::StateStream, watchdog::Watchdog};
+pub use lease::{Lease, state_stream::StateStream, value::PutValue, watchdog::Watchdog};
 #[cfg(feature = "mongodb")]
 #[doc(no_inline)]
 pub use mongodb;
 pub use record::{
-    CompletedTick, Event, EventKind, HolderInfo, Inspection, ListedLease, PastRevocation, PastRun, StoreTime,
+    CompletedTick, Event, EventKind, HolderInfo, Inspection, KeyValue, ListedLease, PastRevocation, PastRun, StoreTime,
     WaiterInfo,
 };
 #[cfg(all(fuzzing, feature = "mongodb"))]
@@ -220,6 +220,7 @@ pub use types::{
     error::{EndReason, Error, LossCause, Result, Source},
     group::Group,
     into_name::IntoName,
+    json::Json,
     key::Key,
     lease_id::LeaseId,
     metadata::Metadata,

@@ -15,16 +15,17 @@ use std::time::Duration;
 pub use batch::{BatchRequest, KeyRequest, LeaseRefs, lease_refs};
 pub use events::{Event, EventKind};
 pub use filter::{Filter, KeyFilter, Position, SharingFilter};
-pub use inspection::{HolderInfo, Inspection, ListedLease, WaiterInfo};
+pub use inspection::{HolderInfo, Inspection, KeyValue, ListedLease, WaiterInfo};
 pub use request::*;
 pub use state_machine::{apply, apply_batch, apply_in_turn, apply_together};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::types::{
     acquire_id::AcquireId,
     error::Error,
     group::Group,
+    json::Json,
     key::Key,
     lease_id::{LeaseId, exposed},
     metadata::Metadata,
@@ -238,6 +239,25 @@ pub struct PastRun {
     pub period: Option<u64>,
 }
 
+/// The value of a key, and the write that stored it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredValue {
+    /// The content. `None`: the value was cleared.
+    #[serde(default, deserialize_with = "some", skip_serializing_if = "Option::is_none")]
+    pub content: Option<Json>,
+    /// The token of the lease that wrote it.
+    pub token: FencingToken,
+    /// The id of the write: a random number below 2^53, never 0. A later write under the same token names it.
+    pub write: u64,
+    /// When.
+    pub at: StoreTime,
+}
+
+/// Reads a content that is there, also `null`.
+fn some<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(deserializer).map(Some)
+}
+
 /// The record of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -262,6 +282,9 @@ pub struct Record {
     /// The last completed runs, oldest first, if the key is that of a schedule.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<PastRun>,
+    /// The value of the key, unless none was ever put.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<StoredValue>,
 }
 
 /// The time until an expiry. `None` if that is longer than the longest ttl: then the lease has no expiry.
@@ -330,7 +353,7 @@ impl Record {
     /// The part of the record from which the outcome of a request is read.
     #[must_use]
     pub fn summarize(&self, request: &Request) -> RecordSummary {
-        RecordSummary::of(request, self.version, &self.holders, &self.queue, self.done.as_ref())
+        RecordSummary::of(request, self.version, &self.holders, &self.queue, (self.done.as_ref(), self.value.as_ref()))
     }
 }
 

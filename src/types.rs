@@ -11,6 +11,8 @@ pub(crate) mod duration;
 pub(crate) mod error;
 pub(crate) mod group;
 pub(crate) mod into_name;
+pub(crate) mod json;
+pub(crate) mod keep;
 pub(crate) mod key;
 pub(crate) mod lease_id;
 pub(crate) mod lock;

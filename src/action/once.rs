@@ -26,9 +26,9 @@ use crate::{
     store::answers::Snapshot,
     types::{
         deadline::Deadline,
-        duration::format_duration,
         error::{Error, Result},
         into_name::IntoName,
+        keep,
         key::Key,
         lock::lock,
         owner::Owner,
@@ -273,10 +273,10 @@ impl<'a, L: AsRef<Lease>> From<&'a TickLease<L>> for crate::fence::FencedWriter<
 
 impl RunOnce {
     /// The default of [`keep_for`](Self::keep_for): 90 days.
-    pub const DEFAULT_KEEP: Duration = tick::DAY.saturating_mul(90);
+    pub const DEFAULT_KEEP: Duration = keep::DEFAULT_KEEP;
 
     /// The largest value of [`keep_for`](Self::keep_for): 36,500 days, about a century.
-    pub const MAX_KEEP: Duration = tick::DAY.saturating_mul(36_500);
+    pub const MAX_KEEP: Duration = keep::MAX_KEEP;
 }
 
 impl<M> RunOnce<M> {
@@ -349,13 +349,7 @@ impl<M> RunOnce<M> {
         let Self { key, tick, options, keep_for, mode: _mode, .. } = self;
         let (key, waits) = (key?, options.wait.is_some() || options.retry.is_some());
         let acquire = if waits { options.check()? } else { options.check()?.wait_for_a_dead_holder() };
-        if keep_for > RunOnce::MAX_KEEP {
-            return Err(Error::invalid(format!(
-                "`keep_for` cannot be {}: choose up to {}",
-                format_duration(keep_for),
-                format_duration(RunOnce::MAX_KEEP)
-            )));
-        }
+        keep::ensure_keep(keep_for)?;
         let (keep, period) = (tick.least_keep().max(keep_for), tick.known_period());
         let shared = acquire.shared.clone();
         let context = &shared.context;

@@ -75,7 +75,7 @@ impl Mongoseal {
 async fn prune(context: &Context, key: &Key) -> Result<Vec<ListedLease>> {
     match context.store.apply(key, Request::Prune, context.attempt_deadline()).await {
         Ok(Applied { outcome: Outcome::Pruned { holders }, at: Some(at), .. }) => {
-            Ok(holders.into_iter().map(|holder| ListedLease::of(key.clone(), holder, 0, at.now)).collect())
+            Ok(holders.into_iter().map(|holder| ListedLease::of(key.clone(), holder, 0, None, at.now)).collect())
         }
         // The record was deleted meanwhile.
         Ok(_) => Ok(Vec::new()),

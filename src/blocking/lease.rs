@@ -2,13 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
+use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::sync::CancellationToken;
 
-use super::{StreamIter, executor::Blocking};
+use super::{PutValue, StreamIter, executor::Blocking};
 use crate::{
     engine::lease_state::{LeaseState, ReleaseOutcome},
     lease::{state_stream::StateStream, watchdog::Watchdog},
-    types::{error::Result, key::Key, lease_id::LeaseId, metadata::Metadata, owner::Owner, token::FencingToken},
+    record::KeyValue,
+    types::{
+        error::Result, json::Json, key::Key, lease_id::LeaseId, metadata::Metadata, owner::Owner, token::FencingToken,
+    },
 };
 
 /// A lease of a blocking handle: the right to act on its key until it ends, and the [`FencingToken`] for the storage.
@@ -207,6 +211,43 @@ impl Lease {
     /// As [`mongoseal::Lease::update_metadata`](crate::Lease::update_metadata).
     pub fn update_metadata(&self, metadata: Metadata) -> Result<()> {
         self.wait(move |lease| async move { lease.update_metadata(metadata).await })
+    }
+
+    /// Stores a small value with the key: see [`mongoseal::Lease::put_value`](crate::Lease::put_value).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::blocking::Mongoseal;
+    /// # let seal = Mongoseal::in_memory()?;
+    /// let lease = seal.acquire("import").run()?;
+    /// lease.put_value("page 7").run()?;
+    /// assert_eq!(lease.value::<String>()?.unwrap().content, "page 7");
+    /// # Ok::<(), mongoseal::Error>(())
+    /// ```
+    pub fn put_value<T: Serialize + ?Sized>(&self, content: &T) -> PutValue {
+        self.lease.write_value(Json::of(content).map(Some), self.executor.clone())
+    }
+
+    /// Clears the value of the key: see [`mongoseal::Lease::clear_value`](crate::Lease::clear_value).
+    pub fn clear_value(&self) -> PutValue {
+        self.lease.write_value(Ok(None), self.executor.clone())
+    }
+
+    /// Stores a value and releases the lease, in one write: see
+    /// [`mongoseal::Lease::release_with_value`](crate::Lease::release_with_value).
+    pub fn release_with_value<T: Serialize + ?Sized>(self, content: &T) -> PutValue {
+        PutValue::released(Arc::clone(&self.lease), Json::of(content), self.executor.clone())
+    }
+
+    /// Reads the value of the key: see [`mongoseal::Lease::value`](crate::Lease::value).
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::Lease::value`](crate::Lease::value).
+    pub fn value<T: DeserializeOwned>(&self) -> Result<Option<KeyValue<T>>> {
+        let stored = self.wait(|lease| async move { lease.stored_value().await })?;
+        KeyValue::of(stored).map(KeyValue::parse).transpose()
     }
 
     /// Lets other holders share the key, up to this many: see [`mongoseal::Lease::downgrade`](crate::Lease::downgrade).

@@ -213,3 +213,17 @@ impl Leases {
         self.mode.clone().run(self.send(), StreamIter::new)
     }
 }
+
+/// Writes the value of a key: a [`mongoseal::PutValue`](crate::PutValue) that blocks. [`Lease::put_value`] makes it.
+pub type PutValue = crate::PutValue<Blocking>;
+
+impl PutValue {
+    /// Writes the value.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`mongoseal::PutValue`](crate::PutValue).
+    pub fn run(self) -> Result<()> {
+        self.mode.clone().wait(self.send())
+    }
+}

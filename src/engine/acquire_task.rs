@@ -329,7 +329,7 @@ impl AcquireTask {
             hold.into_iter().fold(left(holder), Duration::min)
         };
         match outcome {
-            Outcome::Granted { token, not_after } => {
+            Outcome::Granted { token, not_after, value } => {
                 let deadline = sent.after(context.settings.validity(self.wait_ttl));
                 // An earlier request may have been granted the lease, so the answer counts.
                 let grace = Duration::from_millis(self.terms.grace);
@@ -345,6 +345,7 @@ impl AcquireTask {
                 }
                 let lease = self.new_lease((token, tick), clock, deadline, last_deadline);
                 lease.record_round_trip(clock.now().since(sent));
+                lease.record_granted_value(value);
                 Ok(AcquireReply::Granted(lease))
             }
             Outcome::Queued { position, version, holder } if is_waiter => {

@@ -8,7 +8,7 @@ use std::{
 use tracing::Span;
 
 use crate::{
-    engine::{lease_state::ReleaseOutcome, release_batch::ReleaseBatch},
+    engine::{lease_state::ReleaseOutcome, release_batch::ReleaseBatch, value::ValueWrite},
     record::RunReport,
     types::{lease_id::LeaseId, lock::lock, token::FencingToken},
 };
@@ -28,6 +28,8 @@ pub(crate) enum EndAction {
     WithGroup(Arc<ReleaseBatch>),
     /// The write that releases the lease completes a tick.
     Complete(Arc<Completion>),
+    /// The write that releases the lease stores a value.
+    ReleaseWithValue(Box<ValueWrite>),
     /// The lease is released although its minimum hold is not over: no work has run under it.
     TakeBack,
 }
@@ -71,6 +73,8 @@ pub(crate) enum End {
     Released(ReleaseOutcome),
     /// The tick was completed and the lease released.
     Completed,
+    /// The value was stored and the lease released.
+    ReleasedWithValue,
     Transferred(FencingToken),
 }
 
@@ -78,7 +82,7 @@ impl End {
     /// What became of the lease of this process.
     pub(crate) fn outcome(&self) -> ReleaseOutcome {
         match self {
-            Self::Orphaned | Self::Completed => ReleaseOutcome::Released,
+            Self::Orphaned | Self::Completed | Self::ReleasedWithValue => ReleaseOutcome::Released,
             Self::Released(outcome) => outcome.clone(),
             Self::Transferred(_) => ReleaseOutcome::AlreadyTransferred,
         }
@@ -88,7 +92,7 @@ impl End {
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Self::Orphaned => "orphaned",
-            Self::Released(ReleaseOutcome::Released) | Self::Completed => "released",
+            Self::Released(ReleaseOutcome::Released) | Self::Completed | Self::ReleasedWithValue => "released",
             Self::Released(ReleaseOutcome::Unknown) => "unknown",
             Self::Released(ReleaseOutcome::AlreadyLost { .. }) => "already_lost",
             Self::Released(ReleaseOutcome::AlreadyTransferred) => "already_transferred",

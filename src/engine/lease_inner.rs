@@ -13,7 +13,7 @@
 
 use std::{
     fmt, mem,
-    sync::{Arc, Mutex, MutexGuard, OnceLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -32,7 +32,7 @@ use crate::{
         observer::{HandleEvent, Observers},
         release_batch::{Member, ReleaseBatch},
     },
-    record::LeaseSpec,
+    record::{LeaseSpec, StoredValue},
     types::{
         clock::Clock,
         error::{EndReason, Error, LossCause, Result},
@@ -67,6 +67,8 @@ pub(crate) struct LeaseInner {
     /// The store's tick at the last answer before the grant, or at the grant.
     pub(crate) tick: HybridTime,
     clock: Clock,
+    /// The last write of the value under this lease that is known. 0: none.
+    pub(crate) last_write: AtomicU64,
     /// How long the holder may report no progress.
     stalled_after: Option<Duration>,
     held: Mutex<Held>,
@@ -83,6 +85,7 @@ struct Held {
     state: LeaseState,
     /// Whether no other lease can be granted while this one is held. A downgrade ends that.
     is_exclusive: bool,
+    granted_value: GrantedValue,
     /// Only increases.
     deadline: Reading,
     /// The end of the maximum hold: no refresh moves the deadline past it.
@@ -99,6 +102,14 @@ struct Held {
     observed: Option<Box<ObservedLease>>,
     /// The work that must stop when the lease ends. Few leases have any.
     work: Option<TaskTracker>,
+}
+
+/// The value that the key had at the grant.
+pub(crate) enum GrantedValue {
+    /// It must be read: the answer did not have it, or it may have changed since.
+    Unknown,
+    /// That of the answer, if the key had one.
+    Known(Option<Box<StoredValue>>),
 }
 
 /// What reports the events of a lease.
@@ -130,6 +141,7 @@ impl LeaseInner {
         let held = Held {
             state: LeaseState::Held,
             is_exclusive: terms.sharing.is_exclusive(),
+            granted_value: GrantedValue::Unknown,
             deadline: last_deadline.into_iter().fold(deadline, Reading::min),
             last_deadline,
             round_trip: Duration::ZERO,
@@ -147,6 +159,7 @@ impl LeaseInner {
             grace: terms.grace,
             tick,
             clock,
+            last_write: AtomicU64::new(0),
             stalled_after,
             held: Mutex::new(held),
             end_action: OnceLock::new(),
@@ -185,6 +198,16 @@ impl LeaseInner {
     /// Notes that a downgrade is sent: from now on other holders may share the key.
     pub(crate) fn share(&self) {
         self.lock().is_exclusive = false;
+    }
+
+    /// Notes the value that the key had in the answer that granted it.
+    pub(crate) fn record_granted_value(&self, value: Option<Box<StoredValue>>) {
+        self.lock().granted_value = GrantedValue::Known(value);
+    }
+
+    /// Takes the value of the grant. It is unknown from then on.
+    pub(crate) fn take_granted_value(&self) -> GrantedValue {
+        mem::replace(&mut self.lock().granted_value, GrantedValue::Unknown)
     }
 
     /// When the lease ends.

@@ -24,6 +24,7 @@ use crate::{
         observer::HandleEvent,
         release_batch::{BATCH_PART, BatchOutcome},
         retry::{self, Limit},
+        value::{self, PutEnd, keep_millis},
     },
     record::{self, Outcome, Request},
     spans,
@@ -33,7 +34,6 @@ use crate::{
         error::{EndReason, Error, LossCause, Result},
         lease_id::LeaseId,
         token::FencingToken,
-        ttl,
     },
 };
 
@@ -128,6 +128,19 @@ async fn finish(shared: &HandleInner, lease: &LeaseInner, acquire_id: AcquireId)
         (_, Some(EndAction::Complete(completion))) => {
             complete(context, lease, completion).await.map(|()| End::Completed)
         }
+        (_, Some(EndAction::ReleaseWithValue(write))) => {
+            let (of, last) = ((lease.id, lease.token), &lease.last_write);
+            match value::put(context, &lease.key, of, last, write, until).await? {
+                PutEnd::Stored => Ok(End::ReleasedWithValue),
+                PutEnd::Lost { cause, is_overwritten: false } => {
+                    Ok(End::Released(ReleaseOutcome::AlreadyLost { cause }))
+                }
+                PutEnd::Lost { .. } => Err(Error::unavailable(format!(
+                    "it is unknown whether the value of {:?} was stored: no answer came before a later holder wrote another: inspect the key",
+                    lease.key
+                ))),
+            }
+        }
         (_, Some(EndAction::TakeBack)) => {
             let request = Request::Leave(record::Leave { lease: lease.id, acquire_id });
             send(context, lease, until, false, request).await.map(End::Released)
@@ -221,7 +234,7 @@ async fn transfer(context: &Context, lease: &LeaseInner, to: LeaseId) -> Result<
 /// Completes a tick and releases the lease, in one write. The lease may have expired, if the key was not granted since.
 pub(crate) async fn complete(context: &Context, lease: &LeaseInner, completion: &Completion) -> Result<()> {
     let Completion { tick, keep, ref report } = *completion;
-    let keep = ttl::millis(keep.saturating_sub(context.store.retention()));
+    let keep = keep_millis(context, keep);
     let mut sent_before = false;
     let (until, limit) = (context.operation_deadline(), Limit::growing(context.settings.attempt));
     retry::until_definite(until, limit, |deadline| {

@@ -74,7 +74,9 @@ impl Lease {
         match self.wait_for_end().await? {
             End::Transferred(token) => Ok(token),
             End::Released(ReleaseOutcome::AlreadyLost { cause }) => Err(self.lease_inner().lost_error(cause)),
-            End::Released(_) | End::Completed | End::Orphaned => Err(self.lease_inner().end_error()),
+            End::Released(_) | End::ReleasedWithValue | End::Completed | End::Orphaned => {
+                Err(self.lease_inner().end_error())
+            }
         }
     }
 

@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
-use super::{CompletedTick, Holder, LeaseSpec, PastRevocation, Record, StoreTime, Waiter};
-use crate::types::{group::Group, key::Key, metadata::Metadata, owner::Owner, sharing::Sharing, token::FencingToken};
+use serde::de::DeserializeOwned;
+
+use super::{CompletedTick, Holder, LeaseSpec, PastRevocation, Record, StoreTime, StoredValue, Waiter};
+use crate::types::{
+    error::Result, group::Group, json::Json, key::Key, metadata::Metadata, owner::Owner, sharing::Sharing,
+    token::FencingToken,
+};
 
 /// A record as it was when it was read, without its secrets.
 ///
@@ -24,6 +29,8 @@ pub struct Inspection {
     pub history: Vec<PastRevocation>,
     /// The last tick that was completed, if the key is that of a schedule: see [`Mongoseal::once`](crate::Mongoseal::once).
     pub done: Option<CompletedTick>,
+    /// The value of the key, if it has one: see [`Lease::put_value`](crate::Lease::put_value).
+    pub value: Option<KeyValue<Json>>,
     /// When the record last changed.
     pub last_seen: StoreTime,
     /// When it was read: `read_at.since(last_seen)` is how long ago it changed.
@@ -94,15 +101,47 @@ pub struct ListedLease {
     pub holder: HolderInfo,
     /// How many waiters the key has that have not expired. A purge does not count them, and returns 0.
     pub waiting: usize,
+    /// The value of the key, if it has one.
+    pub value: Option<KeyValue<Json>>,
     /// When it was read: `read_at.since(holder.since)` is for how long the key had been held.
     pub read_at: StoreTime,
+}
+
+/// The value of a key: see [`Lease::put_value`](crate::Lease::put_value).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyValue<T> {
+    /// The content.
+    pub content: T,
+    /// The token of the lease that wrote it.
+    pub token: FencingToken,
+    /// When.
+    pub at: StoreTime,
+}
+
+impl KeyValue<Json> {
+    /// The value, unless it was cleared.
+    #[must_use]
+    pub fn of(value: Option<StoredValue>) -> Option<Self> {
+        let StoredValue { content, token, at, .. } = value?;
+        Some(Self { content: content?, token, at })
+    }
+
+    /// Reads the content as a value of this type.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if it has another form.
+    pub fn parse<T: DeserializeOwned>(self) -> Result<KeyValue<T>> {
+        Ok(KeyValue { content: self.content.parse()?, token: self.token, at: self.at })
+    }
 }
 
 impl Inspection {
     /// The public part of a record that was read at this time.
     #[must_use]
     pub fn of(key: Key, record: Record, read_at: StoreTime) -> Self {
-        let Record { version, holders, queue, last_seen, history, done, .. } = record;
+        let Record { version, holders, queue, last_seen, history, done, value, .. } = record;
         let waiting = |(position, waiter)| WaiterInfo::of(waiter, position, read_at);
         Self {
             key,
@@ -111,6 +150,7 @@ impl Inspection {
             queue: queue.into_iter().enumerate().map(waiting).collect(),
             history,
             done,
+            value: KeyValue::of(value),
             last_seen,
             read_at,
         }
@@ -171,7 +211,7 @@ impl WaiterInfo {
 impl ListedLease {
     /// The public part of a holder of this key that was read at this time, when the key had so many waiters.
     #[must_use]
-    pub fn of(key: Key, holder: Holder, waiting: usize, read_at: StoreTime) -> Self {
-        Self { key, holder: HolderInfo::of(holder, read_at), waiting, read_at }
+    pub fn of(key: Key, holder: Holder, waiting: usize, value: Option<StoredValue>, read_at: StoreTime) -> Self {
+        Self { key, holder: HolderInfo::of(holder, read_at), waiting, value: KeyValue::of(value), read_at }
     }
 }

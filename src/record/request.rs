@@ -4,9 +4,10 @@ mod outcome;
 
 pub use outcome::{Outcome, RecordSummary, ReturnDocument};
 
-use super::{Holder, LeaseSpec, StoreTime};
+use super::{Holder, LeaseSpec, StoreTime, StoredValue};
 use crate::types::{
     acquire_id::AcquireId,
+    json::Json,
     lease_id::LeaseId,
     metadata::Metadata,
     sharing::Sharing,
@@ -38,6 +39,8 @@ pub enum Request {
     Complete(Complete),
     /// Lowers the last completed tick of a schedule.
     Reset(Reset),
+    /// Puts or clears the value of the key.
+    PutValue(PutValue),
     /// Only prunes and grants, as each request does: removes what has expired and hands the key over to the next
     /// waiter.
     Prune,
@@ -63,7 +66,8 @@ impl Acquire {
         if let Some(holder) =
             after.holders.iter().find(|holder| holder.terms.is_of(self.terms.lease, self.terms.acquire_id))
         {
-            return Outcome::Granted { token: holder.version, not_after: holder.not_after };
+            let value = after.value.clone().map(Box::new);
+            return Outcome::Granted { token: holder.version, not_after: holder.not_after, value };
         }
         if let (Some(holder), None) = (after.holder(self.terms.lease), after.position) {
             return Outcome::Refused { holder: boxed(holder) };
@@ -217,6 +221,55 @@ pub struct RunReport {
     pub period: Option<u64>,
 }
 
+/// Puts or clears the value of the key, under a lease that holds the key and excludes others.
+///
+/// The write names the write before it. So the writes under a token form a chain: a delayed or repeated one changes
+/// nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutValue {
+    /// The lease id.
+    pub lease: LeaseId,
+    /// The token of the lease.
+    pub token: FencingToken,
+    /// The id of the write under this token that it replaces. 0: it is the first under this token.
+    pub after: u64,
+    /// The id of this write: see [`StoredValue::write`](super::StoredValue::write).
+    pub write: u64,
+    /// The content. `None`: clears the value.
+    pub content: Option<Json>,
+    /// How long after the write the record matters at least, in milliseconds. The store keeps it for its retention after
+    /// that.
+    pub keep: u64,
+    /// Whether the write that stores the value releases the lease.
+    pub releases: bool,
+}
+
+impl PutValue {
+    /// Whether the value is that of this write.
+    pub(crate) fn is_in(&self, value: Option<&StoredValue>) -> bool {
+        value.is_some_and(|value| value.token == self.token && value.write == self.write)
+    }
+
+    /// The id of the last write under the token of this one. 0: there is none.
+    pub(crate) fn last_write(&self, value: Option<&StoredValue>) -> u64 {
+        value.filter(|value| value.token == self.token).map_or(0, |value| value.write)
+    }
+
+    fn outcome(&self, after: &RecordSummary) -> Outcome {
+        let value = after.value.as_ref();
+        if self.is_in(value) {
+            return Outcome::ValuePut;
+        }
+        match after.holders.iter().find(|holder| holder.is_lease(self.lease, self.token)) {
+            Some(holder) if holder.terms.sharing.is_exclusive() => {
+                Outcome::ValueOutdated { write: self.last_write(value) }
+            }
+            Some(holder) => Outcome::Refused { holder: Box::new(holder.clone()) },
+            None => Outcome::Absent,
+        }
+    }
+}
+
 /// Lowers the last completed tick of a schedule, so that the ticks after `tick` can run again. Never raises it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reset {
@@ -240,6 +293,7 @@ impl Request {
             Self::Transfer(transfer) | Self::Upgrade(transfer) => Some(transfer.lease),
             Self::Downgrade(downgrade) => Some(downgrade.lease),
             Self::Complete(complete) => Some(complete.lease),
+            Self::PutValue(put) => Some(put.lease),
             Self::Revoke(_) | Self::Raise(_) | Self::Reset(_) | Self::Prune => None,
         }
     }
@@ -255,7 +309,8 @@ impl Request {
             | Self::Downgrade(_)
             | Self::Raise(_)
             | Self::Complete(_)
-            | Self::Reset(_) => ReturnDocument::After,
+            | Self::Reset(_)
+            | Self::PutValue(_) => ReturnDocument::After,
             Self::Release(_) | Self::Leave(_) | Self::Revoke(_) | Self::Prune => ReturnDocument::Before,
         }
     }
@@ -308,6 +363,7 @@ impl Request {
                 Some(done) if done.token == complete.token => Outcome::Completed,
                 _ => Outcome::Absent,
             },
+            (Self::PutValue(put), Some(after)) => put.outcome(after),
             (Self::Reset(_), Some(after)) => Outcome::Reset { done: after.done.clone() },
             (Self::Prune, Some(before)) => {
                 let over = |holder: &&Holder| holder.expires_at <= now;

@@ -9,8 +9,8 @@ use std::{mem, slice};
 
 use super::{
     Acquire, BatchRequest, Complete, CompletedTick, Downgrade, Holder, KeyRequest, LeaseSpec, Leave, Outcome,
-    PastRevocation, PastRun, Raise, Record, RecordSummary, Refresh, Release, Request, Reset, ReturnDocument, Revoke,
-    RunReport, StoreClock, StoreTime, Transfer, WaitSpec, Waiter,
+    PastRevocation, PastRun, PutValue, Raise, Record, RecordSummary, Refresh, Release, Request, Reset, ReturnDocument,
+    Revoke, RunReport, StoreClock, StoreTime, StoredValue, Transfer, WaitSpec, Waiter,
 };
 use crate::types::{acquire_id::AcquireId, lease_id::LeaseId, sharing::Sharing, token::FencingToken, ttl::Ttl};
 
@@ -113,6 +113,7 @@ struct State {
     history: Vec<PastRevocation>,
     done: Option<CompletedTick>,
     runs: Vec<PastRun>,
+    value: Option<StoredValue>,
     /// The acquires to which the write grants the key, and those that must send a request: see [`Record::handover`].
     handover: Vec<(AcquireId, Option<FencingToken>)>,
     /// The time until which the write keeps the record at least.
@@ -135,6 +136,7 @@ impl State {
             history: before.map(|record| record.history.clone()).unwrap_or_default(),
             done: before.and_then(|record| record.done.clone()),
             runs: before.map(|record| record.runs.clone()).unwrap_or_default(),
+            value: before.and_then(|record| record.value.clone()),
             handover: Vec::new(),
             keep_until: StoreTime::default(),
             is_spent: false,
@@ -157,6 +159,7 @@ impl State {
             Request::Raise(raise) => self.raise(*raise),
             Request::Complete(complete) => self.complete(complete),
             Request::Reset(reset) => self.reset(reset),
+            Request::PutValue(put) => self.put_value(put),
             Request::Prune => {}
         }
         self.finish(match request {
@@ -228,7 +231,7 @@ impl State {
     /// The part of the record from which the outcome of a request is read. `None`: there is no record.
     fn summarize(&self, request: &Request) -> Option<RecordSummary> {
         let version = self.version?;
-        Some(RecordSummary::of(request, version, &self.holders, &self.queue, self.done.as_ref()))
+        Some(RecordSummary::of(request, version, &self.holders, &self.queue, (self.done.as_ref(), self.value.as_ref())))
     }
 
     /// Removes expired holders and waiters.
@@ -396,6 +399,25 @@ impl State {
         }
     }
 
+    /// Puts the value if the lease holds the key exclusively and the write follows the last one. Counts the request in
+    /// either case.
+    fn put_value(&mut self, put: &PutValue) {
+        let PutValue { lease, token, after, write, content, keep, releases } = put;
+        let (now, follows) = (self.at.now, put.last_write(self.value.as_ref()) == *after);
+        let is_it = |holder: &Holder| holder.is_lease(*lease, *token);
+        self.keep_until = self.keep_until.max(now.after(*keep));
+        let is_putting = |holder: &&mut Holder| is_it(holder) && holder.terms.sharing.is_exclusive();
+        let Some(holder) = self.holders.iter_mut().find(is_putting) else { return };
+        holder.refreshes = holder.refreshes.saturating_add(1);
+        holder.last_seen = holder.last_seen.max(now);
+        if follows {
+            self.value = Some(StoredValue { content: content.clone(), token: *token, write: *write, at: now });
+            if *releases {
+                self.release(is_it);
+            }
+        }
+    }
+
     /// The holder gets the limit, or if it has that already, is counted. The grant after it lets sharers in.
     fn downgrade(&mut self, downgrade: Downgrade) {
         if let Some(holder) = self.holders.iter_mut().find(|holder| downgrade.changes(holder)) {
@@ -483,9 +505,9 @@ impl State {
 
     /// The record afterwards. If anything has changed, its times are moved on.
     fn stamp(self, before: Option<&Record>) -> Option<Record> {
-        let Self { at, version, holders, queue, history, done, runs, handover, keep_until, .. } = self;
+        let Self { at, version, holders, queue, history, done, runs, value, handover, keep_until, .. } = self;
         let version = version?;
-        // The runs change only with the last completed tick.
+        // The runs change only with the last completed tick, and the value with its holder.
         let same = before.filter(|before| {
             before.version == version
                 && before.holders == holders
@@ -505,7 +527,7 @@ impl State {
             _ => end.after(more.min(Ttl::MAX.millis())),
         };
         let expires_at = expires_at.max(at.hybrid()).max(keep_until);
-        Some(Record { version, holders, queue, handover, last_seen: at.now, expires_at, history, done, runs })
+        Some(Record { version, holders, queue, handover, last_seen: at.now, expires_at, history, done, runs, value })
     }
 }
 

@@ -32,6 +32,7 @@ fn record() -> Record {
         history: vec![],
         runs: vec![],
         done: None,
+        value: None,
     }
 }
 

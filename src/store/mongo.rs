@@ -56,6 +56,7 @@ mod follow;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod index;
+mod json;
 mod limits;
 mod list;
 mod operation;

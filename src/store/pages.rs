@@ -23,7 +23,9 @@ pub(super) fn list_page<'a>(
         // A transfer gives a holder a larger token, and leaves it in its place.
         let mut holders: Vec<&Holder> = record.holders.iter().collect();
         holders.sort_by_key(|holder| holder.version);
-        holders.into_iter().map(move |holder| ListedLease::of(key.clone(), holder.clone(), waiting, now))
+        holders
+            .into_iter()
+            .map(move |holder| ListedLease::of(key.clone(), holder.clone(), waiting, record.value.clone(), now))
     };
     let is_wanted = |lease: &ListedLease| filter.admits(lease) && after.is_none_or(|position| position.precedes(lease));
     let is_reached = |(key, _): &(&Key, &Record)| after.is_none_or(|position| key.as_str() >= position.key.as_str());

@@ -14,7 +14,7 @@ use crate::{
 /// How far the tick of a time may be ahead of the store's time, if its period is not set: the shortest period of cron.
 const DEFAULT_PERIOD: Duration = Duration::from_secs(60);
 
-pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A tick of a schedule: what must be done once. A later tick is a larger number.
 ///

@@ -1,7 +1,7 @@
 //! The outcomes of requests, and the part of a record from which they are read.
 
 use crate::{
-    record::{Acquire, CompletedTick, Holder, Request, StoreTime, Waiter},
+    record::{Acquire, CompletedTick, Holder, Request, StoreTime, StoredValue, Waiter},
     types::{error::Error, lease_id::LeaseId, token::FencingToken},
 };
 
@@ -14,6 +14,8 @@ pub enum Outcome {
         token: FencingToken,
         /// When the maximum hold of the lease ends, with the grace. `None`: it has no maximum.
         not_after: Option<StoreTime>,
+        /// The value of the key.
+        value: Option<Box<StoredValue>>,
     },
     /// The lease waits. The answer comes from a write that changed the record.
     Queued {
@@ -64,6 +66,13 @@ pub enum Outcome {
     },
     /// The lease has completed a tick. If this answer comes from a write that changed nothing, it is a hint.
     Completed,
+    /// The value of the key is that of the write. If this answer comes from a write that changed nothing, it is a hint.
+    ValuePut,
+    /// Another write under this token came before. The answer comes from a write that changed the record.
+    ValueOutdated {
+        /// The id of the last write under this token. 0: there is none.
+        write: u64,
+    },
     /// The last completed tick is no later than that of the request, or a later lease has completed it since.
     Reset {
         /// The last completed tick, if there is one.
@@ -105,6 +114,9 @@ pub struct RecordSummary {
     pub waiting: usize,
     /// The last completed tick. A store may leave it out of the answer to other requests than a completion or a reset.
     pub done: Option<CompletedTick>,
+    /// The value of the key. A store may leave it out of the answer to a request that neither grants the key nor puts a
+    /// value, and its content out of the answer to the latter.
+    pub value: Option<StoredValue>,
 }
 
 impl RecordSummary {
@@ -114,7 +126,7 @@ impl RecordSummary {
         version: FencingToken,
         holders: &[Holder],
         queue: &[Waiter],
-        done: Option<&CompletedTick>,
+        (done, value): (Option<&CompletedTick>, Option<&StoredValue>),
     ) -> Self {
         let ids = match request {
             Request::Leave(leave) => Some((leave.lease, leave.acquire_id)),
@@ -123,7 +135,14 @@ impl RecordSummary {
         };
         let position =
             ids.and_then(|(lease, acquire_id)| queue.iter().position(|waiter| waiter.terms.is_of(lease, acquire_id)));
-        Self { version, holders: holders.to_vec(), position, waiting: queue.len(), done: done.cloned() }
+        Self {
+            version,
+            holders: holders.to_vec(),
+            position,
+            waiting: queue.len(),
+            done: done.cloned(),
+            value: value.cloned(),
+        }
     }
 
     pub(super) fn holder(&self, lease: LeaseId) -> Option<&Holder> {

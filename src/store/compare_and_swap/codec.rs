@@ -16,8 +16,15 @@ use crate::{
     },
 };
 
-/// The version of the format.
-const FORMAT: u32 = 1;
+/// The latest version of the format. Version 2 has the history of a schedule and the value of a key.
+const FORMAT: u32 = 2;
+
+/// The version in which a record is written: the oldest that has what the record has. A build that reads an older version
+/// only would drop the rest, so it refuses the record.
+fn format_of(record: Option<&Record>) -> u32 {
+    let needs_latest = record.is_some_and(|record| record.value.is_some() || !record.runs.is_empty());
+    if needs_latest { FORMAT } else { 1 }
+}
 
 #[derive(Serialize)]
 struct Stored<'a> {
@@ -49,7 +56,7 @@ struct Message {
 
 /// The bytes of a record, or of a blank.
 pub(super) fn encode(record: Option<&Record>) -> Result<Vec<u8>> {
-    let stored = Stored { v: FORMAT, nonce: format!("{:016x}", fastrand::u64(..)), record };
+    let stored = Stored { v: format_of(record), nonce: format!("{:016x}", fastrand::u64(..)), record };
     serde_json::to_vec(&stored).map_err(|source| Error::invalid("a record cannot be encoded").caused_by(source))
 }
 

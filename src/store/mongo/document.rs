@@ -4,10 +4,11 @@
 
 use mongodb::bson::{Binary, Bson, DateTime, Document, Timestamp, doc, spec::BinarySubtype};
 
+use super::json;
 use crate::{
     record::{
         CompletedTick, HoldLimits, Holder, LeaseSpec, ListedLease, PastRevocation, PastRun, Record, RecordSummary,
-        StoreClock, StoreTime, Waiter,
+        StoreClock, StoreTime, StoredValue, Waiter,
     },
     types::{
         acquire_id::AcquireId,
@@ -71,17 +72,24 @@ pub(super) fn record_projection() -> Document {
     }
 }
 
-/// The projection of a record with its completed ticks, which the requests that grant a key do not read.
+/// The projection of a record with its completed ticks and its value, which most requests do not read.
 pub(super) fn whole_projection() -> Document {
     let mut projection = record_projection();
-    projection.extend(doc! { "done": 1, "runs": 1 });
+    projection.extend(doc! { "done": 1, "runs": 1, "value": 1 });
+    projection
+}
+
+/// The projection of a record after an acquire: with its value if the command has written the record, as a grant does.
+pub(super) fn granted_projection() -> Document {
+    let mut projection = record_projection();
+    projection.insert("value", doc! { "$cond": [{ "$eq": ["$last_seen", "$$NOW"] }, "$value", "$$REMOVE"] });
     projection
 }
 
 /// The projection of a holder and of the number of waiters, after `$unwind` of `holders`, with the server's time as `now`.
 pub(super) fn listing_projection() -> Document {
     let live = doc! { "$filter": { "input": "$queue", "cond": { "$gt": ["$$this.expires_at", "$$NOW"] } } };
-    doc! { "holders": 1, "waiting": { "$size": live }, "now": "$$NOW" }
+    doc! { "holders": 1, "waiting": { "$size": live }, "value": 1, "now": "$$NOW" }
 }
 
 /// Decodes a lease from a document of [`listing_projection`].
@@ -92,7 +100,8 @@ pub(super) fn decode_listed(document: &Document) -> Result<ListedLease, String> 
     let document = row.read("holders", "a holder", Bson::as_document)?;
     let holder = Fields { document, path: "holders.".into() }.holder()?;
     let waiting = row.read("waiting", "a count", as_count)?;
-    Ok(ListedLease::of(key, holder, waiting, read_at))
+    let value = row.optional("value", Fields::value)?;
+    Ok(ListedLease::of(key, holder, waiting, value, read_at))
 }
 
 /// Decodes the record of `key`, and the server's clocks of the read.
@@ -137,8 +146,8 @@ pub(super) fn decode_reply(key: &Key, document: &Document) -> Result<DecodedRepl
             document.get_array("places").map(|places| places.iter().map(as_count).collect()).unwrap_or_default();
         let waiting = document.get("waiting").and_then(as_count).unwrap_or_default();
         let (is_written, is_revoked) = (record.last_seen == at.now, !record.history.is_empty());
-        let Record { version, holders, done, .. } = record;
-        let summary = RecordSummary { version, holders, position: None, waiting, done };
+        let Record { version, holders, done, value, .. } = record;
+        let summary = RecordSummary { version, holders, position: None, waiting, done, value };
         Ok(DecodedReply { summary, places, at, is_written, is_revoked })
     })
 }
@@ -320,6 +329,18 @@ impl<'a> Fields<'a> {
             history: self.each("history", Fields::revocation)?,
             done: self.optional("done", Self::completion)?,
             runs: self.optional("runs", |fields, name| fields.each(name, Fields::run))?.unwrap_or_default(),
+            value: self.optional("value", Self::value)?,
+        })
+    }
+
+    fn value(&self, name: &str) -> Result<StoredValue, String> {
+        let document = self.read(name, "a document", Bson::as_document)?;
+        let fields = Fields { document, path: format!("{name}.") };
+        Ok(StoredValue {
+            content: document.get("content").map(json::decode),
+            token: fields.version("token")?,
+            write: fields.long("write")?,
+            at: fields.time("at")?,
         })
     }
 

@@ -166,12 +166,14 @@ fn is_plausible(request: &Request, outcome: &Outcome, is_written: bool, now: Sto
         | Outcome::Queued { .. }
         | Outcome::Refreshed { .. }
         | Outcome::Transferred { .. }
-        | Outcome::Downgraded => false,
+        | Outcome::Downgraded
+        | Outcome::ValueOutdated { .. } => false,
         Outcome::Refused { holder } => holder.expires_at > now,
         Outcome::Full { length } => is_full(*length),
         Outcome::Raised { version } => matches!(request, Request::Raise(raise) if *version >= raise.to),
-        // The engine reads the record before it believes a completion that wrote nothing.
+        // The engine reads the record before it believes a completion or a put that wrote nothing.
         Outcome::Completed
+        | Outcome::ValuePut
         | Outcome::Reset { .. }
         | Outcome::Released
         | Outcome::Revoked { .. }

@@ -50,6 +50,12 @@ pub(super) fn has_completion() -> Document {
     doc! { "$or": [{ "$eq": [{ "$type": "$done" }, "missing"] }, has_types("$done.", &fields)] }
 }
 
+/// Whether the document has no value or one that [`decode`] can read.
+pub(super) fn has_value() -> Document {
+    let fields = [("token", "long"), ("write", "long"), ("at", "date")];
+    doc! { "$or": [{ "$eq": [{ "$type": "$value" }, "missing"] }, has_types("$value.", &fields)] }
+}
+
 fn has_types(at: &str, fields: &[(&str, &str)]) -> Document {
     let (actual, wanted): (Vec<Document>, Vec<&str>) =
         fields.iter().map(|(name, kind)| (doc! { "$type": format!("{at}{name}") }, *kind)).unzip();

@@ -44,7 +44,7 @@ static RELEASE: EncodedOnce<()> = EncodedOnce::new();
 
 fn common_of_acquires(is_upsert: bool) -> Result<Arc<RawDocumentBuf>> {
     ACQUIRE.get(is_upsert, || {
-        let mut fields = document::record_projection();
+        let mut fields = document::granted_projection();
         // One waiter shows that there are some.
         fields.insert("queue", doc! { "$slice": 1 });
         doc! { "update": pipeline::acquire(is_upsert), "fields": fields, "upsert": is_upsert, "new": true }
@@ -109,7 +109,8 @@ impl MongoContext {
             && holder.expires_at == at.now.after(acquire.terms.ttl.saturating_add(acquire.terms.grace))
         {
             self.known_keys.record(key, PathHint::Free);
-            return Ok(applied(Outcome::Granted { token: holder.version, not_after: None }, true));
+            let value = record.value.clone().map(Box::new);
+            return Ok(applied(Outcome::Granted { token: holder.version, not_after: None, value }, true));
         }
         self.known_keys.record(key, if record.history.is_empty() { PathHint::Busy } else { PathHint::Full });
         // The whole pipeline may queue this acquire, grant the key to a waiter, drop an expired one, or remove an entry

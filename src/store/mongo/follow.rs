@@ -223,7 +223,8 @@ impl MongoContext {
     async fn read_snapshot(&self, filter: Document, as_of: Option<Timestamp>) -> Result<SnapshotReply> {
         let mut level = doc! { "level": "snapshot" };
         level.extend(as_of.map(|as_of| ("atClusterTime".to_owned(), Bson::Timestamp(as_of))));
-        let mut projection = document::whole_projection();
+        let mut projection = document::record_projection();
+        projection.insert("done", 1);
         projection.insert("queue", doc! { "$slice": 0 });
         let command = doc! {
             "find": &self.collection,

@@ -8,11 +8,11 @@
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
-use super::document;
+use super::{document, json};
 use crate::{
     record::{
-        Acquire, BatchRequest, Complete, Downgrade, HoldLimits, Raise, Refresh, Release, Request, Reset, Revoke,
-        Transfer,
+        Acquire, BatchRequest, Complete, Downgrade, HoldLimits, PutValue, Raise, Refresh, Release, Request, Reset,
+        Revoke, Transfer,
     },
     types::{acquire_id::AcquireId, group::Group, lease_id::LeaseId},
 };
@@ -39,6 +39,9 @@ pub(super) enum Operation {
     Complete,
     /// Lowers the last completed tick.
     Reset,
+    PutValue,
+    /// Puts the value and releases the lease.
+    ReleaseWithValue,
     /// Does only what all operations do: prune and grant.
     Prune,
     /// Requests for the leases of several keys, named by their tokens.
@@ -62,6 +65,8 @@ impl Operation {
             Request::Raise(_) => Self::Raise,
             Request::Complete(_) => Self::Complete,
             Request::Reset(_) => Self::Reset,
+            Request::PutValue(put) if put.releases => Self::ReleaseWithValue,
+            Request::PutValue(_) => Self::PutValue,
             Request::Prune => Self::Prune,
         }
     }
@@ -92,12 +97,17 @@ impl Operation {
 
     /// Whether it releases leases that are named by their tokens.
     pub(super) fn is_release(self) -> bool {
-        matches!(self, Self::Release | Self::ReleaseNamed | Self::Complete)
+        matches!(self, Self::Release | Self::ReleaseNamed | Self::Complete | Self::ReleaseWithValue)
     }
 
     /// Whether it may change the last completed tick.
     pub(super) fn writes_done(self) -> bool {
         matches!(self, Self::Complete | Self::Reset)
+    }
+
+    /// Whether it may put a value.
+    pub(super) fn writes_value(self) -> bool {
+        matches!(self, Self::PutValue | Self::ReleaseWithValue)
     }
 
     /// Whether it creates a missing record.
@@ -113,10 +123,14 @@ impl Operation {
     /// The projection of the fields from which the outcome of a request is read. It leaves out the queue, which may be
     /// long.
     pub(super) fn projection(self) -> Document {
-        let mut projection = document::record_projection();
+        let mut projection =
+            if self.is_acquire() { document::granted_projection() } else { document::record_projection() };
         projection.insert("queue", doc! { "$slice": 0 });
         if self.writes_done() {
             projection.insert("done", 1);
+        }
+        if self.writes_value() {
+            projection.insert("value", doc! { "token": 1, "write": 1, "at": 1 });
         }
         if !matches!(self, Self::Wait | Self::Leave) {
             return projection;
@@ -160,6 +174,11 @@ pub(super) fn constants(first: &Request, requests: &[Request]) -> Document {
                 "token": *token, "tick": document::long(*tick), "by": by, "keep": document::long(*keep),
                 "run": run, "took": document::long(report.took),
             }
+        }
+        Request::PutValue(PutValue { token, after, write, content, keep, .. }) => {
+            let mut value = doc! { "token": *token, "write": document::long(*write) };
+            value.extend(content.as_ref().map(|content| ("content".to_owned(), json::encode(content))));
+            doc! { "token": *token, "after": document::long(*after), "value": value, "keep": document::long(*keep) }
         }
         Request::Reset(Reset { tick, upto, by }) => doc! { "tick": document::long(*tick), "upto": *upto, "by": by },
         Request::Prune => doc! {},

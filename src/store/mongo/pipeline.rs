@@ -19,6 +19,7 @@
 //! | `w.n` | how many waiters at the head of the queue are granted the key |
 //! | `g` | these waiters, as holders |
 //! | `done` | the last completed tick, for a completion and a reset |
+//! | `value` | the value, for a write of it |
 //! | `d` | the hand-over, but for the first waiter |
 //! | `end` | the latest of the server's wall clock and each expiry of holders and waiters |
 //!
@@ -66,6 +67,8 @@ fn is_ours(operation: Operation) -> Document {
         doc! { "$or": [{ "$not": "$version" }, is_record()] }
     } else if operation.writes_done() {
         doc! { "$and": [expression::is_of_format("$"), is_record(), expression::has_completion()] }
+    } else if operation.writes_value() {
+        doc! { "$and": [expression::is_of_format("$"), is_record(), expression::has_value()] }
     } else if operation.is_batch() {
         is_record()
     } else {
@@ -227,7 +230,9 @@ fn stamp(operation: Operation) -> Document {
     let mut expires_at = expiry("$r.expires_at", "$end");
     match operation {
         Operation::Raise => expires_at = doc! { "$max": [expires_at, "$$until"] },
-        Operation::Complete => expires_at = doc! { "$max": [expires_at, { "$add": ["$$NOW", "$$keep"] }] },
+        Operation::Complete | Operation::PutValue | Operation::ReleaseWithValue => {
+            expires_at = doc! { "$max": [expires_at, { "$add": ["$$NOW", "$$keep"] }] }
+        }
         _ => {}
     }
     let mut record = doc! {
@@ -247,6 +252,10 @@ fn stamp(operation: Operation) -> Document {
         }
         after.push("$done");
         before.push("$r.done");
+    }
+    if operation.writes_value() {
+        // It changes only with its holder.
+        record.insert("value", "$value");
     }
     let differs = doc! { "$ne": [after, before] };
     // A document that is being inserted does not become a record without a grant or a raise.

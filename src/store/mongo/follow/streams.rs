@@ -228,7 +228,7 @@ async fn read_stream(
 }
 
 /// Selects the events of the documents whose `_id`s match, of the document with the other `_id`, if there is one, and
-/// those of the whole collection. Without the queue, which may be long.
+/// those of the whole collection. Without the queue and the value, which may be long.
 fn filter_stages(ids: Document, other: Option<Bson>, collection: &str) -> [Document; 2] {
     let of_documents = |ids: Document| {
         doc! { "operationType": { "$in": ["insert", "replace", "update", "delete"] }, "documentKey._id": ids }
@@ -240,6 +240,9 @@ fn filter_stages(ids: Document, other: Option<Bson>, collection: &str) -> [Docum
     selected.extend(other.map(|id| of_documents(doc! { "$eq": id })));
     [
         doc! { "$match": { "$or": selected } },
-        doc! { "$project": { "fullDocument.queue": 0, "updateDescription.updatedFields.queue": 0 } },
+        doc! { "$project": {
+            "fullDocument.queue": 0, "updateDescription.updatedFields.queue": 0,
+            "fullDocument.value": 0, "updateDescription.updatedFields.value": 0,
+        } },
     ]
 }

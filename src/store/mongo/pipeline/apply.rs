@@ -34,6 +34,8 @@ pub(super) fn changes(operation: Operation) -> Document {
             ] };
             doc! { "done": { "$cond": [is_meant, lowered, "$r.done"] } }
         }
+        Operation::PutValue => put_value(false),
+        Operation::ReleaseWithValue => put_value(true),
         Operation::Leave => {
             let others = |array: &str| doc! { "$filter": { "input": array, "cond": { "$not": is_own(operation) } } };
             doc! { "h": others("$h"), "q": others("$q") }
@@ -73,6 +75,24 @@ fn complete() -> Document {
     let is_new = doc! { "$and": [{ "$lt": ["$r.done.tick", "$$tick"] }, { "$ne": ["$r.done.token", "$$token"] }] };
     let completed = doc! { "tick": "$$tick", "token": "$$token", "by": "$$by", "at": "$$NOW" };
     doc! { "$cond": [{ "$and": [is_new, { "$or": [is_newest, holds_exactly()] }] }, completed, "$r.done"] }
+}
+
+/// Puts the value if the lease holds the key exclusively and the write follows the last one. Counts the request in either
+/// case.
+fn put_value(releases: bool) -> Document {
+    let putting = doc! { "$and": [is_exact(), { "$lte": ["$$this.limit", 1] }] };
+    let held = doc! { "$map": { "input": "$h", "in": putting.clone() } };
+    let last = doc! { "$cond": [{ "$eq": ["$r.value.token", "$$token"] }, "$r.value.write", 0] };
+    let is_put = doc! { "$and": [{ "$anyElementTrue": held }, { "$eq": [last, "$$after"] }] };
+    // Its expiry stays, as that of a downgrade.
+    let counted = extend_entries("$h", putting, None, 0_i64);
+    let h = if releases {
+        doc! { "$cond": [is_put.clone(), release(is_exact()), counted] }
+    } else {
+        counted
+    };
+    let value = doc! { "$mergeObjects": ["$$value", { "at": "$$NOW" }] };
+    doc! { "h": h, "value": { "$cond": [is_put, value, "$r.value"] } }
 }
 
 /// Whether `this` has the lease id and the token of the request.

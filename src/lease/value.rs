@@ -1,0 +1,323 @@
+//! The verbs of the value of a key: `put_value`, `clear_value`, `value` and `release_with_value`.
+
+use std::{
+    fmt,
+    pin::pin,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    engine::{
+        confirm::{loss_of, stale_error},
+        end_action::{End, EndAction},
+        handle_inner::HandleInner,
+        lease_inner::{GrantedValue, LeaseInner},
+        lease_state::{LeaseState, ReleaseOutcome},
+        retry,
+        value::{self, PutEnd, ValueWrite, shared_error},
+    },
+    handle::{Async, Mongoseal, awaitable},
+    lease::{Lease, work},
+    record::{KeyValue, StoredValue},
+    types::{
+        error::{Error, Result},
+        into_name::IntoName,
+        json::Json,
+        keep,
+        key::Key,
+        lease_id::LeaseId,
+        token::FencingToken,
+    },
+};
+
+/// A write of the value of a key. [`Lease::put_value`] and the verbs beside it make it; awaiting it sends it.
+///
+/// The write succeeds only under the token of its lease, while that lease holds the key and excludes others. So a holder
+/// that was deposed writes no value. A write that is delayed in the network changes nothing once a later one was applied.
+///
+/// # Errors
+///
+/// - [`Error::Invalid`]: the content is none that a store can keep (see [`Json::of`]), the lease shares its key, or the
+///   deployment or its privileges must be changed.
+/// - [`Error::Lost`] or [`Error::Ended`]: the lease is over. If an answer was lost before, the value may have been stored.
+/// - [`Error::Unavailable`]: the store did not confirm the write within the operation timeout. The value may be stored or
+///   not: retry.
+/// - [`Error::Corrupt`]: another program wrote over the record.
+///
+/// # Cancel safety
+///
+/// Dropping the future abandons the answer. The write may still be applied. A release by
+/// [`release_with_value`](Lease::release_with_value) is then made all the same.
+#[must_use = "a write of a value does nothing until it is awaited or run"]
+pub struct PutValue<M = Async> {
+    target: Target,
+    content: Result<Option<Json>>,
+    keep_for: Duration,
+    pub(crate) mode: M,
+}
+
+/// Under what a value is written.
+enum Target {
+    /// A lease of this process.
+    Held(Arc<HandleInner>, Arc<LeaseInner>),
+    /// The same, which the write releases.
+    Released(Arc<Lease>),
+    /// A lease that another process refreshes.
+    Named(Arc<HandleInner>, Result<Key>, LeaseId, FencingToken),
+}
+
+impl PutValue {
+    /// The default of [`keep_for`](Self::keep_for): 90 days.
+    pub const DEFAULT_KEEP: Duration = keep::DEFAULT_KEEP;
+
+    /// The largest value of [`keep_for`](Self::keep_for): 36,500 days, about a century.
+    pub const MAX_KEEP: Duration = keep::MAX_KEEP;
+}
+
+impl<M> PutValue<M> {
+    fn new(target: Target, content: Result<Option<Json>>, mode: M) -> Self {
+        Self { target, content, keep_for: keep::DEFAULT_KEEP, mode }
+    }
+
+    /// Keeps the value for at least this long after the write, up to [`MAX_KEEP`](PutValue::MAX_KEEP), and for at least the
+    /// [retention](crate::Builder::retention). After that the store may delete it, if the key is not held. Default:
+    /// [`DEFAULT_KEEP`](PutValue::DEFAULT_KEEP).
+    pub fn keep_for(mut self, time: Duration) -> Self {
+        self.keep_for = time;
+        self
+    }
+
+    pub(crate) async fn send(self) -> Result<()> {
+        let Self { target, content, keep_for, mode: _mode } = self;
+        keep::ensure_keep(keep_for)?;
+        let releases = matches!(target, Target::Released(_));
+        let write = ValueWrite { content: content?, keep: keep_for, releases };
+        match target {
+            Target::Held(shared, lease) => put(&shared, &lease, &write).await,
+            Target::Released(lease) => lease.end_with_value(write).await,
+            Target::Named(shared, key, id, token) => {
+                let (context, key) = (&shared.context, key?);
+                context.ensure_open()?;
+                id.ensure_some()?;
+                let until = context.operation_deadline();
+                match value::put(context, &key, (id, token), &AtomicU64::new(0), &write, until).await? {
+                    PutEnd::Stored => Ok(()),
+                    PutEnd::Lost { cause, .. } => Err(Error::Lost { key, token, cause }),
+                }
+            }
+        }
+    }
+}
+
+awaitable!(PutValue => ());
+
+/// Writes a value under a lease of this process.
+async fn put(shared: &HandleInner, lease: &LeaseInner, write: &ValueWrite) -> Result<()> {
+    let context = &shared.context;
+    ensure_writable(lease)?;
+    context.ensure_open()?;
+    // From now on, the value is not that of the grant.
+    drop(lease.take_granted_value());
+    let (of, until) = ((lease.id, lease.token), context.operation_deadline());
+    let sent = value::put(context, &lease.key, of, &lease.last_write, write, until);
+    match work::run_while_held(&lease.ended, || lease.check(), pin!(sent)).await?? {
+        PutEnd::Stored => Ok(()),
+        PutEnd::Lost { cause, .. } => {
+            lease.lose(cause);
+            Err(lease.end_error())
+        }
+    }
+}
+
+fn ensure_writable(lease: &LeaseInner) -> Result<()> {
+    lease.check()?;
+    if lease.is_exclusive() { Ok(()) } else { Err(shared_error(&lease.key)) }
+}
+
+impl Lease {
+    /// Stores a small value with the key: a checkpoint of a job, or the offset of a consumer. The next holders of the key read
+    /// it by [`value`](Self::value), whatever ends this lease.
+    ///
+    /// The content is what `serde_json` makes of it, at most 64 KiB: see [`Json::of`]. The store keeps it for
+    /// [90 days](PutValue::keep_for) after the last write.
+    ///
+    /// Each write is confirmed by a majority, and writes the record of the key: a few in a second at most. Watches and
+    /// notifications do not carry the value.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PutValue`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`PutValue`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::Mongoseal;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let lease = seal.acquire("import").await?;
+    /// let mut page = lease.value::<u64>().await?.map_or(0, |value| value.content);
+    /// while page < 3 {
+    ///     // Import the page, then:
+    ///     page += 1;
+    ///     lease.put_value(&page).await?;
+    /// }
+    /// lease.release().await?;
+    ///
+    /// let next = seal.acquire("import").await?;
+    /// let value = next.value::<u64>().await?.expect("it was stored");
+    /// assert!(value.content == 3 && value.token < next.token());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn put_value<T: Serialize + ?Sized>(&self, content: &T) -> PutValue {
+        self.write_value(Json::of(content).map(Some), Async)
+    }
+
+    /// Clears the value of the key, so that [`value`](Self::value) returns `None`.
+    pub fn clear_value(&self) -> PutValue {
+        self.write_value(Ok(None), Async)
+    }
+
+    /// Stores a value and releases the lease, in one write. Returns an error if the value was not stored; then the lease is
+    /// released, or its ttl ends it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::Mongoseal;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let lease = seal.acquire("import").await?;
+    /// lease.release_with_value("done").await?;
+    /// # let next = seal.acquire("import").await?;
+    /// # assert_eq!(next.value::<String>().await?.unwrap().content, "done");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn release_with_value<T: Serialize + ?Sized>(self, content: &T) -> PutValue {
+        PutValue::released(Arc::new(self), Json::of(content), Async)
+    }
+
+    /// Reads the value of the key: its content, the token of the lease that wrote it, and when. `None`: no holder has stored
+    /// one, or the last one cleared it.
+    ///
+    /// The value is that of the last write that was confirmed to an earlier holder, or a later one. If this lease was granted
+    /// its key directly and has written no value, the first call needs no request: the grant had the value in its answer.
+    /// Other calls read it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`verify`](Self::verify), and [`Error::Invalid`] if the content is not a `T`. Read it as [`Json`] to get it in
+    /// any form.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn value<T: DeserializeOwned>(&self) -> Result<Option<KeyValue<T>>> {
+        KeyValue::of(self.stored_value().await?).map(KeyValue::parse).transpose()
+    }
+
+    pub(crate) fn write_value<M>(&self, content: Result<Option<Json>>, mode: M) -> PutValue<M> {
+        PutValue::new(Target::Held(Arc::clone(&self.shared), Arc::clone(self.lease_inner())), content, mode)
+    }
+
+    /// The value as it is stored: that of the grant, or that of a read in which this lease holds the key.
+    pub(crate) async fn stored_value(&self) -> Result<Option<StoredValue>> {
+        let (lease, context) = (self.lease_inner(), self.context());
+        lease.check()?;
+        context.ensure_open()?;
+        if let GrantedValue::Known(granted) = lease.take_granted_value() {
+            return Ok(granted.map(|value| *value));
+        }
+        let can_be_outdated = !context.store.capabilities().linearizable_reads;
+        let until = context.operation_deadline();
+        let read = retry::until_definite(until, context.settings.attempt, |deadline| async move {
+            let read = context.store.read(&lease.key, deadline).await?;
+            match loss_of(lease, read.as_ref()) {
+                // A record in which the lease holds the key is no older than the grant.
+                None => Ok(read.and_then(|read| read.record.value)),
+                Some(_) if can_be_outdated => Err(stale_error()),
+                Some(cause) => {
+                    lease.lose(cause);
+                    Err(lease.end_error())
+                }
+            }
+        });
+        work::run_while_held(&lease.ended, || lease.check(), pin!(read)).await?
+    }
+
+    /// Releases the lease by a write that stores the value.
+    async fn end_with_value(&self, write: ValueWrite) -> Result<()> {
+        let lease = self.lease_inner();
+        ensure_writable(lease)?;
+        lease.end_with(EndAction::ReleaseWithValue(Box::new(write)), &LeaseState::RELEASED);
+        match self.wait_for_end().await? {
+            End::ReleasedWithValue => Ok(()),
+            End::Released(ReleaseOutcome::AlreadyLost { cause }) => Err(lease.lost_error(cause)),
+            _ => Err(lease.end_error()),
+        }
+    }
+}
+
+impl<M> PutValue<M> {
+    pub(crate) fn released(lease: Arc<Lease>, content: Result<Json>, mode: M) -> Self {
+        Self::new(Target::Released(lease), content.map(Some), mode)
+    }
+}
+
+impl Mongoseal {
+    /// Stores the value of a key under a lease that another process holds, by its id and its token: for a program that a
+    /// holder starts. It neither refreshes nor ends that lease. See [`Lease::put_value`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PutValue`]. [`Error::Lost`] if the lease does not hold the key.
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`PutValue`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::Mongoseal;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let lease = seal.acquire("import").await?;
+    /// let (id, token) = (lease.id(), lease.token());
+    /// // In a process that received these three:
+    /// seal.put_value("import", id, token, "page 7").await?;
+    /// # lease.put_value("page 8").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn put_value<T: Serialize + ?Sized>(
+        &self,
+        key: impl IntoName<Key>,
+        id: LeaseId,
+        token: FencingToken,
+        content: &T,
+    ) -> PutValue {
+        let target = Target::Named(Arc::clone(&self.shared), key.into_name(), id, token);
+        PutValue::new(target, Json::of(content).map(Some), Async)
+    }
+}
+
+impl<M> fmt::Debug for PutValue<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PutValue")
+            .field("content", &self.content)
+            .field("keep_for", &self.keep_for)
+            .finish_non_exhaustive()
+    }
+}
