@@ -5,6 +5,7 @@ mod holding;
 use std::{
     env,
     ffi::{OsStr, OsString},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -168,6 +169,9 @@ pub(crate) enum Command {
     /// Show the last completed runs of a schedule
     #[command(after_long_help = examples::HISTORY)]
     History(History),
+    /// Print the value of a key, or store it under a lease
+    #[command(after_long_help = examples::VALUE)]
+    Value(ValueOptions),
     /// Print grants, releases, expiries and revocations as they happen
     #[command(after_long_help = examples::WATCH)]
     Watch(Watch),
@@ -296,6 +300,21 @@ pub(crate) struct History {
     /// Key of the schedule, for example reports/hourly
     pub(crate) key: String,
     /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ValueOptions {
+    /// Key of the value; default: `MONGOSEAL_KEY`
+    #[arg(env = "MONGOSEAL_KEY", hide_env = true)]
+    pub(crate) key: String,
+    /// Store the JSON in FILE as the value; - is stdin
+    ///
+    /// Only in a command of run, once or elect, under the lease that it has of KEY.
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub(crate) set: Option<PathBuf>,
+    /// Print one JSON object: the value, its token and its time
     #[arg(long)]
     pub(crate) json: bool,
 }

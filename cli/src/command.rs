@@ -25,5 +25,7 @@ pub(crate) mod release;
 pub(crate) mod revoke;
 pub(crate) mod run;
 pub(crate) mod show;
+pub(crate) mod value;
+mod value_file;
 pub(crate) mod verify;
 pub(crate) mod watch;

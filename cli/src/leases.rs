@@ -1,9 +1,9 @@
 //! The leases that a command runs under: one, or one for each of several keys.
 
-use std::{env, ffi::OsString, fmt, time::Duration};
+use std::{env, ffi::OsString, fmt, str::FromStr, time::Duration};
 
 use futures_util::future::select_all;
-use mongoseal::{Clock, FencingToken, Lease, LeaseState, LossCause, Reading};
+use mongoseal::{Clock, FencingToken, Lease, LeaseId, LeaseState, LossCause, Reading};
 
 /// The deadline of leases without expiry: a time on the boot-time clock that is never reached.
 const NEVER: Reading = Reading::at(Duration::from_secs(1 << 40));
@@ -125,13 +125,24 @@ impl OuterLeases {
 
     /// Returns the tokens of the leases on this key.
     pub(crate) fn tokens(&self, key: &str) -> impl Iterator<Item = FencingToken> {
+        self.suffixes(key).filter_map(|suffix| self.read(TOKEN, suffix))
+    }
+
+    /// Returns the id and the token of the lease on this key.
+    pub(crate) fn lease(&self, key: &str) -> Option<(LeaseId, FencingToken)> {
+        self.suffixes(key).find_map(|suffix| Some((self.read(LEASE_ID, suffix)?, self.read(TOKEN, suffix)?)))
+    }
+
+    /// Returns what follows the bases of the variables' names of the leases on this key.
+    fn suffixes(&self, key: &str) -> impl Iterator<Item = &str> {
         let of_key = self.variables.iter().filter(move |(_, value)| value == key);
-        let suffixes = of_key.filter_map(|(name, _)| suffix(name, KEY));
-        suffixes.filter_map(|suffix| {
-            let name = format!("{TOKEN}{suffix}");
-            let (_, token) = self.variables.iter().find(|(other, _)| *other == name)?;
-            token.to_str()?.parse().ok()
-        })
+        of_key.filter_map(|(name, _)| suffix(name, KEY))
+    }
+
+    fn read<T: FromStr>(&self, base: &str, suffix: &str) -> Option<T> {
+        let name = format!("{base}{suffix}");
+        let (_, value) = self.variables.iter().find(|(other, _)| *other == name)?;
+        value.to_str()?.parse().ok()
     }
 }
 

@@ -57,6 +57,7 @@ async fn perform_on(connection: &connection::Connection, command: Command) -> Re
         Command::Ls(options) => command::ls::perform(connection, options).await,
         Command::Show(options) => command::show::perform(connection, options).await,
         Command::History(options) => command::history::perform(connection, options).await,
+        Command::Value(options) => command::value::perform(connection, options).await,
         Command::Watch(options) => command::watch::perform(connection, options).await,
         Command::Revoke(options) => command::revoke::perform(connection, options).await,
         Command::Fences(options) => command::fences::perform(connection, options).await,

@@ -399,8 +399,8 @@ impl State {
         }
     }
 
-    /// Puts the value if the lease holds the key exclusively and the write follows the last one. Counts the request in
-    /// either case.
+    /// Puts the value if the lease holds the key exclusively and the write follows the last one, and then releases the lease
+    /// if the write does so. Otherwise counts the request.
     fn put_value(&mut self, put: &PutValue) {
         let PutValue { lease, token, after, write, content, keep, releases } = put;
         let (now, follows) = (self.at.now, put.last_write(self.value.as_ref()) == *after);
@@ -408,13 +408,16 @@ impl State {
         self.keep_until = self.keep_until.max(now.after(*keep));
         let is_putting = |holder: &&mut Holder| is_it(holder) && holder.terms.sharing.is_exclusive();
         let Some(holder) = self.holders.iter_mut().find(is_putting) else { return };
-        holder.refreshes = holder.refreshes.saturating_add(1);
-        holder.last_seen = holder.last_seen.max(now);
+        let is_release = follows && *releases;
+        if !is_release {
+            holder.refreshes = holder.refreshes.saturating_add(1);
+            holder.last_seen = holder.last_seen.max(now);
+        }
         if follows {
             self.value = Some(StoredValue { content: content.clone(), token: *token, write: *write, at: now });
-            if *releases {
-                self.release(is_it);
-            }
+        }
+        if is_release {
+            self.release(is_it);
         }
     }
 

@@ -261,7 +261,7 @@ async fn a_foreign_value_and_a_newer_format_are_refused_and_left_as_they_are() {
         (b"\xff\xfe", true),
         (br#"{"v":1}"#, true),
         (br#"{"v":1,"nonce":"0","record":{"version":0}}"#, true),
-        (br#"{"v":2,"nonce":"0","other":1}"#, false),
+        (br#"{"v":3,"nonce":"0","other":1}"#, false),
     ] {
         table.put(bytes);
         for error in [table.seal().acquire("k").await.unwrap_err(), table.seal().inspect("k").await.unwrap_err()] {
@@ -326,7 +326,7 @@ async fn a_record_that_cannot_be_read_costs_no_other_lease_of_its_handle() {
     for number in 0..100 {
         others.push(seal.acquire(format!("other/{number}")).ttl(secs(30)).await.unwrap());
     }
-    table.put(br#"{"v":2,"nonce":"0","other":1}"#);
+    table.put(br#"{"v":3,"nonce":"0","other":1}"#);
     tokio::time::sleep(secs(120)).await;
     assert!(others.iter().all(mongoseal::Lease::is_valid));
     assert!(!broken.is_valid());
@@ -391,4 +391,19 @@ async fn a_batch_changes_the_other_keys_if_one_cannot_be_read() {
     let unchanged: Vec<_> =
         before.iter().filter(|(key, row)| after.get(*key) == Some(row)).map(|(key, _)| key).collect();
     assert_eq!(unchanged, ["k"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_record_with_a_value_or_a_history_has_the_newest_format() {
+    let table = Table::new();
+    let seal = table.seal();
+    let format = || serde_json::from_slice::<serde_json::Value>(&table.row().unwrap()).unwrap()["v"].as_u64();
+    let lease = seal.acquire("k").await.unwrap();
+    assert_eq!(format(), Some(1));
+    lease.put_value(&0.1).await.unwrap();
+    assert_eq!(format(), Some(2), "a build that would drop the value refuses the record");
+    lease.release().await.unwrap();
+    assert_eq!(seal.acquire("k").await.unwrap().value::<f64>().await.unwrap().unwrap().content, 0.1);
+    seal.once("t", mongoseal::Tick::number(1)).run(async |_| Ok::<_, Error>(())).await.unwrap();
+    assert_eq!(format(), Some(2));
 }

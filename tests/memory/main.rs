@@ -44,6 +44,7 @@ mod testing;
 mod tokens;
 mod tracing;
 mod upgrade;
+mod value;
 mod waiting;
 mod watch;
 mod watch_prefix;

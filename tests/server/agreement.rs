@@ -18,8 +18,8 @@ use std::{
 use mongoseal::{
     Deadline, FencingToken, HybridTime, Key,
     record::{
-        self, Acquire, BatchRequest, Complete, Downgrade, KeyRequest, Outcome, Record, Release, Request, Revoke,
-        StoreClock, Transfer,
+        self, Acquire, BatchRequest, Complete, Downgrade, KeyRequest, Outcome, PutValue, Record, Release, Request,
+        Revoke, StoreClock, Transfer,
     },
     store::{Applied, MongoStore, Snapshot, Store},
 };
@@ -73,6 +73,14 @@ fn sent(request: &Request, met: Option<&Record>) -> Request {
         | Request::Complete(Complete { lease, token, .. }) => {
             let own = met.and_then(|record| record.holder(*lease));
             *token = own.map_or(first.version, |own| own.version);
+        }
+        Request::PutValue(PutValue { lease, token, after, .. }) => {
+            let own = met.and_then(|record| record.holder(*lease));
+            *token = own.map_or(first.version, |own| own.version);
+            let value = met.and_then(|record| record.value.as_ref()).filter(|value| value.token == *token);
+            if *after == u64::MAX {
+                *after = value.map_or(0, |value| value.write);
+            }
         }
         Request::Revoke(Revoke { upto, .. }) if *upto != FencingToken::MAX => *upto = first.version,
         _ => {}

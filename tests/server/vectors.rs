@@ -13,7 +13,7 @@ use mongoseal::{
         Collection, Database,
         bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype},
     },
-    record::{Acquire, CompletedTick, LeaseSpec, PastRun, Record, Refresh, Request, StoreTime},
+    record::{Acquire, CompletedTick, LeaseSpec, PastRun, Record, Refresh, Request, StoreTime, StoredValue},
     store::{MongoStore, Store},
 };
 use mongoseal_test_support::{TestDatabase, secs};
@@ -118,7 +118,14 @@ fn document(record: &Record) -> Document {
         "expires_at": date(record.expires_at),
         "history": history.collect::<Vec<_>>(),
     };
-    with(with(document, done), runs)
+    let stored = |StoredValue { content, token, write, at }: &StoredValue| {
+        let mut entry = doc! { "token": long(token.get()), "write": long(*write), "at": date(*at) };
+        let content = content.as_ref().map(|content| content.parse::<Value>().unwrap().try_into().unwrap());
+        entry.extend(content.map(|content| ("content".to_owned(), content)));
+        doc! { "value": entry }
+    };
+    let value = record.value.as_ref().map(stored).unwrap_or_default();
+    with(with(with(document, done), runs), value)
 }
 
 async fn put(records: &Collection<Document>, key: &Key, document: &Document) {

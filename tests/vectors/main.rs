@@ -100,8 +100,9 @@ fn the_vectors_have_each_verb_and_each_outcome_and_no_name_twice() {
         let outcomes = case["outcome"].as_array().map_or_else(|| vec![&case["outcome"]], |all| all.iter().collect());
         found.extend(outcomes.into_iter().map(|outcome| only(outcome).0.to_owned()));
     }
-    let all = "acquire refresh release leave revoke transfer upgrade downgrade raise complete reset prune together batch granted \
-        queued full completed refused refreshed released transferred downgraded absent revoked raised pruned done";
+    let all = "acquire refresh release leave revoke transfer upgrade downgrade raise complete reset put_value prune together batch granted \
+        queued full completed refused refreshed released transferred downgraded absent revoked raised pruned done \
+        value_put value_outdated";
     let joint = ["batch release", "batch revoke", "batch keep", "batch tokens"];
     let together = ["together acquire", "together leave"];
     let all: BTreeSet<String> = all.split_whitespace().chain(joint).chain(together).map(str::to_owned).collect();

@@ -1,11 +1,11 @@
 //! The notation of `protocol/vectors.json`, which `protocol/README.md` describes: what its values stand for at a time.
 
 use mongoseal::{
-    AcquireId, FencingToken, HybridTime, LeaseId, Metadata, Sharing,
+    AcquireId, FencingToken, HybridTime, Json, LeaseId, Metadata, Sharing,
     record::{
         Acquire, BatchRequest, Complete, CompletedTick, Downgrade, HoldLimits, Holder, LeaseSpec, Leave, Outcome,
-        PastRevocation, PastRun, Raise, Record, Refresh, Release, Request, Reset, Revoke, RunReport, StoreTime,
-        Transfer, WaitSpec, Waiter,
+        PastRevocation, PastRun, PutValue, Raise, Record, Refresh, Release, Request, Reset, Revoke, RunReport,
+        StoreTime, StoredValue, Transfer, WaitSpec, Waiter,
     },
 };
 use serde_json::{Value, json};
@@ -148,6 +148,12 @@ impl<'a> Notation<'a> {
             note: self.field(entry, &["run"], "note").as_str().unwrap().into(),
             period: optional(self.field(entry, &["run"], "period")).map(long),
         };
+        let stored = |entry: &Value| StoredValue {
+            content: content(entry),
+            token: self.token(&entry["token"]),
+            write: long(&entry["write"]),
+            at: self.time(&entry["at"]),
+        };
         Some(Record {
             version: self.token(&value["version"]),
             holders: list("holders").iter().map(holder).collect(),
@@ -158,6 +164,7 @@ impl<'a> Notation<'a> {
             history: list("history").iter().map(revocation).collect(),
             done: optional(self.field(value, &["record"], "done")).map(completion),
             runs: list("runs").iter().map(run).collect(),
+            value: optional(self.field(value, &["record"], "value")).map(stored),
         })
     }
 
@@ -229,6 +236,15 @@ impl<'a> Notation<'a> {
                     period: of.get("period").map(long),
                 },
             }),
+            "put_value" => Request::PutValue(PutValue {
+                lease: lease(&of["lease"]),
+                token: self.token(&of["token"]),
+                after: long(&of["after"]),
+                write: long(&of["write"]),
+                content: content(of),
+                keep: of.get("keep").map_or(0, long),
+                releases: of.get("releases").is_some_and(|releases| releases.as_bool().unwrap()),
+            }),
             "reset" => Request::Reset(Reset { tick: long(&of["tick"]), upto: self.token(&of["upto"]), by: text("by") }),
             "prune" => Request::Prune,
             other => panic!("{other} is no request"),
@@ -239,7 +255,13 @@ impl<'a> Notation<'a> {
         let number = |holder: &Holder| holder.terms.lease.to_bytes()[0];
         let numbers = |holders: &[Holder]| holders.iter().map(number).collect::<Vec<_>>();
         match outcome {
-            Outcome::Granted { token, .. } => json!({ "granted": { "token": self.write_token(*token) } }),
+            Outcome::Granted { token, value, .. } => {
+                let mut granted = json!({ "token": self.write_token(*token) });
+                if let Some(value) = value {
+                    granted["value"] = value.write.into();
+                }
+                json!({ "granted": granted })
+            }
             Outcome::Queued { position, version, holder } => json!({ "queued": {
                 "position": position, "version": self.write_token(*version), "holder": number(holder),
             } }),
@@ -253,6 +275,8 @@ impl<'a> Notation<'a> {
             Outcome::Revoked { holders } => json!({ "revoked": { "holders": numbers(holders) } }),
             Outcome::Raised { version } => json!({ "raised": { "version": self.write_token(*version) } }),
             Outcome::Completed => json!({ "completed": {} }),
+            Outcome::ValuePut => json!({ "value_put": {} }),
+            Outcome::ValueOutdated { write } => json!({ "value_outdated": { "write": write } }),
             Outcome::Reset { done } => json!({ "reset": { "tick": done.as_ref().map(|done| done.tick) } }),
             Outcome::Pruned { holders } => json!({ "pruned": { "holders": numbers(holders) } }),
         }
@@ -282,6 +306,11 @@ pub(crate) fn only(value: &Value) -> (&str, &Value) {
 /// The value, unless it is null.
 fn optional(value: &Value) -> Option<&Value> {
     Some(value).filter(|value| !value.is_null())
+}
+
+/// The content of a value. A field that is left out is none.
+fn content(of: &Value) -> Option<Json> {
+    of.get("content").map(|content| Json::of(content).unwrap())
 }
 
 fn long(value: &Value) -> u64 {

@@ -122,7 +122,7 @@ async fn clocks(store: &dyn Store) -> StoreClock {
 
 /// All times of a record.
 fn times(record: &mut Record) -> Vec<&mut StoreTime> {
-    let Record { holders, queue, history, done, runs, last_seen, expires_at, .. } = record;
+    let Record { holders, queue, history, done, runs, value, last_seen, expires_at, .. } = record;
     let mut all = vec![last_seen, expires_at];
     for Holder { since, last_seen, expires_at, not_after, released_at, .. } in holders {
         all.extend([since, last_seen, expires_at]);
@@ -132,6 +132,7 @@ fn times(record: &mut Record) -> Vec<&mut StoreTime> {
         all.extend([since, last_seen, expires_at]);
     }
     all.extend(done.iter_mut().map(|done| &mut done.at));
+    all.extend(value.iter_mut().map(|value| &mut value.at));
     all.extend(runs.iter_mut().flat_map(|run| [&mut run.since, &mut run.at]));
     all.extend(history.iter_mut().map(|revocation| &mut revocation.at));
     all

@@ -2,7 +2,7 @@
 
 use mongoseal::{
     AcquireId, FencingToken, Group,
-    record::{CompletedTick, Holder, LeaseSpec, PastRevocation, PastRun, Record, StoreTime, Waiter},
+    record::{CompletedTick, Holder, LeaseSpec, PastRevocation, PastRun, Record, StoreTime, StoredValue, Waiter},
 };
 use serde_json::{Map, Value, json};
 
@@ -46,6 +46,13 @@ impl Notation<'_> {
             let Value::Object(entry) = entry else { unreachable!("it is an object") };
             self.without_defaults(entry, &["run"])
         };
+        let stored = |StoredValue { content, token, write, at }: &StoredValue| {
+            let mut entry = json!({ "token": self.write_token(*token), "write": write, "at": self.write_time(*at) });
+            if let Some(content) = content {
+                entry["content"] = content.parse().unwrap();
+            }
+            entry
+        };
         let entry = json!({
             "version": self.write_token(record.version),
             "holders": record.holders.iter().map(holder).collect::<Vec<_>>(),
@@ -56,6 +63,7 @@ impl Notation<'_> {
             "history": record.history.iter().map(revocation).collect::<Vec<_>>(),
             "done": record.done.as_ref().map(completion),
             "runs": record.runs.iter().map(run).collect::<Vec<_>>(),
+            "value": record.value.as_ref().map(stored),
         });
         let Value::Object(entry) = entry else { unreachable!("it is an object") };
         self.without_defaults(entry, &["record"])

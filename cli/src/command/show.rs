@@ -14,6 +14,9 @@ use crate::{
     ui::table::Table,
 };
 
+/// How many characters of a value are shown. `mongoseal value` prints all.
+const SHOWN: usize = 60;
+
 pub(crate) async fn perform(connection: &Connection, options: Show) -> Result<Status, Failure> {
     let found = connection.with_handle(async |seal| seal.inspect(&options.key).await).await??;
     let Some(record) = found else {
@@ -57,6 +60,7 @@ fn record_json(record: &Inspection) -> Value {
             "by": done.by,
             "at": time::of_store(done.at),
         })),
+        "value": record.value.as_ref().map(json::value),
     })
 }
 
@@ -88,6 +92,14 @@ fn text(record: &Inspection, width: Option<usize>) -> Vec<String> {
         let number = tick::time_of(done.tick).map(|_| format!(", number {}", done.tick)).unwrap_or_default();
         let (tick, by) = (tick::text(done.tick), escape::visible(&done.by));
         lines.push(format!("Done     tick {tick}{number}, by {by} {}", ago(done.at)));
+    }
+    if let Some(value) = &record.value {
+        let content = value.content.to_string();
+        let shown: String = content.chars().take(SHOWN).collect();
+        let rest = if shown.len() < content.len() { format!("… ({} bytes)", content.len()) } else { String::new() };
+        let (shown, token, at) = (escape::visible_json(&shown), value.token, ago(value.at));
+        lines.push(format!("Value    {shown}{rest}"));
+        lines.push(format!("         by token {token} {at}"));
     }
     lines.push(String::new());
     if record.holders.is_empty() {

@@ -2,8 +2,9 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use mongoseal::{Clock, HolderInfo, Lease, ListedLease, Metadata, Sharing, StoreTime};
+use mongoseal::{Clock, HolderInfo, Json, KeyValue, Lease, ListedLease, Metadata, Sharing, StoreTime};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::{time, ui::table::Table};
 
@@ -84,12 +85,19 @@ pub(crate) struct LeaseView<'a> {
     holding: HolderView<'a>,
     /// The number of waiters of the key.
     waiting: usize,
+    /// `null` if the key has none.
+    value: Option<Value>,
+}
+
+/// The value of a key, as JSON.
+pub(crate) fn value(value: &KeyValue<Json>) -> Value {
+    json!({ "content": value.content, "token": value.token.get(), "at": time::of_store(value.at) })
 }
 
 impl<'a> LeaseView<'a> {
     pub(crate) fn of(lease: &'a ListedLease) -> Self {
         let holding = HolderView::of(&lease.holder, lease.read_at);
-        Self { key: lease.key.as_str(), holding, waiting: lease.waiting }
+        Self { key: lease.key.as_str(), holding, waiting: lease.waiting, value: lease.value.as_ref().map(value) }
     }
 }
 

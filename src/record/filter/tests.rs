@@ -22,7 +22,7 @@ fn lease() -> ListedLease {
         group: Some("night".parse().unwrap()),
         metadata: Metadata::default(),
     };
-    ListedLease { key: "reports/1".parse().unwrap(), holder, waiting: 0, read_at: SINCE }
+    ListedLease { key: "reports/1".parse().unwrap(), holder, waiting: 0, value: None, read_at: SINCE }
 }
 
 fn admitted(narrow: impl FnOnce(&mut Filter)) -> bool {

@@ -15,6 +15,7 @@ mod in_turn;
 mod raises;
 mod tokens;
 mod transfers;
+mod values;
 
 /// A record and the clocks of its store.
 struct Bench {

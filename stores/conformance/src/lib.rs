@@ -30,6 +30,7 @@ mod holds;
 mod leases;
 mod lists;
 mod machine;
+mod values;
 mod waiting;
 
 use std::{fmt, sync::Arc};
@@ -136,6 +137,11 @@ pub fn requirements() -> &'static [Requirement] {
         completions::a_completion_never_lowers_the_last_completed_tick,
         completions::the_history_of_a_schedule_has_its_last_32_completed_runs,
         completions::a_reset_lowers_the_last_completed_tick_and_never_raises_it,
+        values::a_value_outlives_its_lease_and_the_next_grant_has_it,
+        values::a_value_is_returned_unchanged,
+        values::a_delayed_or_repeated_write_changes_no_value,
+        values::only_the_lease_that_excludes_all_others_writes_the_value,
+        values::a_release_with_a_value_is_one_write_and_the_value_is_kept_beyond_the_retention,
         batch::a_batch_release_releases_what_it_names_and_hands_the_keys_over,
         batch::a_batch_release_of_a_key_is_of_all_named_leases_or_of_none,
         batch::a_batch_revocation_is_recorded_with_its_tokens,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::fixture::{Fixture, LONG, SHORT, once, queue, terms, wait};
+use super::values;
 use mongoseal::{
     LeaseId, Sharing,
     record::{Filter, LeaseSpec, ListedLease, Position, Request, SharingFilter},
@@ -33,7 +34,10 @@ pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_keys_and_then_o
     ] {
         let group = (ttl == LONG && !sharing.is_exclusive()).then(|| "$g".parse().expect("the text is a group"));
         let terms = LeaseSpec { owner: owner.parse().expect("the text is an owner"), sharing, ttl, group, ..terms() };
-        fixture.beside(name).granted(once(&terms)).await;
+        let token = fixture.beside(name).granted(once(&terms)).await;
+        if sharing.is_exclusive() {
+            fixture.beside(name).send(values::put(&terms, token, (0, 1))).await;
+        }
         if name == "a" {
             fixture.beside(name).granted(once(&LeaseSpec { lease: LeaseId::random(), ..terms })).await;
         }
@@ -51,7 +55,13 @@ pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_keys_and_then_o
         let record = fixture.with_key(lease.key.clone()).record();
         let waiting = record.count_waiters(lease.read_at);
         let holder = record.holders.into_iter().find(|holder| holder.version == lease.holder.token);
-        let expected = ListedLease::of(lease.key.clone(), holder.expect("the lease must hold"), waiting, lease.read_at);
+        let expected = ListedLease::of(
+            lease.key.clone(),
+            holder.expect("the lease must hold"),
+            waiting,
+            record.value,
+            lease.read_at,
+        );
         assert_eq!(*lease, expected, "a listed lease must be as its record says");
     }
 

@@ -2,10 +2,10 @@
 
 use super::fixture::{Fixture, terms};
 use mongoseal::{
-    FencingToken, HybridTime, LeaseId, Sharing,
+    FencingToken, HybridTime, Json, LeaseId, Sharing,
     record::{
-        Acquire, Complete, Downgrade, HoldLimits, LeaseSpec, Leave, Raise, Record, Refresh, Release, Request, Reset,
-        Revoke, RunReport, Transfer, WaitSpec,
+        Acquire, Complete, Downgrade, HoldLimits, LeaseSpec, Leave, PutValue, Raise, Record, Refresh, Release, Request,
+        Reset, Revoke, RunReport, Transfer, WaitSpec,
     },
 };
 
@@ -31,7 +31,7 @@ fn random(met: Option<&Record>) -> Request {
     // A minimum or a maximum hold, which few leases have. Most end within the requirement.
     let hold = || (fastrand::u8(0..8) == 0).then(|| fastrand::u64(1..80));
     let first = met.and_then(|record| record.holders.first());
-    match fastrand::u8(0..28) {
+    match fastrand::u8(0..31) {
         0..=10 => {
             let lease = lease();
             let terms = LeaseSpec {
@@ -85,6 +85,15 @@ fn random(met: Option<&Record>) -> Request {
             Request::Complete(Complete { lease, token, tick, by: "$$ROOT".into(), keep, report })
         }),
         26 => Request::Reset(Reset { tick: fastrand::u64(0..9), upto: FencingToken::MAX, by: "$ops".into() }),
+        27..=29 => first.map_or_else(taken_back, |first| {
+            let (lease, token, value) =
+                (first.terms.lease, first.version, met.and_then(|record| record.value.as_ref()));
+            let last = value.filter(|value| value.token == token).map_or(0, |value| value.write);
+            let after = if fastrand::u8(0..4) == 0 { fastrand::u64(0..3) } else { last };
+            let content = fastrand::bool().then(|| Json::of("$$ROOT").expect("the content is small"));
+            let (write, keep, releases) = (fastrand::u64(1..9), fastrand::u64(0..100_000), fastrand::u8(0..4) == 0);
+            Request::PutValue(PutValue { lease, token, after, write, content, keep, releases })
+        }),
         _ => first.map_or(
             Request::Refresh(Refresh { lease: lease(), ttl: 1, grace: 0, metadata: None, acquire_id: None }),
             |first| {

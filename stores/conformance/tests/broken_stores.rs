@@ -173,6 +173,7 @@ const FAULTS: &[(Fault, &[&str])] = &[
             Request::Revoke(revoke) => (revoke.by, revoke.upto) = ("'$ops'".into(), FencingToken::MAX),
             Request::Complete(complete) => (complete.keep, complete.tick) = (0, complete.tick + 1),
             Request::Raise(_) => *request = Request::Prune,
+            Request::PutValue(put) => (put.after, put.keep) = (0, 0),
             _ => {}
         }),
         &[
@@ -180,6 +181,8 @@ const FAULTS: &[(Fault, &[&str])] = &[
             "a_completed_tick_is_kept_beyond_the_retention_for_as_long_as_its_completion_says",
             "a_completion_never_lowers_the_last_completed_tick",
             "a_raise_lifts_the_version_and_ends_no_lease",
+            "a_delayed_or_repeated_write_changes_no_value",
+            "a_release_with_a_value_is_one_write_and_the_value_is_kept_beyond_the_retention",
         ],
     ),
     (

@@ -87,6 +87,8 @@ pub(super) fn name(outcome: &Outcome) -> &'static str {
         Outcome::Downgraded => "downgraded",
         Outcome::Raised { .. } => "raised",
         Outcome::Completed => "completed",
+        Outcome::ValuePut => "value put",
+        Outcome::ValueOutdated { .. } => "value outdated",
         Outcome::Reset { .. } => "reset",
         Outcome::Pruned { holders } if holders.is_empty() => "nothing to prune",
         Outcome::Pruned { .. } => "pruned",

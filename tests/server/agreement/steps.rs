@@ -3,13 +3,14 @@
 use std::{collections::HashSet, ops::RangeInclusive, time::Duration};
 
 use mongoseal::{
-    AcquireId, FencingToken, HybridTime, LeaseId, Metadata, Sharing,
+    AcquireId, FencingToken, HybridTime, Json, LeaseId, Metadata, Sharing,
     record::{
-        Acquire, BatchRequest, Complete, Downgrade, HoldLimits, LeaseSpec, Leave, Raise, Refresh, Release, Request,
-        Reset, Revoke, RunReport, Transfer, WaitSpec,
+        Acquire, BatchRequest, Complete, Downgrade, HoldLimits, LeaseSpec, Leave, PutValue, Raise, Refresh, Release,
+        Request, Reset, Revoke, RunReport, Transfer, WaitSpec,
     },
 };
 use proptest::{collection::vec, prelude::*};
+use serde_json::json;
 
 /// How many steps a key has: long sequences reach what is rare, and begin with short ones.
 const LENGTH: RangeInclusive<usize> = 20..=32;
@@ -126,6 +127,19 @@ fn step() -> impl Strategy<Value = Step> {
     let complete = (lease_of(), 1_u64..9, keep, report).prop_map(|(lease, tick, keep, report)| {
         Request::Complete(Complete { lease, token: FencingToken::MAX, tick, by: "$$ROOT".into(), keep, report })
     });
+    // After the last write, mostly: see `sent`.
+    let content = prop_oneof![
+        Just(None),
+        Just(Some(Json::of(&json!({ "$x": { "a.b": ["$$ROOT", 0.1, null] } })).unwrap())),
+        Just(Some(Json::of(&1.0).unwrap())),
+    ];
+    let ids = (prop_oneof![3 => Just(u64::MAX), 1 => 0_u64..3], 1_u64..9);
+    let keep_value = prop_oneof![Just(0), Just(1_000_000_000)];
+    let put =
+        (lease_of(), ids, content, keep_value, 0_u8..3).prop_map(|(lease, (after, write), content, keep, releases)| {
+            let (token, releases) = (FencingToken::MAX, releases == 0);
+            Request::PutValue(PutValue { lease, token, after, write, content, keep, releases })
+        });
     let upto = prop_oneof![3 => Just(FencingToken::MAX), 1 => Just(FencingToken::new(1).unwrap())];
     let reset = (0_u64..9, upto).prop_map(|(tick, upto)| Request::Reset(Reset { tick, upto, by: "$ops".into() }));
     let together = (vec(acquire.clone(), 2..6), 0_u8..3).prop_map(|(mut acquires, verb)| {
@@ -145,7 +159,7 @@ fn step() -> impl Strategy<Value = Step> {
         Asked::Together(acquires.into_iter().map(request).collect())
     });
     let acquire = acquire.prop_map(Request::Acquire);
-    let request = prop_oneof![12 => acquire, 4 => refresh, 1 => release, 3 => taken_back, 1 => revoke, 3 => transfer, 2 => downgrade, 1 => raise, 3 => complete, 1 => reset, 3 => Just(Request::Prune)];
+    let request = prop_oneof![12 => acquire, 4 => refresh, 1 => release, 3 => taken_back, 1 => revoke, 3 => transfer, 2 => downgrade, 1 => raise, 3 => complete, 1 => reset, 3 => put, 3 => Just(Request::Prune)];
     let pause = prop_oneof![4 => Just(0_u64), 1 => 1_u64..25].prop_map(Duration::from_millis);
     let asked = prop_oneof![24 => request.prop_map(Asked::Of), 3 => joint, 3 => together];
     (pause, asked, proptest::bool::weighted(0.15)).prop_map(|(pause, asked, twice)| Step { pause, asked, twice })

@@ -109,6 +109,7 @@ impl Server {
             history: Vec::new(),
             runs: Vec::new(),
             done: None,
+            value: None,
         }
     }
 

@@ -1,7 +1,10 @@
 use fastrand::Rng;
 
 use super::*;
-use crate::record::RunReport;
+use crate::{
+    record::{PutValue, RunReport},
+    types::json::Json,
+};
 
 /// A random request of one of a few leases. A release, a transfer and the like name the token of a holder.
 pub(super) fn request(rng: &mut Rng, record: Option<&Record>) -> KeyRequest {
@@ -9,7 +12,7 @@ pub(super) fn request(rng: &mut Rng, record: Option<&Record>) -> KeyRequest {
     let holder = record.and_then(|record| rng.choice(&record.holders));
     let (lease, token) =
         holder.map_or((lease(number), FencingToken::MAX), |holder| (holder.terms.lease, holder.version));
-    KeyRequest::Single(match rng.u8(..20) {
+    KeyRequest::Single(match rng.u8(..21) {
         0..8 => wait(number, limit),
         8..10 => once(number, limit),
         10..12 => super::release(number),
@@ -29,7 +32,12 @@ pub(super) fn request(rng: &mut Rng, record: Option<&Record>) -> KeyRequest {
             keep: 0,
             report: RunReport::default(),
         }),
-        18 => return KeyRequest::Batch(vec![token], BatchRequest::Keep { ttl: 1_000 }),
+        18 => {
+            let (ids, releases) = ((rng.u64(0..3), rng.u64(1..3)), rng.bool());
+            let content = Some(Json::of(&ids.1).unwrap());
+            Request::PutValue(PutValue { lease, token, after: ids.0, write: ids.1, content, keep: 0, releases })
+        }
+        19 => return KeyRequest::Batch(vec![token], BatchRequest::Keep { ttl: 1_000 }),
         _ => return KeyRequest::Batch(vec![token], BatchRequest::Release),
     })
 }

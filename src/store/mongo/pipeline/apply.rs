@@ -77,8 +77,8 @@ fn complete() -> Document {
     doc! { "$cond": [{ "$and": [is_new, { "$or": [is_newest, holds_exactly()] }] }, completed, "$r.done"] }
 }
 
-/// Puts the value if the lease holds the key exclusively and the write follows the last one. Counts the request in either
-/// case.
+/// Puts the value if the lease holds the key exclusively and the write follows the last one, and then releases the lease if
+/// the write does so. Otherwise counts the request.
 fn put_value(releases: bool) -> Document {
     let putting = doc! { "$and": [is_exact(), { "$lte": ["$$this.limit", 1] }] };
     let held = doc! { "$map": { "input": "$h", "in": putting.clone() } };

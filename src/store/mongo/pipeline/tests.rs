@@ -1,7 +1,7 @@
 use super::{super::fast_path, *};
 
 /// The operations of single requests and of several for a key.
-const OF_REQUESTS: [Operation; 13] = [
+const OF_REQUESTS: [Operation; 15] = [
     Operation::Acquire,
     Operation::Wait,
     Operation::Refresh,
@@ -14,6 +14,8 @@ const OF_REQUESTS: [Operation; 13] = [
     Operation::Raise,
     Operation::Complete,
     Operation::Reset,
+    Operation::PutValue,
+    Operation::ReleaseWithValue,
     Operation::Prune,
 ];
 

@@ -104,6 +104,7 @@ impl Server {
             last_seen: zero,
             expires_at: zero,
             history: (0..16).filter(|token| stored.history & only(*token) != 0).map(revocation).collect(),
+            value: None,
             done: stored.done.map(|(tick, token)| CompletedTick {
                 tick: tick.into(),
                 token: to_store(token),
@@ -186,7 +187,7 @@ impl Server {
     /// What the outcome tells the runner.
     fn answer(outcome: &Outcome, now: Time, changed: bool) -> Answer {
         match outcome {
-            Outcome::Granted { token, not_after } => {
+            Outcome::Granted { token, not_after, .. } => {
                 let left = not_after.map(|end| (model_time(end) - now).max(0));
                 Answer::Granted { token: token_of(*token), left }
             }

@@ -138,7 +138,7 @@ impl Observed {
         match (request, answer) {
             (Request::Acquire(_), Ok(Applied { outcome: Outcome::Refused { holder }, at, changed, sent })) => {
                 Ok(Applied {
-                    outcome: Outcome::Granted { token: holder.version, not_after: holder.not_after },
+                    outcome: Outcome::Granted { token: holder.version, not_after: holder.not_after, value: None },
                     at,
                     changed,
                     sent,
@@ -205,7 +205,7 @@ impl Observed {
         {
             let holder = record.holders.iter().find(|holder| holder.terms.lease == lease);
             if let Some(holder) = holder.filter(|holder| holder.expires_at > at.now) {
-                let outcome = Outcome::Granted { token: holder.version, not_after: holder.not_after };
+                let outcome = Outcome::Granted { token: holder.version, not_after: holder.not_after, value: None };
                 return Ok(Applied { outcome, at: Some(at), changed: false, sent: None });
             }
         }
