@@ -335,6 +335,32 @@ fn histories_of_ticks() -> Vec<History> {
     ]
 }
 
+fn histories_of_values() -> Vec<History> {
+    let value = |verb: &str, token: u64, content: (u64, u64), end: u64| {
+        json!({
+            "event": "value", "worker": 1, "key": "hot/0", "token": token, "verb": verb, "content": content,
+            "begin": (end - 10) * 1000, "end": end * 1000, "outcome": "ok",
+        })
+    };
+    let put = |number: u64, end: u64| value("put", 5, (5, number), end);
+    let drop = || with(fault(30, 40), "kind", json!("drop"));
+    vec![
+        ("value", &[], vec![put(1, 20), value("read", 6, (5, 1), 40)]),
+        ("value-of-its-own", &[], vec![put(1, 20), put(2, 40), value("read", 5, (5, 2), 60)]),
+        (
+            "value-unconfirmed",
+            &[],
+            vec![put(1, 20), with(put(2, 30), "outcome", json!("unavailable")), value("read", 6, (5, 2), 60)],
+        ),
+        ("value-older", &["I26"], vec![put(1, 20), put(2, 40), value("read", 6, (5, 1), 60)]),
+        ("value-gone", &["I26"], vec![value("release-with", 5, (5, 1), 20), value("read", 6, (0, 0), 60)]),
+        ("value-of-its-own-older", &["I26"], vec![put(1, 20), put(2, 40), value("read", 5, (5, 1), 60)]),
+        ("value-of-a-later-holder", &["I26"], vec![put(1, 20), value("read", 4, (5, 1), 60)]),
+        ("value-dropped", &[], vec![put(1, 20), drop(), value("read", 6, (0, 0), 60)]),
+        ("value-odd", &["I8"], vec![with(put(1, 20), "outcome", json!("odd"))]),
+    ]
+}
+
 fn histories_of_watches() -> Vec<History> {
     let granted = |lease: u64, token: u64, begin: u64| grant(lease, token, begin, begin + 10);
     let acquires = || {
@@ -423,6 +449,7 @@ pub(super) fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() -
     histories.extend(histories_of_refusals());
     histories.extend(histories_of_ends());
     histories.extend(histories_of_ticks());
+    histories.extend(histories_of_values());
     histories.extend(histories_of_holds());
     histories.extend(histories_of_watches());
     for (name, wanted, events) in histories {

@@ -187,7 +187,7 @@ fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) -> Result<(), F
 }
 
 fn main() -> ExitCode {
-    let sabotages: [(&str, &str, &[&str]); 29] = [
+    let sabotages: [(&str, &str, &[&str]); 30] = [
         ("w1", "minority", &["I1", "I2", "I4", "I5", "I9", "I11", "I21"]),
         ("version-only", "stall-collection", &["I1", "I2"]),
         ("no-op-success", "stall-collection", &["I1"]),
@@ -208,6 +208,7 @@ fn main() -> ExitCode {
         ("unsent-batch", "kill-client", &["I4", "I5"]),
         ("slow-close", "kill-client", &["I17"]),
         ("once-unchecked", "kill-client", &["I19"]),
+        ("early-put", "minority", &["I26"]),
         ("overload-refused", "refuse", &["I14"]),
         ("login-refused", "login", &["I14"]),
         ("checks-skipped", "refuse-checks", &["I25"]),

@@ -18,6 +18,7 @@ mod revocations;
 mod stalls;
 mod threads;
 mod ticks;
+mod values;
 mod waits;
 mod watches;
 
@@ -181,6 +182,7 @@ impl<'a> Case<'a> {
             self.own_leases_refuse_nobody(&mut found);
             self.shutdowns_are_quick(&mut found);
             self.ticks_are_completed_once(&mut found);
+            self.values_are_not_older(&mut found);
             self.minimum_holds_end_in_time(&mut found);
             self.work_ends_before_its_key_is_free(&mut found);
         }

@@ -82,10 +82,12 @@ pub(crate) enum Sabotage {
     ShortKeep,
     /// A swap whose reply is lost counts as one that was made.
     LostSwap,
+    /// A write of a value counts as made before it is answered.
+    EarlyPut,
 }
 
 impl Sabotage {
-    const ALL: [(Self, &str); 33] = [
+    const ALL: [(Self, &str); 34] = [
         (Self::W1, "w1"),
         (Self::VersionOnly, "version-only"),
         (Self::NoOpSuccess, "no-op-success"),
@@ -119,6 +121,7 @@ impl Sabotage {
         (Self::BlindSwap, "blind-swap"),
         (Self::ShortKeep, "short-keep"),
         (Self::LostSwap, "lost-swap"),
+        (Self::EarlyPut, "early-put"),
     ];
 
     pub(crate) fn parse(name: &str) -> Result<Self, String> {
@@ -164,6 +167,7 @@ impl Sabotage {
                 | Self::BlindSwap
                 | Self::ShortKeep
                 | Self::LostSwap
+                | Self::EarlyPut
         )
     }
 

@@ -45,6 +45,7 @@ pub(crate) struct Tally {
     gaps: usize,
     after_refusals: usize,
     opened: usize,
+    values: usize,
 }
 
 impl Tally {
@@ -95,6 +96,10 @@ impl Tally {
                     tally.operations += 1;
                     tally.ticks += usize::from(ticked.outcome == "ran");
                     tally.unavailable += usize::from(ticked.outcome == "unavailable");
+                }
+                Event::Value(value) => {
+                    tally.operations += 1;
+                    tally.values += usize::from(value.verb != "read" && value.outcome == "ok");
                 }
                 Event::Stall { .. } => tally.stalls += 1,
                 Event::Watched { .. } => tally.watched += 1,
@@ -193,6 +198,7 @@ impl fmt::Display for Tally {
         writeln!(f, "worked       {} times work ran while its handle was shut down", self.worked)?;
         writeln!(f, "went on      {} writes of documents and acquires after refused commits", self.after_refusals)?;
         writeln!(f, "not opened   {} handles, on a collection with a collation", self.opened)?;
+        writeln!(f, "values       {} confirmed writes of the value of a key", self.values)?;
         write!(f, "stalls       {} times a process did not run for 0.1 s", self.stalls)
     }
 }

@@ -90,6 +90,7 @@ pub(crate) enum Event {
         runs: Vec<(u64, u64)>,
         at: Micros,
     },
+    Value(Value),
     /// Work under a lease has ended, in the shutdown of its handle or before.
     Worked {
         worker: u32,
@@ -305,6 +306,23 @@ pub(crate) struct Ticked {
     pub(crate) begin: Micros,
     pub(crate) end: Micros,
     /// `ran`, `done`, `busy`, `lost`, `unavailable`, or the text of an unexpected answer.
+    pub(crate) outcome: String,
+}
+
+/// A call that reads or writes the value of a key under a lease. A value is the token of the lease that wrote it, and the
+/// number of the write under that token: (0, 0) is none.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Value {
+    pub(crate) worker: u32,
+    pub(crate) key: String,
+    /// The token of the lease.
+    pub(crate) token: u64,
+    /// `read`, `put` or `release-with`.
+    pub(crate) verb: String,
+    pub(crate) content: (u64, u64),
+    pub(crate) begin: Micros,
+    pub(crate) end: Micros,
+    /// `ok`, `lost`, `unavailable`, or the text of an unexpected answer.
     pub(crate) outcome: String,
 }
 

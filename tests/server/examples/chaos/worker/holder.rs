@@ -2,7 +2,10 @@
 
 mod documents;
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use documents::Writer;
 pub(crate) use documents::contents;
@@ -11,11 +14,11 @@ use mongoseal::{EndReason, Error, Leader, Lease, LeaseId, LeaseState, LossCause,
 use tokio::time::sleep;
 
 use super::{
-    OPERATION_TIMEOUT, Worker,
+    HOT_KEYS, OPERATION_TIMEOUT, WRITTEN_KEYS, Worker,
     client::{self, Aim, Plan, Transferred},
     say,
 };
-use crate::words::{Call, Event, Write, micros, now};
+use crate::words::{Call, Event, Micros, Value, Write, micros, now};
 
 /// A key that is held, or a leadership, which is one.
 pub(crate) enum Held {
@@ -46,13 +49,18 @@ struct Holder<'a> {
     held: Held,
     number: u64,
     token: u64,
+    /// How many values it has begun to write.
+    values: AtomicU64,
 }
 
 /// Holds a key to its end. Gives the lease id that it was handed on to, where it was, and when that began.
 pub(super) async fn hold(worker: &Worker, plan: &Plan, held: Held, number: u64, rng: &mut Rng) -> Option<Transferred> {
     let (token, id) = (held.lease().token(), held.lease().id());
     let writer = Writer { worker, plan, number, token };
-    let holder = Holder { worker, plan, held, number, token: token.get() };
+    let holder = Holder { worker, plan, held, number, token: token.get(), values: AtomicU64::new(0) };
+    if holder.has_value() {
+        holder.read_value().await;
+    }
     let until = now() + micros(plan.hold);
     loop {
         if !holder.write() {
@@ -76,6 +84,8 @@ pub(super) async fn hold(worker: &Worker, plan: &Plan, held: Held, number: u64, 
             _ if plan.aim == Aim::Keep => sleep(Duration::from_micros(left.min(rng.u64(50_000..200_000)))).await,
             _ if plan.aim == Aim::Outstay => sleep(Duration::from_micros(left.min(rng.u64(20_000..60_000)))).await,
             0 => holder.refresh().await,
+            10..14 if holder.has_value() => holder.put_value().await,
+            14 if holder.has_value() => holder.read_value().await,
             1 if worker.has_documents() => holder.verify().await,
             2..10 if plan.group.is_some() && worker.has_documents() => holder.refresh_group().await,
             _ if plan.aim == Aim::Fence => writer.write(holder.held.lease()).await,
@@ -200,9 +210,68 @@ impl Holder<'_> {
                 self.ends("drop");
                 drop(self.held);
             }
+            (_, 15) if self.has_value() && matches!(self.held, Held::Lease(_)) => self.release_with_value().await,
             _ => self.release().await,
         }
         None
+    }
+
+    /// Whether it reads and writes the value of its key. Records of other keys are deleted soon, and those with a value are
+    /// not.
+    fn has_value(&self) -> bool {
+        let key = self.plan.key.as_str();
+        self.plan.limit == 0 && (HOT_KEYS.contains(&key) || WRITTEN_KEYS.contains(&key))
+    }
+
+    /// The next value that it writes.
+    fn next_value(&self) -> (u64, u64) {
+        (self.token, self.values.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    async fn read_value(&self) {
+        let begin = now();
+        let read = self.held.lease().value::<(u64, u64)>().await;
+        let content = read.as_ref().ok().and_then(Option::as_ref).map_or((0, 0), |value| value.content);
+        self.say_value("read", content, begin, read.as_ref().err());
+    }
+
+    async fn put_value(&self) {
+        let (begin, content) = (now(), self.next_value());
+        let put = self.held.lease().put_value(&content).await;
+        self.say_value("put", content, begin, put.as_ref().err());
+    }
+
+    fn say_value(&self, verb: &str, content: (u64, u64), begin: Micros, error: Option<&Error>) {
+        let (key, worker, token) = (self.plan.key.clone(), self.worker.spec.worker, self.token);
+        let (verb, outcome) = (verb.to_owned(), said(error, "ok"));
+        say(&Event::Value(Value { worker, key, token, verb, content, begin, end: now(), outcome }));
+    }
+
+    async fn release_with_value(self) {
+        self.ends("release");
+        let (begin, content, token) = (now(), self.next_value(), self.token);
+        let (worker, lease, key) = (self.worker.spec.worker, self.number, self.plan.key.clone());
+        let Held::Lease(held) = self.held else { return };
+        let released = held.release_with_value(&content).await;
+        let outcome = said(released.as_ref().err(), "ok");
+        let (verb, end) = ("release-with".to_owned(), now());
+        say(&Event::Value(Value {
+            worker,
+            key: key.clone(),
+            token,
+            verb,
+            content,
+            begin,
+            end,
+            outcome: outcome.clone(),
+        }));
+        let outcome = match outcome.as_str() {
+            "ok" => "ours".into(),
+            "lost" => "gone".into(),
+            _ => outcome,
+        };
+        let (verb, within) = ("release".into(), micros(OPERATION_TIMEOUT));
+        say(&Event::Call(Call { worker, lease, key, token, verb, begin, end, within, outcome }));
     }
 
     /// Transfers the lease, which another client resumes if the transfer is confirmed.

@@ -258,6 +258,10 @@ impl Store for Observed {
                         (_, answer) => answer,
                     }
                 }
+                Some(Sabotage::EarlyPut) if matches!(request, Request::PutValue(_)) => {
+                    tokio::spawn(this.store.apply(&key, request.clone(), deadline));
+                    Ok(Applied { outcome: Outcome::ValuePut, at: None, changed: true, sent: None })
+                }
                 _ => this.store.apply(&key, request.clone(), deadline).await,
             };
             this.notes.answered(&request, sent, this.spread, &answer);
