@@ -38,7 +38,7 @@ impl Server {
                     actions.push(Action::GiveUp(who));
                 }
             }
-            Doing::Holds { .. } => {
+            Doing::Holds { puts, .. } => {
                 let believes = client.believes(state.time);
                 if room && believes && Self::refreshes(state, who).count() < config.refreshes {
                     actions.push(Action::Refresh(who));
@@ -51,6 +51,12 @@ impl Server {
                 }
                 if room && believes && config.downgrades && !client.shares() {
                     actions.push(Action::Downgrade(who));
+                }
+                if room && believes && puts < config.values && !client.shares() {
+                    actions.push(Action::Put(who));
+                }
+                if config.values > 0 && believes {
+                    actions.push(Action::Look(who));
                 }
                 if config.writes {
                     actions.push(Action::Write(who));

@@ -3,7 +3,7 @@
 use crate::{
     config::Rule,
     server::Server,
-    state::{Answer, Doing, Message, Place, Rare, State, Time, Verb, client_of},
+    state::{Answer, Doing, Message, Place, Rare, State, Time, Value, Verb, client_of},
 };
 
 impl Server {
@@ -12,6 +12,7 @@ impl Server {
             Verb::Acquire { .. } => self.acquire_answered(state, message, answer),
             Verb::Refresh { sent } | Verb::Keep { sent, .. } => self.refresh_answered(state, message, sent, answer),
             Verb::Downgrade { .. } => self.downgrade_answered(state, message, answer),
+            Verb::Put { token, number, .. } => Self::put_answered(state, message, (token, number), answer),
             Verb::Release { .. } => unreachable!("no client awaits the answer to a release"),
         }
     }
@@ -22,11 +23,30 @@ impl Server {
             unreachable!("a client awaits an acquire only while it asks: {message:?}")
         };
         match answer {
-            Answer::Granted { token, grant } => self.believe(state, lease, (token, grant), sent),
+            Answer::Granted { token, grant, value } => {
+                self.believe(state, lease, (token, grant), sent);
+                if self.config.values > 0 && state.clients[who].lease() == Some(lease) {
+                    state.reads(token, value);
+                }
+            }
             Answer::Queued { version } => {
                 state.clients[who].doing = Doing::Waits { lease, place: Place { sent, version } };
             }
             _ => state.clients[who].doing = Doing::Nothing,
+        }
+    }
+
+    fn put_answered(state: &mut State, message: &Message, value: Value, answer: Answer) {
+        let Doing::Holds { last, .. } = &mut state.clients[client_of(message.lease)].doing else {
+            unreachable!("a client awaits a write of a value only while it holds: {message:?}")
+        };
+        match answer {
+            Answer::Put => {
+                *last = value.1;
+                state.confirms(value);
+            }
+            Answer::Outdated { last: later } => *last = later,
+            _ => {}
         }
     }
 
@@ -42,7 +62,8 @@ impl Server {
     /// The first confirmation of several attempts counts. A later confirmation can only move the deadline on.
     fn refresh_answered(&self, state: &mut State, message: &Message, sent: Time, answer: Answer) {
         let who = client_of(message.lease);
-        let Doing::Holds { lease, token, grant, deadline, shares } = state.clients[who].doing else {
+        let Doing::Holds { lease, token, grant, deadline, shares, puts, last: written } = state.clients[who].doing
+        else {
             unreachable!("a client awaits a refresh only while it holds: {message:?}")
         };
         let last = Self::refreshes(state, who).fold(sent, Time::max);
@@ -66,7 +87,7 @@ impl Server {
             }
             let from = if self.config.without == Some(Rule::OwnSend) { last } else { sent };
             let deadline = deadline.max(from + self.config.ttl(lease));
-            state.clients[who].doing = Doing::Holds { lease, token, grant, deadline, shares };
+            state.clients[who].doing = Doing::Holds { lease, token, grant, deadline, shares, puts, last: written };
             self.exclude(state, who);
         }
     }

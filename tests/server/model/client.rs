@@ -36,6 +36,10 @@ pub(crate) enum Action {
     Release(usize),
     /// A holder lets sharers in.
     Downgrade(usize),
+    /// A holder writes a value.
+    Put(usize),
+    /// A holder reads the value.
+    Look(usize),
     /// It writes to the fenced resource with its token, also when it was paused and holds no more.
     Write(usize),
     /// The server begins with a request, and looks at its clocks.
@@ -83,6 +87,23 @@ impl Server {
         Some(())
     }
 
+    fn put(&self, state: &mut State, who: usize) -> Option<()> {
+        let Doing::Holds { lease, token, ref mut puts, last, .. } = state.clients[who].doing else { return None };
+        *puts += 1;
+        let (after, number) = (last, *puts);
+        Self::send(state, who, lease, Verb::Put { token, after, number }, true);
+        Some(())
+    }
+
+    /// A linearizable read. It counts only if the lease holds the key in it.
+    fn look(state: &mut State, who: usize) -> Option<()> {
+        let Doing::Holds { lease, token, .. } = state.clients[who].doing else { return None };
+        let record = state.record.as_ref()?;
+        record.holders.iter().find(|held| held.lease == lease && held.token == token)?;
+        state.reads(token, record.value.map_or((0, 0), |(_, _, value)| value));
+        Some(())
+    }
+
     /// The hybrid clock follows the true time, if it does.
     fn follow(&self, state: &mut State) {
         if self.config.ticks && state.time > state.hybrid.0 {
@@ -121,7 +142,7 @@ impl Server {
             return;
         }
         let shares = self.config.shares[who];
-        state.clients[who].doing = Doing::Holds { lease, token, grant, deadline, shares };
+        state.clients[who].doing = Doing::Holds { lease, token, grant, deadline, shares, puts: 0, last: 0 };
         state.learns(grant, token);
         self.exclude(state, who);
     }
@@ -159,6 +180,8 @@ impl Model for Server {
             known: Vec::new(),
             grants: 0,
             fence: None,
+            confirmed: Vec::new(),
+            reads: Vec::new(),
             breach: None,
             rare: None,
         };
@@ -261,6 +284,8 @@ impl Model for Server {
             }
             Action::Release(who) => self.release(&mut state, who)?,
             Action::Downgrade(who) => self.downgrade(&mut state, who)?,
+            Action::Put(who) => self.put(&mut state, who)?,
+            Action::Look(who) => Self::look(&mut state, who)?,
             Action::Write(who) => {
                 let Doing::Holds { token, grant, .. } = state.clients[who].doing else { return None };
                 if state.fence.is_none_or(|(newest, _)| token >= newest) {
@@ -353,6 +378,16 @@ impl Model for Server {
             }));
             properties.push(Property::sometimes("a downgraded holder and a sharer believe", |_, state: &State| {
                 state.clients.iter().filter(|client| client.believes(state.time)).count() > 1
+            }));
+        }
+        if self.config.values > 1 {
+            properties.push(Property::sometimes("a stalled write of a value meets a later one", |_, state| {
+                reaches(state, Rare::PutTooLate)
+            }));
+        }
+        if self.config.values > 0 {
+            properties.push(Property::sometimes("a holder reads the value of an earlier one", |_, state: &State| {
+                state.reads.iter().any(|(token, value)| value.0 > 0 && value.0 < *token)
             }));
         }
         properties

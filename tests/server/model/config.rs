@@ -43,6 +43,10 @@ pub(crate) enum Rule {
     DowngradeNamesToken,
     /// A holder believes from the send of its downgrade on that it shares the key, and not only from the answer on.
     SharesFromSend,
+    /// A write of a value names the lease and the token under which it is made.
+    PutNamesLease,
+    /// A write of a value names the write that it follows.
+    PutFollows,
     /// Each of two acquires in one command has an answer of its own.
     EachItsAnswer,
 }
@@ -83,6 +87,8 @@ pub(crate) struct Config {
     /// Which clients share the key, and whether the others downgrade their leases.
     pub(crate) shares: [bool; 3],
     pub(crate) downgrades: bool,
+    /// How many values each holder writes.
+    pub(crate) values: u8,
     /// Whether holders write to a fenced resource, also when they hold the key no more.
     pub(crate) writes: bool,
     /// Whether a primary may be deposed and not know.
@@ -121,6 +127,7 @@ impl Config {
         together: false,
         shares: [false; 3],
         downgrades: false,
+        values: 0,
         writes: false,
         deposes: false,
         jumps_to: &[],

@@ -1,6 +1,6 @@
 //! Checks each request's effect on other clients, and that rare outcomes are reached.
 
-use crate::state::{Answer, Breach, Holds, Lease, Message, Rare, Stage, State, Stored, Time, Verb};
+use crate::state::{Answer, Breach, Holds, Lease, Message, Rare, Stage, State, Stored, Time, Value, Verb};
 
 /// Whether a command did to others what it may not.
 pub(crate) fn misdeed(before: Option<&Stored>, after: Option<&Stored>, now: Time, asked: &[Message]) -> Option<Breach> {
@@ -49,7 +49,7 @@ fn may_prolong(verb: Verb, held: Holds) -> bool {
     match verb {
         Verb::Acquire { .. } | Verb::Refresh { .. } => true,
         Verb::Keep { token, .. } => token == held.token,
-        Verb::Release { .. } | Verb::Downgrade { .. } => false,
+        Verb::Release { .. } | Verb::Downgrade { .. } | Verb::Put { .. } => false,
     }
 }
 
@@ -85,6 +85,10 @@ pub(crate) fn rare(
         }
         ([Message { lease, verb: Verb::Keep { .. }, .. }], _) => {
             held.is_some_and(|held| held.lease != *lease && now < state.wall()).then_some(Rare::KeptTooLate)
+        }
+        ([Message { verb: Verb::Put { token, number, .. }, .. }], _) => {
+            let later = |(of, _, value): (_, _, Value)| of == *token && value.1 > *number;
+            before.and_then(|before| before.value).is_some_and(later).then_some(Rare::PutTooLate)
         }
         ([Message { lease, verb: Verb::Downgrade { token }, .. }], _) => {
             held.is_some_and(|held| held.lease == *lease && held.token != *token).then_some(Rare::DowngradedTooLate)

@@ -9,6 +9,7 @@ const TWICE: &str = "no token is issued twice";
 const ORDER: &str = "tokens are in the order of grants";
 const ACCEPTED: &str = "no older token is accepted after a newer";
 const EXCLUSION: &str = "no two believe at once that do not share";
+const OLDER: &str = "no holder reads an older value than one confirmed under a smaller token";
 const TOUCHED: &str = "no request touches another's lease";
 
 /// Three clients with a request each, and one of them with a release.
@@ -153,4 +154,17 @@ fn a_holder_shares_the_key_from_the_send_of_its_downgrade_on() {
     let shared =
         Config { holder: Some(0), shares: [false, true, true], sends: [2, 1, 0], asks: [1, 1, 0], ..DOWNGRADES };
     breaks(Config { ttls: [2; 3], retention: 2, ..shared }, Rule::SharesFromSend, &[EXCLUSION]);
+}
+
+/// Two holders write a value each, one after the other; the first may write another.
+const VALUES: Config = Config { holder: Some(0), values: 2, ttls: [2; 3], retention: 2, sends: [3, 1, 0], ..TWO };
+
+#[test]
+fn a_write_of_a_value_names_the_lease_under_which_it_is_made() {
+    breaks(Config { sends: [2, 2, 0], values: 1, ..VALUES }, Rule::PutNamesLease, &[OLDER]);
+}
+
+#[test]
+fn a_write_of_a_value_names_the_write_that_it_follows() {
+    breaks(VALUES, Rule::PutFollows, &[OLDER]);
 }

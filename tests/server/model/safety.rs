@@ -13,6 +13,8 @@ const AHEAD: &str = "a clock that is ahead grants the key";
 const TOGETHER: &str = "one command grants the key and queues a waiter";
 const TOO_LATE: &str = "a stalled joint refresh meets another's lease";
 const STALLED: &str = "a stalled downgrade meets a later grant";
+const VALUE_READ: &str = "a holder reads the value of an earlier one";
+const VALUE_LATE: &str = "a stalled write of a value meets a later one";
 const SHARED: &str = "a downgraded holder and a sharer believe";
 
 /// Explores a configuration, or where there is time another, in which nothing may be broken and all must be
@@ -20,7 +22,8 @@ const SHARED: &str = "a downgraded holder and a sharer believe";
 fn holds(name: &str, config: Config, full: Config, reached: &[&str]) {
     let is_full = std::env::var("MONGOSEAL_MODEL").is_ok_and(|how_much| how_much == "full");
     let found = explore(name, if is_full { full } else { config });
-    let may_be_reached = [BELIEVES, AGAIN, EARLIER, GHOST, AHEAD, TOGETHER, TOO_LATE, STALLED, SHARED];
+    let may_be_reached =
+        [BELIEVES, AGAIN, EARLIER, GHOST, AHEAD, TOGETHER, TOO_LATE, STALLED, SHARED, VALUE_READ, VALUE_LATE];
     let broken: Vec<&str> = found.keys().copied().filter(|name| !may_be_reached.contains(name)).collect();
     assert!(broken.is_empty(), "{name}: {broken:?} in {found:#?}");
     assert!(reached.iter().all(|name| found.contains_key(name)), "{name}: only {found:#?}");
@@ -136,6 +139,14 @@ fn nothing_breaks_if_a_downgrade_stalls_until_its_lease_id_is_granted_again() {
     let stalled = Config { downgrades: true, loses: [true, false, false], asks: [1, 0, 0], sends: [4, 0, 0], ..TWO };
     let full = Config { shares: [false, true, false], asks: [1, 1, 0], sends: [4, 1, 0], ..stalled };
     holds("stalled downgrades", stalled, full, &[BELIEVES, STALLED]);
+}
+
+#[test]
+fn nothing_breaks_if_holders_write_values() {
+    let values = Config { holder: Some(0), values: 2, sends: [3, 2, 0], ttls: [2, 1, 1], until: 3, ..LONG };
+    let values = Config { waits: true, asks: [1, 1, 0], ..values };
+    let full = Config { loses: [false, true, false], deposes: true, sends: [4, 3, 0], ..values };
+    holds("values", values, full, &[BELIEVES, VALUE_READ, VALUE_LATE]);
 }
 
 #[test]

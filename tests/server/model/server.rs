@@ -2,21 +2,25 @@
 //! and back.
 
 use mongoseal::{
-    FencingToken, HybridTime, LeaseId, Metadata, Sharing,
+    FencingToken, HybridTime, Json, LeaseId, Metadata, Sharing,
     record::{
-        self, Acquire, BatchRequest, Downgrade, HoldLimits, Holder, LeaseSpec, Leave, Outcome, Record, Refresh,
-        Release, Request, StoreClock, StoreTime, WaitSpec, Waiter,
+        self, Acquire, BatchRequest, Downgrade, HoldLimits, Holder, LeaseSpec, Leave, Outcome, PutValue, Record,
+        Refresh, Release, Request, StoreClock, StoreTime, StoredValue, WaitSpec, Waiter,
     },
 };
 
 use crate::{
     config::{Config, Rule, SHARED},
     misdeed::{misdeed, rare},
-    state::{Answer, Command, Grant, Holds, Hybrid, Lease, Message, Notice, Stage, State, Stored, Time, Token, Verb},
+    state::{
+        Answer, Command, Grant, Holds, Hybrid, Lease, Message, Notice, Stage, State, Stored, Time, Token, Value, Verb,
+    },
 };
 
 /// A tick is a second.
 const MILLIS: i64 = 1_000;
+/// How long a record with a value is kept: longer than each exploration.
+const KEPT: Time = 100;
 /// Where the model's time begins, so that a clock can go back from there.
 const ORIGIN: u64 = HybridTime::EPOCH_SECONDS + 64;
 
@@ -39,6 +43,11 @@ pub(crate) fn store_token(token: Token) -> FencingToken {
 
 pub(crate) fn model_token(token: FencingToken) -> Token {
     Token::try_from(token.get()).unwrap()
+}
+
+/// The value that is stored, if there is one.
+fn value_of(stored: Option<&StoredValue>) -> Value {
+    stored.and_then(|stored| stored.content.as_ref()).map_or((0, 0), |content| content.parse().unwrap())
 }
 
 fn lease_id(lease: Lease) -> LeaseId {
@@ -109,7 +118,12 @@ impl Server {
             history: Vec::new(),
             runs: Vec::new(),
             done: None,
-            value: None,
+            value: stored.value.map(|(token, write, content)| StoredValue {
+                content: Some(Json::of(&content).unwrap()),
+                token: store_token(token),
+                write: write.into(),
+                at: zero,
+            }),
         }
     }
 
@@ -131,6 +145,10 @@ impl Server {
             holders,
             queue: record.queue.iter().map(waiter).collect(),
             expires_at: model_time(record.expires_at),
+            value: record
+                .value
+                .as_ref()
+                .map(|value| (model_token(value.token), u8::try_from(value.write).unwrap(), value_of(Some(value)))),
         }
     }
 
@@ -163,6 +181,19 @@ impl Server {
             Verb::Downgrade { token } => {
                 let downgrade = Downgrade { lease: lease_id(lease), token: store_token(token), sharing: SHARED };
                 self.apply_one(before, at, &Request::Downgrade(downgrade))
+            }
+            Verb::Put { token, after, number } => {
+                let content = Some(Json::of(&(token, number)).unwrap());
+                let put = PutValue {
+                    lease: lease_id(lease),
+                    token: store_token(token),
+                    after: after.into(),
+                    write: number.into(),
+                    content,
+                    keep: millis(KEPT),
+                    releases: false,
+                };
+                self.apply_one(before, at, &Request::PutValue(put))
             }
             Verb::Release { token: None } => self.apply_one(before, at, &Request::Leave(self.leave(lease))),
         };
@@ -261,6 +292,24 @@ impl Server {
                 }
                 _ => real(at),
             },
+            Some(Rule::PutNamesLease) => match (request, before.and_then(|before| before.holders.first())) {
+                (Request::PutValue(put), Some(holder)) => {
+                    let (lease, token) = (holder.terms.lease, holder.version);
+                    let value = before.and_then(|before| before.value.as_ref()).filter(|value| value.token == token);
+                    let after = value.map_or(0, |value| value.write);
+                    record::apply(before, at, &Request::PutValue(PutValue { lease, token, after, ..put.clone() }))
+                }
+                _ => real(at),
+            },
+            Some(Rule::PutFollows) => match request {
+                Request::PutValue(put) => {
+                    let value =
+                        before.and_then(|before| before.value.as_ref()).filter(|value| value.token == put.token);
+                    let after = value.map_or(0, |value| value.write);
+                    record::apply(before, at, &Request::PutValue(PutValue { after, ..put.clone() }))
+                }
+                _ => real(at),
+            },
             Some(Rule::DowngradeNamesToken) => match request {
                 Request::Downgrade(downgrade) => {
                     let held = before.and_then(|before| before.holder(downgrade.lease));
@@ -293,14 +342,17 @@ impl Server {
     /// What the outcome tells the client.
     fn answer(outcome: &Outcome, after: Option<&Stored>) -> Answer {
         match outcome {
-            Outcome::Granted { token, .. } => {
+            Outcome::Granted { token, value, .. } => {
                 let token = model_token(*token);
                 let holder = after.and_then(|after| after.holders.iter().find(|holder| holder.token == token));
-                Answer::Granted { token, grant: holder.map_or(0, |holder| holder.grant) }
+                let grant = holder.map_or(0, |holder| holder.grant);
+                Answer::Granted { token, grant, value: value_of(value.as_deref()) }
             }
             Outcome::Queued { version, .. } => Answer::Queued { version: model_token(*version) },
             Outcome::Refreshed { token } => Answer::Refreshed { token: model_token(*token) },
             Outcome::Downgraded => Answer::Downgraded,
+            Outcome::ValuePut => Answer::Put,
+            Outcome::ValueOutdated { write } => Answer::Outdated { last: u8::try_from(*write).unwrap() },
             _ => Answer::No,
         }
     }
@@ -350,7 +402,8 @@ impl Server {
         let lease = state.messages[at].lease;
         let mut holders = state.record.iter().flat_map(|record| &record.holders);
         let held = holders.find(|held| held.lease == lease && held.expires_at > state.wall());
-        let answer = held.map_or(Answer::No, |held| Answer::Granted { token: held.token, grant: held.grant });
+        let answer =
+            held.map_or(Answer::No, |held| Answer::Granted { token: held.token, grant: held.grant, value: (0, 0) });
         state.messages[at].stage = Stage::Answered(answer);
     }
 

@@ -8,6 +8,8 @@ pub(crate) type Hybrid = (Time, u16);
 pub(crate) type Token = u32;
 /// Which lease id: each client has [`IDS`] of its own.
 pub(crate) type Lease = u8;
+/// A value: the token of the lease that wrote it, and the number of the write under that token. (0, 0) is none.
+pub(crate) type Value = (Token, u8);
 /// Which grant, in the order in which the server made them: what tokens should tell.
 pub(crate) type Grant = u8;
 
@@ -37,6 +39,8 @@ pub(crate) struct Stored {
     pub(crate) holders: Vec<Holds>,
     pub(crate) queue: Vec<(Lease, Time)>,
     pub(crate) expires_at: Time,
+    /// The token and the id of the last write of the value, and the value.
+    pub(crate) value: Option<(Token, u8, Value)>,
 }
 
 /// What is asked.
@@ -60,6 +64,12 @@ pub(crate) enum Verb {
     Downgrade {
         token: Token,
     },
+    /// A write of the value with this number, which follows that with another.
+    Put {
+        token: Token,
+        after: u8,
+        number: u8,
+    },
 }
 
 impl Verb {
@@ -67,7 +77,7 @@ impl Verb {
     pub(crate) fn refresh_sent(self) -> Option<Time> {
         match self {
             Self::Refresh { sent } | Self::Keep { sent, .. } => Some(sent),
-            Self::Acquire { .. } | Self::Release { .. } | Self::Downgrade { .. } => None,
+            Self::Acquire { .. } | Self::Release { .. } | Self::Downgrade { .. } | Self::Put { .. } => None,
         }
     }
 }
@@ -78,6 +88,7 @@ pub(crate) enum Answer {
     Granted {
         token: Token,
         grant: Grant,
+        value: Value,
     },
     Queued {
         version: Token,
@@ -87,6 +98,11 @@ pub(crate) enum Answer {
         token: Token,
     },
     Downgraded,
+    Put,
+    /// Another write under the token came before.
+    Outdated {
+        last: u8,
+    },
     No,
 }
 
@@ -166,6 +182,9 @@ pub(crate) enum Doing {
         deadline: Time,
         /// Whether it believes that it shares the key.
         shares: bool,
+        /// How many values it has begun to write, and the last write under its token that it knows of.
+        puts: u8,
+        last: u8,
     },
     /// It has nothing left to do, or has died.
     Gone,
@@ -208,6 +227,7 @@ pub(crate) enum Breach {
     TwoBelieve,
     NewerTouched,
     OutOfTurn,
+    OlderValue,
 }
 
 impl Breach {
@@ -222,6 +242,7 @@ impl Breach {
             Self::OldTokenAccepted => "no older token is accepted after a newer",
             Self::TwoBelieve => "no two believe at once that do not share",
             Self::NewerTouched => "no request touches another's lease",
+            Self::OlderValue => "no holder reads an older value than one confirmed under a smaller token",
             Self::OutOfTurn => "waiters are served in order",
         }
     }
@@ -242,6 +263,8 @@ pub(crate) enum Rare {
     KeptTooLate,
     /// A downgrade stalls, and a later grant of its lease id is in the record when it executes.
     DowngradedTooLate,
+    /// A write of a value stalls, and a later one is in the record when it executes.
+    PutTooLate,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -266,6 +289,9 @@ pub(crate) struct State {
     pub(crate) grants: Grant,
     /// The newest that the fenced resource has seen.
     pub(crate) fence: Option<(Token, Grant)>,
+    /// The last value of each token that was confirmed to its holder, and the oldest that was read under each.
+    pub(crate) confirmed: Vec<Value>,
+    pub(crate) reads: Vec<(Token, Value)>,
     pub(crate) breach: Option<Breach>,
     pub(crate) rare: Option<Rare>,
 }
@@ -298,6 +324,29 @@ impl State {
             self.known.push((grant, token));
             self.known.sort_unstable();
         }
+    }
+
+    /// A holder has read a value.
+    pub(crate) fn reads(&mut self, token: Token, value: Value) {
+        if self.confirmed.iter().any(|confirmed| confirmed.0 <= token && *confirmed > value) {
+            self.breaks(Breach::OlderValue);
+        }
+        if !self.reads.iter().any(|(other, _)| *other == token) {
+            self.reads.push((token, value));
+            self.reads.sort_unstable();
+        }
+    }
+
+    /// A write of a value is confirmed to the holder.
+    pub(crate) fn confirms(&mut self, value: Value) {
+        if self.reads.iter().any(|(token, read)| *token > value.0 && *read < value) {
+            self.breaks(Breach::OlderValue);
+        }
+        let last =
+            self.confirmed.iter().filter(|confirmed| confirmed.0 == value.0).fold(value, |last, one| last.max(*one));
+        self.confirmed.retain(|confirmed| confirmed.0 != value.0);
+        self.confirmed.push(last);
+        self.confirmed.sort_unstable();
     }
 
     /// Makes states that differ in nothing that matters one.
