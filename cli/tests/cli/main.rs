@@ -23,5 +23,6 @@ mod scripts;
 mod secrets;
 mod statuses;
 mod terminal;
+mod value;
 
 use mongoseal_test_support::{eventually, millis, secs};

@@ -28,7 +28,7 @@ async fn the_demo_loses_an_update_without_a_fence_and_none_with_one() {
     assert!(told.out.lines().all(|line| line.chars().count() <= 80), "{}", told.out);
 }
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "run",
     "elect",
     "hold",
@@ -36,6 +36,7 @@ const COMMANDS: [&str; 18] = [
     "ls",
     "show",
     "history",
+    "value",
     "watch",
     "revoke",
     "fences",

@@ -258,6 +258,15 @@ async fn an_acquire_of_a_key_under_which_another_program_keeps_a_bare_document_i
             Request::Transfer(record::Transfer { lease, token, to: LeaseId::random() }),
             Request::Upgrade(record::Transfer { lease, token, to: LeaseId::random() }),
             Request::Downgrade(record::Downgrade { lease, token, sharing: Sharing::UpTo(2) }),
+            Request::PutValue(record::PutValue {
+                lease,
+                token,
+                after: 0,
+                write: 1,
+                content: None,
+                keep: 0,
+                releases: false,
+            }),
             Request::Prune,
         ] {
             drop(store.apply(&key.parse().unwrap(), request.clone(), Deadline::after(store.clock(), within)).await);

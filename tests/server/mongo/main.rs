@@ -39,6 +39,7 @@ mod siblings;
 mod tls;
 mod tokens;
 mod upgrade;
+mod value;
 mod waiting;
 mod watch;
 mod watch_prefix;

@@ -98,10 +98,19 @@ impl LimitedUser {
             self.others.revoke(key).await.unwrap();
         }
         match what {
-            "refresh" | "update metadata" | "release" | "transfer" | "downgrade" | "refresh a group"
-            | "release a group" | "revoke" | "verify" | "transaction" => {
-                Some(seal.acquire(key).group(key).await.unwrap())
-            }
+            "refresh"
+            | "update metadata"
+            | "release"
+            | "transfer"
+            | "downgrade"
+            | "refresh a group"
+            | "release a group"
+            | "revoke"
+            | "verify"
+            | "transaction"
+            | "put a value"
+            | "release with a value"
+            | "read the value" => Some(seal.acquire(key).group(key).await.unwrap()),
             "upgrade" => Some(seal.acquire(key).shared().await.unwrap()),
             "wait" | "campaign" | "resume" => Some(self.others.acquire(key).await.unwrap()),
             "purge" => {
@@ -157,6 +166,17 @@ impl LimitedUser {
             "transfer" => drop(ready.expect("it is held").transfer(LeaseId::random()).await?),
             "downgrade" => lease().downgrade(2).await?,
             "upgrade" => drop(lease().upgrade().await?),
+            "put a value" => lease().put_value(&7).await?,
+            "release with a value" => ready.expect("it is held").release_with_value(&7).await?,
+            "read the value" => {
+                let lease = ready.expect("it is held");
+                // The first value is that of the grant, without a request.
+                for _ in 0..2 {
+                    assert!(lease.value::<u64>().await?.is_none());
+                }
+                // Its release needs more.
+                lease.orphan();
+            }
             "refresh a group" => assert_eq!(seal.refresh_group(key, secs(60)).await?.refreshed.len(), 1),
             "release a group" => assert_eq!(seal.release_group(key).await?.len(), 1),
             "revoke" => assert_eq!(seal.revoke(key).await?.len(), 1),

@@ -87,6 +87,10 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
         &["complete_failed", "note", "runs"],
     ),
     (
+        "is of the value of a key, on which no other verb depends: the model and the fault runner have it",
+        &["clear_value", "put_value", "release_with_value", "value"],
+    ),
+    (
         "belongs to an elector, of which programs run the plain form",
         &["step_down", "elector", "health", "observe", "on_new_leader", "on_stopped", "stop_margin", "until"],
     ),

@@ -1,0 +1,94 @@
+//! The value of a key on a real server.
+
+use mongodb::bson::{Bson, Document, doc};
+use mongoseal::{Error, EventKind, Json, Mongoseal, WatchItem};
+use serde_json::json;
+
+use crate::{TestDatabase, noting_client, secs};
+
+#[tokio::test]
+async fn a_value_is_a_document_that_a_shell_shows_and_an_older_build_keeps_the_field() {
+    let db = TestDatabase::new("mongoseal_value").await;
+    let lease = db.seal().acquire("k").await.unwrap();
+    let content = json!({ "page": 7, "big": i64::MAX, "half": 0.5, "$set": [null, true, { "a.b": "text" }] });
+    lease.put_value(&content).await.unwrap();
+    let stored = db.record("k").await.unwrap();
+    let value = stored.get_document("value").unwrap();
+    let expected: Document =
+        doc! { "$set": [Bson::Null, true, { "a.b": "text" }], "big": i64::MAX, "half": 0.5, "page": 7 };
+    assert_eq!(value.get_document("content").unwrap(), &expected);
+    assert_eq!((value.get_i64("token").unwrap(), stored.get_i32("v").unwrap()), (i64::from(lease.token()), 1));
+
+    // A build that does not know the field leaves it alone, as the commands of all builds leave unknown fields.
+    db.records().update_one(doc! { "_id": "k" }, doc! { "$rename": { "value": "of_a_newer_build" } }).await.unwrap();
+    lease.refresh().await.unwrap();
+    lease.release().await.unwrap();
+    let next = db.seal().acquire("k").await.unwrap();
+    assert!(next.value::<Json>().await.unwrap().is_none());
+    next.release().await.unwrap();
+    let after = db.record("k").await.unwrap();
+    assert_eq!(after.get_document("of_a_newer_build").unwrap(), value);
+}
+
+#[tokio::test]
+async fn a_grant_has_the_value_on_each_path_and_the_reading_after_it_sends_nothing() {
+    let db = TestDatabase::new("mongoseal_value_paths").await;
+    let (client, sent) = noting_client(&db.set.uri()).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_value_paths"));
+    seal.acquire("k").await.unwrap().release_with_value(&0).await.unwrap();
+    for (number, max_hold) in [(1, None), (2, Some(secs(60))), (3, None)] {
+        let acquire = seal.acquire("k");
+        // A maximum hold needs the whole pipeline.
+        let lease = match max_hold {
+            Some(time) => acquire.max_hold(time).await.unwrap(),
+            None => acquire.await.unwrap(),
+        };
+        sent.lock().unwrap().clear();
+        assert_eq!(lease.value::<i32>().await.unwrap().unwrap().content, number - 1);
+        assert_eq!(sent.lock().unwrap().iter().filter(|name| *name == "find").count(), 0, "{number}");
+        lease.release_with_value(&number).await.unwrap();
+    }
+    seal.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_beside_values_and_does_not_carry_them() {
+    let db = TestDatabase::new("mongoseal_value_watch").await;
+    let seal = db.seal();
+    let mut events = seal.watch("k").await.unwrap();
+    let lease = db.seal().acquire("k").await.unwrap();
+    let big = "x".repeat(Json::MAX_BYTES - 2);
+    for _ in 0..3 {
+        lease.put_value(&big).await.unwrap();
+        lease.put_value("small").await.unwrap();
+    }
+    let token = lease.token();
+    lease.release_with_value(&big).await.unwrap();
+    let mut kinds = Vec::new();
+    while kinds.len() < 2 {
+        let WatchItem::Event(event) = events.next().await.unwrap().unwrap() else { continue };
+        assert_eq!(event.token, token);
+        kinds.push(event.kind);
+    }
+    assert!(matches!(&kinds[..], [EventKind::Granted { .. }, EventKind::Released]), "{kinds:?}");
+}
+
+#[tokio::test]
+async fn a_value_that_another_program_wrote_over_is_corrupt_for_its_verbs_and_stays() {
+    let db = TestDatabase::new("mongoseal_value_foreign").await;
+    let lease = db.seal().acquire("k").ttl(secs(60)).await.unwrap();
+    for foreign in [Bson::from(7), doc! { "content": 1 }.into(), doc! { "token": 1, "write": 1_i64 }.into()] {
+        db.records().update_one(doc! { "_id": "k" }, doc! { "$set": { "value": &foreign } }).await.unwrap();
+        for error in [lease.put_value(&1).await.unwrap_err(), lease.value::<i32>().await.unwrap_err()] {
+            // The first reading after the grant needs no request.
+            assert!(matches!(&error, Error::Corrupt { message, .. } if message.contains("value")), "{error}");
+        }
+        assert_eq!(db.record("k").await.unwrap().get("value").unwrap(), &foreign);
+    }
+    // A person may change the content. What JSON does not have is read as text.
+    let stored = doc! { "content": { "when": mongodb::bson::DateTime::from_millis(0) }, "token": 1_i64, "write": 1_i64, "at": mongodb::bson::DateTime::now() };
+    db.records().update_one(doc! { "_id": "k" }, doc! { "$set": { "value": stored } }).await.unwrap();
+    let read = lease.value::<Json>().await.unwrap().unwrap();
+    assert!(read.content.to_string().contains("1970"), "{}", read.content);
+    lease.put_value(&1).await.unwrap();
+}
