@@ -4,6 +4,9 @@
 //!
 //!     MONGODB_URI='mongodb://db0,db1,db2/app?replicaSet=rs0' cargo run --example job_worker -- NAME
 //!
+//! The effect of a step and its checkpoint are one write, so both are in the document of the job. If the effects are
+//! elsewhere, `Lease::put_value` keeps the checkpoint with the key, without a collection.
+//!
 //! It inserts six jobs if there are none, and ends when all are finished.
 
 use std::{env, time::Duration};

@@ -28,6 +28,7 @@
 //! | test code that acquires leases | [`Mongoseal::in_memory_on`] and [`store::MemoryStore`]; faults and a clock in the module `testing` of the feature `test-util`; [its page](guide::testing) |
 //! | acquire one key | [`Mongoseal::acquire`], [`Acquire`], [`Retry`], [`Acquire::with`] |
 //! | acquire several keys, or none | [`Mongoseal::acquire_all`], [`LeaseSet`] |
+//! | keep a checkpoint with the key, for the next holder | [`Lease::put_value`], [`Lease::value`], [`Lease::release_with_value`], [`Json`] |
 //! | run work once for each tick of a schedule | [`Mongoseal::once`], [`RunOnce`], [`Tick`], [`Mongoseal::rewind_tick`] |
 //! | keep, check and end a lease | [`Lease`], [`LeaseState`], [`CancellationToken`], [`Watchdog`] |
 //! | go on with a lease of an earlier process | [`Mongoseal::resume`], [`Lease::orphan`], [`Lease::transfer`] |
