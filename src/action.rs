@@ -12,5 +12,6 @@ pub(crate) mod purge;
 mod raise;
 pub(crate) mod resume;
 pub(crate) mod revoke;
+pub(crate) mod value;
 pub(crate) mod watch;
 mod with;

@@ -9,7 +9,6 @@ pub(crate) mod state_stream;
 #[cfg(feature = "mongodb")]
 pub(crate) mod transaction;
 mod upgrade;
-pub(crate) mod value;
 pub(crate) mod watchdog;
 pub(crate) mod work;
 

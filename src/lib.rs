@@ -186,6 +186,7 @@ pub use action::{
     once::{OnceOutcome, RewindTick, RunOnce, Tick, TickLease},
     resume::Resume,
     revoke::Revoke,
+    value::PutValue,
     watch::{EventStream, WatchItem},
 };
 pub use builder::Builder;
@@ -199,7 +200,7 @@ pub use fence::FenceGate;
 #[cfg(feature = "mongodb")]
 pub use fence::{Fence, Fenced};
 pub use handle::{Async, Mongoseal};
-pub use lease::{Lease, state_stream::StateStream, value::PutValue, watchdog::Watchdog};
+pub use lease::{Lease, state_stream::StateStream, watchdog::Watchdog};
 #[cfg(feature = "mongodb")]
 #[doc(no_inline)]
 pub use mongodb;

@@ -5,8 +5,11 @@ use std::{
     time::Duration,
 };
 
+use serde::Serialize;
+
 use super::{
-    Acquire, AcquireAll, Campaign, Leases, Resume, Revoke, RewindTick, RunOnce, StreamIter, executor::Blocking,
+    Acquire, AcquireAll, Campaign, Leases, PutValue, Resume, Revoke, RewindTick, RunOnce, StreamIter,
+    executor::Blocking,
 };
 use crate::{
     action::{group::RefreshedGroup, once::Tick, watch::EventStream},
@@ -17,6 +20,7 @@ use crate::{
         error::{Error, Result},
         group::Group,
         into_name::IntoName,
+        json::Json,
         key::Key,
         lease_id::LeaseId,
         owner::Owner,
@@ -126,6 +130,18 @@ impl Mongoseal {
     pub fn observe(&self, name: impl IntoName<Key>) -> Result<StreamIter<LeaderStream>> {
         let name = name.into_name()?;
         self.follow(|seal| async move { seal.observe(name).await })
+    }
+
+    /// Stores the value of a key under a lease that another process holds: see
+    /// [`mongoseal::Mongoseal::put_value`](crate::Mongoseal::put_value).
+    pub fn put_value<T: Serialize + ?Sized>(
+        &self,
+        key: impl IntoName<Key>,
+        id: LeaseId,
+        token: FencingToken,
+        content: &T,
+    ) -> PutValue {
+        PutValue::named(&self.seal, key, (id, token), Json::of(content), self.executor.clone())
     }
 
     /// Revokes the leases of a key. Nothing is sent until [`run`](Revoke::run) is called.

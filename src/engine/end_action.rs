@@ -8,9 +8,9 @@ use std::{
 use tracing::Span;
 
 use crate::{
-    engine::{lease_state::ReleaseOutcome, release_batch::ReleaseBatch, value::ValueWrite},
+    engine::{lease_state::ReleaseOutcome, release_batch::ReleaseBatch},
     record::RunReport,
-    types::{lease_id::LeaseId, lock::lock, token::FencingToken},
+    types::{json::Json, lease_id::LeaseId, lock::lock, token::FencingToken},
 };
 
 /// What happens to a lease at the store. Without one it is released.
@@ -41,6 +41,17 @@ pub(crate) struct Completion {
     /// How long the store keeps it, or for its retention if that is longer.
     pub(crate) keep: Duration,
     pub(crate) report: RunReport,
+}
+
+/// A write of the value.
+#[derive(Clone, Debug)]
+pub(crate) struct ValueWrite {
+    /// `None`: clears the value.
+    pub(crate) content: Option<Json>,
+    /// How long the store keeps it, or for its retention if that is longer.
+    pub(crate) keep: Duration,
+    /// Whether the write releases the lease.
+    pub(crate) releases: bool,
 }
 
 impl EndAction {

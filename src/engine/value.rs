@@ -19,13 +19,13 @@ use crate::{
     engine::{
         confirm::{find_loss, stale_error},
         context::Context,
+        end_action::ValueWrite,
         retry::{self, Limit},
     },
     record::{Outcome, PutValue, Request},
     types::{
         deadline::Deadline,
         error::{Error, LossCause, Result},
-        json::Json,
         key::Key,
         lease_id::LeaseId,
         lock::lock,
@@ -33,17 +33,6 @@ use crate::{
         ttl,
     },
 };
-
-/// A write of the value.
-#[derive(Clone, Debug)]
-pub(crate) struct ValueWrite {
-    /// `None`: clears the value.
-    pub(crate) content: Option<Json>,
-    /// How long the store keeps it, or for its retention if that is longer.
-    pub(crate) keep: Duration,
-    /// Whether the write releases the lease.
-    pub(crate) releases: bool,
-}
 
 /// How a write ended.
 #[derive(Debug)]

@@ -73,6 +73,6 @@ mod tests {
         for (bson, text) in [(Bson::from(id), id.to_hex()), (Bson::Double(f64::NAN), "NaN".to_owned())] {
             assert!(decode(&bson).parse::<String>().unwrap().contains(&text));
         }
-        assert!(decode(&DateTime::now().into()).parse::<String>().is_ok());
+        assert!(decode(&DateTime::from_millis(0).into()).parse::<String>().is_ok());
     }
 }

@@ -41,8 +41,7 @@ fn acquire_id_of(lease: LeaseId, asks: u64) -> AcquireId {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Few leases, so that requests meet; short times, so that they pass.
-    let lease_of = || (1_u8..=8).prop_map(|number| LeaseId::from_bytes([number; 16]));
+    // Short times, so that they pass.
     let lease = lease_of();
     // The last is that of a lease without expiry.
     let millis = prop_oneof![2 => 1_u64..60, 8 => Just(60_000_u64), 1 => Just(220_752_000_000_000_u64)];
@@ -127,19 +126,7 @@ fn step() -> impl Strategy<Value = Step> {
     let complete = (lease_of(), 1_u64..9, keep, report).prop_map(|(lease, tick, keep, report)| {
         Request::Complete(Complete { lease, token: FencingToken::MAX, tick, by: "$$ROOT".into(), keep, report })
     });
-    // After the last write, mostly: see `sent`.
-    let content = prop_oneof![
-        Just(None),
-        Just(Some(Json::of(&json!({ "$x": { "a.b": ["$$ROOT", 0.1, null] } })).unwrap())),
-        Just(Some(Json::of(&1.0).unwrap())),
-    ];
-    let ids = (prop_oneof![3 => Just(u64::MAX), 1 => 0_u64..3], 1_u64..9);
-    let keep_value = prop_oneof![Just(0), Just(1_000_000_000)];
-    let put =
-        (lease_of(), ids, content, keep_value, 0_u8..3).prop_map(|(lease, (after, write), content, keep, releases)| {
-            let (token, releases) = (FencingToken::MAX, releases == 0);
-            Request::PutValue(PutValue { lease, token, after, write, content, keep, releases })
-        });
+    let put = put_value();
     let upto = prop_oneof![3 => Just(FencingToken::MAX), 1 => Just(FencingToken::new(1).unwrap())];
     let reset = (0_u64..9, upto).prop_map(|(tick, upto)| Request::Reset(Reset { tick, upto, by: "$ops".into() }));
     let together = (vec(acquire.clone(), 2..6), 0_u8..3).prop_map(|(mut acquires, verb)| {
@@ -163,6 +150,27 @@ fn step() -> impl Strategy<Value = Step> {
     let pause = prop_oneof![4 => Just(0_u64), 1 => 1_u64..25].prop_map(Duration::from_millis);
     let asked = prop_oneof![24 => request.prop_map(Asked::Of), 3 => joint, 3 => together];
     (pause, asked, proptest::bool::weighted(0.15)).prop_map(|(pause, asked, twice)| Step { pause, asked, twice })
+}
+
+/// A lease id of a few, so that requests meet.
+fn lease_of() -> impl Strategy<Value = LeaseId> + Clone {
+    (1_u8..=8).prop_map(|number| LeaseId::from_bytes([number; 16]))
+}
+
+/// A write of a value by the holder with this lease id, or by the first: see `sent`.
+fn put_value() -> impl Strategy<Value = Request> {
+    // After the last write, mostly: see `sent`.
+    let content = prop_oneof![
+        Just(None),
+        Just(Some(Json::of(&json!({ "$x": { "a.b": ["$$ROOT", 0.1, null] } })).unwrap())),
+        Just(Some(Json::of(&1.0).unwrap())),
+    ];
+    let ids = (prop_oneof![3 => Just(u64::MAX), 1 => 0_u64..3], 1_u64..9);
+    let keep = prop_oneof![Just(0), Just(1_000_000_000)];
+    (lease_of(), ids, content, keep, 0_u8..3).prop_map(|(lease, (after, write), content, keep, releases)| {
+        let (token, releases) = (FencingToken::MAX, releases == 0);
+        Request::PutValue(PutValue { lease, token, after, write, content, keep, releases })
+    })
 }
 
 /// A step of a key that is mostly free: two leases acquire it, and release it.

@@ -87,7 +87,7 @@ impl Server {
         Some(())
     }
 
-    fn put(&self, state: &mut State, who: usize) -> Option<()> {
+    fn put(state: &mut State, who: usize) -> Option<()> {
         let Doing::Holds { lease, token, ref mut puts, last, .. } = state.clients[who].doing else { return None };
         *puts += 1;
         let (after, number) = (last, *puts);
@@ -284,7 +284,7 @@ impl Model for Server {
             }
             Action::Release(who) => self.release(&mut state, who)?,
             Action::Downgrade(who) => self.downgrade(&mut state, who)?,
-            Action::Put(who) => self.put(&mut state, who)?,
+            Action::Put(who) => Self::put(&mut state, who)?,
             Action::Look(who) => Self::look(&mut state, who)?,
             Action::Write(who) => {
                 let Doing::Holds { token, grant, .. } = state.clients[who].doing else { return None };

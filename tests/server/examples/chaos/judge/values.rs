@@ -22,7 +22,9 @@ impl Case<'_> {
                 confirmed.entry(&value.key).or_default().push(value);
             }
         }
-        confirmed.values_mut().for_each(|writes| writes.sort_by_key(|write| write.content));
+        for writes in confirmed.values_mut() {
+            writes.sort_by_key(|write| write.content);
+        }
         for read in self.values().filter(|value| value.verb == "read" && value.outcome == "ok") {
             let writes = confirmed.get(read.key.as_str()).map_or(&[][..], Vec::as_slice);
             let is_before =

@@ -12,12 +12,12 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     engine::{
         confirm::{loss_of, stale_error},
-        end_action::{End, EndAction},
+        end_action::{End, EndAction, ValueWrite},
         handle_inner::HandleInner,
         lease_inner::{GrantedValue, LeaseInner},
         lease_state::{LeaseState, ReleaseOutcome},
         retry,
-        value::{self, PutEnd, ValueWrite, shared_error},
+        value::{self, PutEnd, shared_error},
     },
     handle::{Async, Mongoseal, awaitable},
     lease::{Lease, work},
@@ -269,6 +269,17 @@ impl Lease {
 }
 
 impl<M> PutValue<M> {
+    pub(crate) fn named(
+        seal: &Mongoseal,
+        key: impl IntoName<Key>,
+        (id, token): (LeaseId, FencingToken),
+        content: Result<Json>,
+        mode: M,
+    ) -> Self {
+        let target = Target::Named(Arc::clone(&seal.shared), key.into_name(), id, token);
+        Self::new(target, content.map(Some), mode)
+    }
+
     pub(crate) fn released(lease: Arc<Lease>, content: Result<Json>, mode: M) -> Self {
         Self::new(Target::Released(lease), content.map(Some), mode)
     }
@@ -308,8 +319,7 @@ impl Mongoseal {
         token: FencingToken,
         content: &T,
     ) -> PutValue {
-        let target = Target::Named(Arc::clone(&self.shared), key.into_name(), id, token);
-        PutValue::new(target, Json::of(content).map(Some), Async)
+        PutValue::named(self, key, (id, token), Json::of(content), Async)
     }
 }
 
