@@ -14,8 +14,8 @@ use crate::{
     ui::table::Table,
 };
 
-/// How many characters of a value are shown. `mongoseal value` prints all.
-const SHOWN: usize = 60;
+/// How many characters of a value are shown, so that the line has at most 80. `mongoseal value` prints all.
+const SHOWN: usize = 50;
 
 pub(crate) async fn perform(connection: &Connection, options: Show) -> Result<Status, Failure> {
     let found = connection.with_handle(async |seal| seal.inspect(&options.key).await).await??;

@@ -82,3 +82,13 @@ async fn a_list_has_the_value_and_a_file_is_for_one_exclusive_key() {
     let shared = done(sandbox.mongoseal(&["run", KEY, "--shared", "2", "--value-file", "v", "--", "true"])).await;
     assert_eq!(shared.code, Some(125), "{}", shared.stderr);
 }
+
+#[tokio::test]
+async fn a_long_value_is_cut_in_the_text_of_a_key() {
+    let sandbox = Sandbox::new("value_long").await;
+    sandbox.hold().await.release_with_value(&"é".repeat(1_000)).await.unwrap();
+    let shown = done(sandbox.mongoseal(&["show", KEY])).await.stdout;
+    let line = shown.lines().find(|line| line.starts_with("Value")).unwrap();
+    assert!(line.ends_with("… (2002 bytes)") && line.chars().count() <= 80, "{line}");
+    assert_eq!(done(sandbox.mongoseal(&["value", KEY])).await.stdout.trim().len(), 2_002);
+}
