@@ -93,8 +93,8 @@
 //! | of the driver | the client | the client |
 //!
 //! Dropping a [`Lease`] releases it in the background. Dropping the future of a verb never drops a request half-way: the page
-//! of each verb has a section *Cancel safety*. [`Mongoseal::shutdown`] releases all leases and waits for all tasks but one,
-//! which it names. [`Mongoseal::scope`] calls it when its work has ended. Without it, leases end by their ttl.
+//! of each verb has a section *Cancel safety*. [`Mongoseal::shutdown`] releases all leases and waits for all tasks except
+//! one; its documentation names it. [`Mongoseal::scope`] calls it when its work has ended. Without it, leases end by their ttl.
 //!
 //! # Tracing
 //!
