@@ -44,7 +44,7 @@ static RELEASE: EncodedOnce<()> = EncodedOnce::new();
 
 fn common_of_acquires(is_upsert: bool) -> Result<Arc<RawDocumentBuf>> {
     ACQUIRE.get(is_upsert, || {
-        let mut fields = document::granted_projection();
+        let mut fields = document::acquire_projection();
         // One waiter shows that there are some.
         fields.insert("queue", doc! { "$slice": 1 });
         doc! { "update": pipeline::acquire(is_upsert), "fields": fields, "upsert": is_upsert, "new": true }

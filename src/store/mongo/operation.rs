@@ -124,7 +124,7 @@ impl Operation {
     /// long.
     pub(super) fn projection(self) -> Document {
         let mut projection =
-            if self.is_acquire() { document::granted_projection() } else { document::record_projection() };
+            if self.is_acquire() { document::acquire_projection() } else { document::record_projection() };
         projection.insert("queue", doc! { "$slice": 0 });
         if self.writes_done() {
             projection.insert("done", 1);
