@@ -238,6 +238,39 @@ fn readme_quotes_the_figures_of_the_page_on_performance() {
     }
 }
 
+/// A row of another page names the case whose figures it quotes.
+#[test]
+fn pages_quote_the_figures_of_the_cases_that_they_name() {
+    let performance = fs::read_to_string(root().join("docs/performance.md")).unwrap();
+    let mut quoted = 0;
+    for page in pages().iter().filter(|page| page.is_guide()) {
+        let name = page.path.display();
+        for row in page.prose.lines() {
+            let Some(before) = row.split("`][performance#the-figures]").next().filter(|before| *before != row) else {
+                continue;
+            };
+            let case = before.rsplit("[`").next().unwrap_or_default();
+            let measured =
+                performance.lines().find(|line| line.starts_with(&format!("| `{case}`"))).unwrap_or_default();
+            assert!(!measured.is_empty(), "{name} names {case:?}, which docs/performance.md does not have");
+            let (known, ratios) =
+                (milliseconds(measured), row.split(" times").filter_map(|part| part.rsplit(' ').next()));
+            for figure in milliseconds(row) {
+                assert!(
+                    known.contains(&figure),
+                    "{name} says {figure} ms of {case}, and docs/performance.md {known:?}"
+                );
+                quoted += 1;
+            }
+            for ratio in ratios.filter(|ratio| ratio.parse::<f64>().is_ok()) {
+                assert!(measured.contains(&format!("| {ratio}")), "{name} says {ratio} times of {case}: {measured}");
+                quoted += 1;
+            }
+        }
+    }
+    assert!(quoted >= 4, "{quoted} figures");
+}
+
 #[test]
 fn the_page_on_tests_shows_the_code_that_runs() {
     let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
