@@ -131,7 +131,7 @@ impl KeyValue<Json> {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if it has another form.
+    /// [`Error::Invalid`](crate::Error::Invalid) if it has another form.
     pub fn parse<T: DeserializeOwned>(self) -> Result<KeyValue<T>> {
         Ok(KeyValue { content: self.content.parse()?, token: self.token, at: self.at })
     }
