@@ -58,12 +58,12 @@ async fn what_somebody_did_to_records_of_a_batch_is_told_to_their_holders_and_co
     spoil(20, doc! { "$set": { "holders.0.refreshes": "many" } }).await;
     spoil(150, doc! { "$set": { "holders": Bson::Null } }).await;
     spoil(199, doc! { "$set": { "holders": [] } }).await;
-    // Each of the four can be at risk before it is told: its part may be late, and fails for one record that is spoilt.
+    // A lease can be at risk before its handle finds it lost: the refresh of its part is late, or fails for a spoilt record.
     let told = || async {
         let state = |number: usize| leases[number].state();
         state(7) == LeaseState::Lost { cause: LossCause::Removed }
             && state(199) == LeaseState::Lost { cause: LossCause::Expired }
-            // Somebody may mend them.
+            // An operator can repair these two records until their leases expire.
             && [20, 150].into_iter().all(|number| state(number) == LeaseState::AtRisk)
     };
     eventually(secs(8), "those four are told", told).await;

@@ -228,7 +228,9 @@ async fn read_stream(
 }
 
 /// Selects the events of the documents whose `_id`s match, of the document with the other `_id`, if there is one, and
-/// those of the whole collection. Without the queue and the value, which may be long.
+/// those of the whole collection. Without the queue and the value if the event
+/// has them whole, because they may be long. The names of their parts have dots, which a projection cannot leave out; the
+/// reader does.
 fn filter_stages(ids: Document, other: Option<Bson>, collection: &str) -> [Document; 2] {
     let of_documents = |ids: Document| {
         doc! { "operationType": { "$in": ["insert", "replace", "update", "delete"] }, "documentKey._id": ids }
