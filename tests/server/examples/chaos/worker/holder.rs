@@ -95,9 +95,10 @@ pub(super) async fn hold(worker: &Worker, plan: &Plan, held: Held, number: u64, 
     }
     let handed_to = holder.end(rng).await;
     worker.notes.forget(id);
-    if plan.aim == Aim::Fence && rng.u8(..4) == 0 {
-        // A part of its work that knows the token and not that the lease is over.
-        sleep(Duration::from_millis(rng.u64(1..300))).await;
+    if plan.aim == Aim::Fence && rng.bool() {
+        // A part of its work that knows the token and not that the lease is over. The fence refuses it if a later holder
+        // has written.
+        sleep(Duration::from_millis(rng.u64(1..600))).await;
         writer.write(token).await;
     }
     handed_to
