@@ -54,24 +54,22 @@ struct Growth {
     floor: Vec<Cost>,
 }
 
-/// What a plot says beside its lines.
-struct Text {
+/// The texts of a plot.
+struct Labels {
     caption: &'static str,
     size: &'static str,
     cost: &'static str,
     ours: &'static str,
     floor: &'static str,
-    /// Where the lines leave room for their names.
-    names_at: SeriesLabelPosition,
 }
 
 /// Measures and writes `leases.svg`, `waiters.svg` and `keys.svg`.
 pub(crate) async fn plot(measured: &MeasuredSet, folder: &Path, quick: bool) {
     std::fs::create_dir_all(folder).expect("the folder of the plots can be made");
-    let write = |name: &str, text: &Text, growth: &Growth| {
+    let write = |name: &str, labels: &Labels, growth: &Growth| {
         let path = folder.join(name);
-        draw(&path, text, growth).unwrap_or_else(|error| panic!("{} is written: {error}", path.display()));
-        println!("{}: {}", path.display(), text.caption);
+        draw(&path, labels, growth).unwrap_or_else(|error| panic!("{} is written: {error}", path.display()));
+        println!("{}: {}", path.display(), labels.caption);
         for (ours, floor) in growth.ours.iter().zip(&growth.floor) {
             println!(
                 "{:>8}  {:.3} ms ({:.3} to {:.3})  floor {:.3} ms ({:.3} to {:.3})",
@@ -79,33 +77,30 @@ pub(crate) async fn plot(measured: &MeasuredSet, folder: &Path, quick: bool) {
             );
         }
     };
-    let text = Text {
+    let labels = Labels {
         caption: "Refresh of many leases in one batch, per lease",
         size: "leases in the batch",
         cost: "ms per lease",
         ours: "refresh",
         floor: "bare update of as many documents",
-        names_at: SeriesLabelPosition::UpperRight,
     };
-    write("leases.svg", &text, &leases(measured, if quick { 1_000 } else { 10_000 }).await);
-    let text = Text {
+    write("leases.svg", &labels, &leases(measured, if quick { 1_000 } else { 10_000 }).await);
+    let labels = Labels {
         caption: "From one grant of a key to the next, with 1 ms of work",
         size: "waiters of the key",
         cost: "ms per grant",
         ours: "hand-over",
         floor: "bare update of one small document",
-        names_at: SeriesLabelPosition::UpperLeft,
     };
-    write("waiters.svg", &text, &waiters(measured, if quick { 100 } else { 1_000 }).await);
-    let text = Text {
+    write("waiters.svg", &labels, &waiters(measured, if quick { 100 } else { 1_000 }).await);
+    let labels = Labels {
         caption: "Acquire and release of a free key",
         size: "records in the collection",
         cost: "ms per cycle",
         ours: "acquire and release",
         floor: "two bare updates",
-        names_at: SeriesLabelPosition::UpperRight,
     };
-    write("keys.svg", &text, &keys(measured, if quick { 10_000 } else { 100_000 }).await);
+    write("keys.svg", &labels, &keys(measured, if quick { 10_000 } else { 100_000 }).await);
 }
 
 /// 1, 10, 100 and so on.
@@ -197,58 +192,64 @@ async fn keys(measured: &MeasuredSet, most: usize) -> Growth {
     growth
 }
 
-fn draw(path: &Path, text: &Text, growth: &Growth) -> Result<(), Box<dyn std::error::Error>> {
+fn draw(path: &Path, labels: &Labels, growth: &Growth) -> Result<(), Box<dyn std::error::Error>> {
     let all = || growth.ours.iter().chain(&growth.floor);
     let (bottom, top) =
         (all().map(|cost| cost.lower).fold(f64::MAX, f64::min), all().map(|cost| cost.upper).fold(0.0, f64::max));
     let (left, right) =
         (all().map(|cost| cost.size).fold(f64::MAX, f64::min), all().map(|cost| cost.size).fold(0.0, f64::max));
-    // The lines of `keys.svg` are close to each other, so their names are above them.
-    let (bottom, top) = (bottom / 1.3, top * if top < bottom * 3.0 { 2.0 } else { 1.3 });
+    let (bottom, top) = (bottom / 1.2, top * 1.2);
     let sizes = growth.ours.iter().map(|cost| cost.size).collect();
+    let steps: &[f64] = if top < bottom * 10.0 { &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0] } else { &[1.0, 2.0, 5.0] };
     let costs =
-        [0.01, 0.1, 1.0, 10.0, 100.0].into_iter().flat_map(|decade| [1.0, 2.0, 3.0, 5.0].map(|step| step * decade));
+        [0.01, 0.1, 1.0, 10.0, 100.0].into_iter().flat_map(|decade| steps.iter().map(move |step| step * decade));
     let costs = costs.filter(|cost| (bottom..=top).contains(cost)).collect();
-    let area = SVGBackend::new(path, (640, 360)).into_drawing_area();
+    let area = SVGBackend::new(path, (720, 400)).into_drawing_area();
     area.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&area)
-        .caption(text.caption, ("sans-serif", 18))
-        .margin(12)
-        .x_label_area_size(40)
-        .y_label_area_size(60)
+    // The names of the lines have a row of their own, so that no line crosses them.
+    let (names, plot) = area.margin(6, 0, 0, 0).titled(labels.caption, ("sans-serif", 22))?.split_vertically(28);
+    let mut chart = ChartBuilder::on(&plot)
+        .margin(8)
+        .margin_right(36)
+        .x_label_area_size(52)
+        .y_label_area_size(70)
         .build_cartesian_2d(
-            (left * 0.9..right * 1.1).log_scale().with_key_points(sizes),
+            (left * 0.85..right * 1.15).log_scale().with_key_points(sizes),
             (bottom..top).log_scale().with_key_points(costs),
         )?;
     chart
         .configure_mesh()
-        .x_desc(text.size)
-        .y_desc(text.cost)
+        .x_desc(labels.size)
+        .y_desc(labels.cost)
+        .label_style(("sans-serif", 17))
+        .axis_desc_style(("sans-serif", 18))
         .light_line_style(WHITE)
-        .x_label_formatter(&|size| format!("{size:.0}"))
+        .x_label_formatter(&|size| in_thousands(*size))
         .y_label_formatter(&|cost| format!("{}", (cost * 1e3).round() / 1e3))
         .draw()?;
-    for (label, costs, colour) in
-        [(text.ours, &growth.ours, BLUE), (text.floor, &growth.floor, RGBColor(120, 120, 120))]
-    {
-        let line =
-            LineSeries::new(costs.iter().map(|cost| (cost.size, cost.median)), colour.stroke_width(2)).point_size(3);
-        chart
-            .draw_series(line)?
-            .label(label)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
-        chart.draw_series(
-            costs
-                .iter()
-                .map(|cost| ErrorBar::new_vertical(cost.size, cost.lower, cost.median, cost.upper, colour.filled(), 6)),
-        )?;
+    // The bars at one size are beside each other.
+    let beside = (right / left).powf(0.006);
+    for (name, costs, colour, at, shift) in [
+        (labels.ours, &growth.ours, RGBColor(0, 80, 200), 80, 1.0 / beside),
+        (labels.floor, &growth.floor, RGBColor(90, 90, 90), 300, beside),
+    ] {
+        names.draw(&PathElement::new([(at, 14), (at + 26, 14)], colour.stroke_width(3)))?;
+        names.draw(&Text::new(name, (at + 34, 5), ("sans-serif", 18)))?;
+        chart.draw_series(LineSeries::new(
+            costs.iter().map(|cost| (cost.size * shift, cost.median)),
+            colour.stroke_width(2),
+        ))?;
+        chart.draw_series(costs.iter().map(|cost| {
+            ErrorBar::new_vertical(cost.size * shift, cost.lower, cost.median, cost.upper, colour.filled(), 8)
+        }))?;
     }
-    chart
-        .configure_series_labels()
-        .position(text.names_at.clone())
-        .background_style(WHITE)
-        .border_style(RGBColor(200, 200, 200))
-        .draw()?;
     area.present()?;
     Ok(())
+}
+
+/// A count with a comma before each three digits.
+fn in_thousands(count: f64) -> String {
+    let digits = format!("{count:.0}");
+    let comma = |at: usize| (at > 0 && (digits.len() - at).is_multiple_of(3)).then_some(',');
+    digits.char_indices().flat_map(|(at, digit)| comma(at).into_iter().chain([digit])).collect()
 }
