@@ -4,7 +4,7 @@ mod progress;
 
 use std::time::Duration;
 
-use mongoseal::{Clock, Error, Mongoseal, Reading, Result};
+use mongoseal::{Builder, Clock, Error, Mongoseal, Reading, Result};
 use tokio::time::sleep;
 
 use crate::{
@@ -97,7 +97,16 @@ pub(crate) async fn open(
     owner: Option<&str>,
     signals: &mut Signals,
 ) -> std::result::Result<Mongoseal, Failure> {
-    let mut builder = connection.builder();
+    open_with(connection, connection.builder(), owner, signals).await
+}
+
+/// Connects by this builder with this owner, unless a signal ends the program first.
+pub(crate) async fn open_with(
+    connection: &Connection,
+    mut builder: Builder,
+    owner: Option<&str>,
+    signals: &mut Signals,
+) -> std::result::Result<Mongoseal, Failure> {
     if let Some(owner) = owner {
         builder = builder.owner(owner);
     }

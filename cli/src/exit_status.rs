@@ -140,6 +140,13 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
+        Self::of(error, &OPTIONS)
+    }
+}
+
+impl Failure {
+    /// Returns the failure of a request, with these words of its message replaced.
+    pub(crate) fn of(error: Error, words: &[(&str, &str)]) -> Self {
         let status = match error {
             Error::Held { .. } | Error::QueueFull { .. } => Status::HELD,
             Error::Lost { .. } | Error::Ended { .. } => Status::LOST,
@@ -147,7 +154,7 @@ impl From<Error> for Failure {
             _ => Status::INVALID,
         };
         let mut message = error.to_string();
-        for (word, option) in OPTIONS {
+        for (word, option) in words {
             message = message.replacen(word, option, 1);
         }
         let mut source = error.source();

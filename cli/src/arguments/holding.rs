@@ -212,12 +212,15 @@ pub(crate) struct Elect {
 #[derive(Args, Debug)]
 #[allow(clippy::struct_field_names, reason = "the fields have the names of the options")]
 pub(crate) struct Hold {
-    /// Key to hold, for example reports/nightly
-    pub(crate) key: String,
+    /// Key to hold, for example reports/nightly; default: those of the requests
+    ///
+    /// Without a key, the program holds any number of keys. It reads requests and prints events in the form of
+    /// `protocol/pipe.md`.
+    pub(crate) key: Option<String>,
     /// Time to live of the lease
     ///
     /// The lease expires if no refresh reaches the server for this long. For example 5m.
-    #[arg(long, default_value = "30s", value_parser = time::parse, value_name = "TIME")]
+    #[arg(long, default_value = "30s", value_parser = time::parse, value_name = "TIME", requires = "key")]
     pub(crate) ttl: Duration,
     /// Owner that other programs see, for example web-1
     ///
@@ -225,21 +228,35 @@ pub(crate) struct Hold {
     #[arg(long, env = "MONGOSEAL_OWNER", hide_env = true, value_name = "NAME")]
     pub(crate) owner: Option<String>,
     /// Share the key among N holders; default: exclusive
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "key")]
     pub(crate) shared: Option<u32>,
     /// Maximum hold: lose the lease after this
     ///
     /// No refresh extends the lease past this time, counted from the grant.
-    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    #[arg(long, value_parser = time::parse, value_name = "TIME", requires = "key")]
     pub(crate) max_hold: Option<Duration>,
     #[command(flatten)]
     pub(crate) wait: WaitOptions,
     /// Do not read requests, and ignore the end of stdin
-    #[arg(long)]
+    #[arg(long, requires = "key")]
     pub(crate) no_stdin: bool,
     /// Print one JSON object per event
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl Hold {
+    /// Returns an option of the wait for one key, if there is one.
+    pub(crate) fn of_one_key(&self) -> Option<&'static str> {
+        let WaitOptions { wait, no_wait, held_status, verbose } = &self.wait;
+        let given = [
+            (wait.is_some(), "--wait"),
+            (*no_wait, "--no-wait"),
+            (held_status.is_some(), "--held-status"),
+            (*verbose, "--verbose"),
+        ];
+        given.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
+    }
 }
 
 /// Where a lease is kept between the commands of a script.

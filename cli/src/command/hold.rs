@@ -1,12 +1,14 @@
-//! `mongoseal hold`: acquires a key and keeps it for the program that reads its output.
+//! `mongoseal hold`: acquires a key and keeps it for the program that reads its output. Without a key, see `pipe`.
 //!
 //! Invariants: the lease is refreshed and its loss noticed whether or not the client reads. The last event is `released`,
 //! `lost`, or an `error` without an id.
 
 mod client;
 mod event;
+mod lines;
+mod pipe;
 
-use std::{pin::Pin, slice, time::Duration};
+use std::{pin::Pin, time::Duration};
 
 use futures_util::future::OptionFuture;
 use mongoseal::{FencingToken, Key, Lease, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
@@ -45,10 +47,11 @@ impl End {
     const DONE: Self = Self { id: None, status: Status::DONE };
 }
 
-pub(crate) async fn perform(connection: &Connection, options: Hold) -> Result<Status, Failure> {
+pub(crate) async fn perform(connection: &Connection, mut options: Hold) -> Result<Status, Failure> {
+    let Some(key) = options.key.take() else { return pipe::perform(connection, &options).await };
     let mut signals = Signals::terminating()?;
     let mut client = Client::start(options.json, !options.no_stdin);
-    let result = hold(connection, &options, &mut signals, &mut client).await;
+    let result = hold(connection, &key, &options, &mut signals, &mut client).await;
     if let Err(failure) = &result {
         // A loss has an event of its own, a signal has no message, and people read the standard error.
         if options.json && failure.status() != Status::LOST && !failure.message().is_empty() {
@@ -63,12 +66,13 @@ pub(crate) async fn perform(connection: &Connection, options: Hold) -> Result<St
 
 async fn hold(
     connection: &Connection,
+    key: &str,
     options: &Hold,
     signals: &mut Signals,
     client: &mut Client,
 ) -> Result<Status, Failure> {
     let seal = acquire::open(connection, options.owner.as_deref(), signals).await?;
-    let lease = match wait(&seal, options, signals, client).await {
+    let lease = match wait(&seal, key, options, signals, client).await {
         Ok(Ok(lease)) => lease,
         Ok(Err(End { id, status })) => {
             // If the shutdown is cut short, the waiter expires by its ttl.
@@ -92,10 +96,10 @@ async fn hold(
     }
 }
 
-async fn acquire(seal: &Mongoseal, options: &Hold) -> mongoseal::Result<Lease> {
+async fn acquire(seal: &Mongoseal, key: &str, options: &Hold) -> mongoseal::Result<Lease> {
     let Hold { ttl, shared, max_hold, wait, .. } = options;
     let attempt = |wait| {
-        let mut acquire = seal.acquire(options.key.as_str()).ttl(*ttl).wait(wait);
+        let mut acquire = seal.acquire(key).ttl(*ttl).wait(wait);
         if let Some(time) = max_hold {
             acquire = acquire.max_hold(*time);
         }
@@ -105,7 +109,8 @@ async fn acquire(seal: &Mongoseal, options: &Hold) -> mongoseal::Result<Lease> {
         }
         .into_future()
     };
-    let wait = Wait::new(seal, slice::from_ref(&options.key), wait);
+    let keys = [key.to_owned()];
+    let wait = Wait::new(seal, &keys, wait);
     let lease = wait.acquire(attempt).await?;
     wait.report_grant(&Leases::of([&lease], None));
     Ok(lease)
@@ -114,12 +119,13 @@ async fn acquire(seal: &Mongoseal, options: &Hold) -> mongoseal::Result<Lease> {
 /// Waits for the key, and prints the position in its queue. Returns the end that comes first.
 async fn wait(
     seal: &Mongoseal,
+    key: &str,
     options: &Hold,
     signals: &mut Signals,
     client: &mut Client,
 ) -> Result<Result<Lease, End>, Failure> {
-    let mut acquired = Box::pin(acquire(seal, options));
-    let mut read = Box::pin(read_position(seal, &options.key, FIRST_POSITION));
+    let mut acquired = Box::pin(acquire(seal, key, options));
+    let mut read = Box::pin(read_position(seal, key, FIRST_POSITION));
     let mut closed = Box::pin(output::closed(client.lines()));
     let mut printed = None;
     loop {
@@ -131,7 +137,7 @@ async fn wait(
             }
             () = &mut closed => return Ok(Err(End::DONE)),
             place = &mut read => {
-                read.set(read_position(seal, &options.key, POSITION_INTERVAL));
+                read.set(read_position(seal, key, POSITION_INTERVAL));
                 if let Some(position) = place && printed != Some(position) {
                     printed = Some(position);
                     client.print(&Event::Waiting { position });

@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 
 use crate::{time, ui::table::Table};
 
+/// The largest integer of JSON that each language can read. A lease without expiry has this deadline.
+const LARGEST: u64 = (1 << 53) - 1;
+
 /// How long a lease lasts without another refresh.
 #[derive(Debug, Serialize)]
 pub(crate) struct Until {
@@ -21,7 +24,8 @@ impl Until {
         // The clock is read first, so that the deadline is not too late.
         let now = Clock::Boot.now();
         let remaining = lease.remaining();
-        Self { remaining_ms: time::millis(remaining), deadline_ms: time::millis(now.after(remaining).since_origin()) }
+        let millis = |duration| time::millis(duration).min(LARGEST);
+        Self { remaining_ms: millis(remaining), deadline_ms: millis(now.after(remaining).since_origin()) }
     }
 }
 

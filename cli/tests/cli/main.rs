@@ -17,6 +17,7 @@ mod left;
 mod once;
 mod options;
 mod order;
+mod pipe;
 mod recipes;
 mod sandbox;
 mod scripts;

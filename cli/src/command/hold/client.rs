@@ -9,7 +9,7 @@
 use std::{
     collections::VecDeque,
     future::pending,
-    io::{self, BufRead, Read},
+    io::{self, BufRead},
     time::Duration,
 };
 
@@ -20,7 +20,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::event::Event;
+use super::{event::Event, lines::next_line};
 use crate::ui::output;
 
 /// How many lines wait for the thread that writes, and how many requests wait to be read.
@@ -124,26 +124,11 @@ impl Client {
 
 /// Reads requests until the end of the input, or until the program ends.
 fn read_requests(mut input: impl BufRead, requests: &Sender<Request>) {
-    while let Some(line) = next_line(&mut input) {
+    while let Some(line) = next_line(&mut input, MAX_REQUEST) {
         if requests.blocking_send(parse(&line)).is_err() {
             return;
         }
     }
-}
-
-/// Reads a line, and of a line that is too long only the beginning. Returns `None` at the end of the input, or if it
-/// cannot be read.
-fn next_line(input: &mut impl BufRead) -> Option<Vec<u8>> {
-    let mut line = Vec::new();
-    let limit = u64::try_from(MAX_REQUEST).unwrap_or_default().saturating_add(2);
-    input.by_ref().take(limit).read_until(b'\n', &mut line).ok()?;
-    if line.is_empty() {
-        return None;
-    }
-    if line.len() > MAX_REQUEST && !line.ends_with(b"\n") {
-        input.skip_until(b'\n').ok()?;
-    }
-    Some(line)
 }
 
 /// Reads a request from a line.
@@ -179,7 +164,8 @@ mod tests {
             "{{\"id\":1,\"do\":\"verify\"}}\n{{\"do\":\"refresh\"}}\n\nnonsense\n{{\"id\":[2],\"do\":\"x\"}}\n{long}{fits}\n[]\n{{\"id\":\"7\",\"do\":\"release\"}}"
         );
         let mut input = lines.as_bytes();
-        let requests: Vec<Request> = std::iter::from_fn(|| next_line(&mut input)).map(|line| parse(&line)).collect();
+        let requests: Vec<Request> =
+            std::iter::from_fn(|| next_line(&mut input, MAX_REQUEST)).map(|line| parse(&line)).collect();
         let id = |request: &Request| match request {
             Request::Malformed { id, .. } => Some(id.clone()),
             _ => None,

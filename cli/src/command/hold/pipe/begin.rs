@@ -1,0 +1,136 @@
+//! Begins leases, by the options of a request.
+
+use std::{future::IntoFuture, time::Duration};
+
+use mongoseal::{Leader, Lease, Mongoseal, OnceOutcome, ReleaseOutcome, StoreTime, Tick, TickLease};
+
+use super::{
+    event::Refusal,
+    request::{Acquire, BeginLease, Campaign, Once},
+};
+
+/// What is held.
+pub(super) enum Held {
+    Lease(Lease),
+    Tick(TickLease),
+    Leader(Leader),
+}
+
+impl Held {
+    pub(super) fn lease(&self) -> &Lease {
+        match self {
+            Self::Lease(lease) => lease,
+            Self::Tick(tick) => tick.lease(),
+            Self::Leader(leader) => leader.lease(),
+        }
+    }
+
+    /// The number of its tick.
+    pub(super) fn tick(&self) -> Option<u64> {
+        if let Self::Tick(tick) = self { Some(tick.number()) } else { None }
+    }
+
+    pub(super) async fn release(self) -> mongoseal::Result<ReleaseOutcome> {
+        match self {
+            Self::Lease(lease) => lease.release().await,
+            Self::Tick(tick) => tick.release().await,
+            Self::Leader(leader) => leader.resign().await,
+        }
+    }
+}
+
+/// How a request for a lease ended.
+pub(super) enum Begun {
+    Held(Box<Held>),
+    /// The tick, or a later one, is done.
+    Done {
+        outcome: &'static str,
+        tick: u64,
+        by: String,
+        at: StoreTime,
+    },
+}
+
+/// Sets the options that a request has.
+macro_rules! with {
+    ($builder:expr, $($option:ident: $value:expr),+ $(,)?) => {{
+        let mut builder = $builder;
+        $(
+            if let Some(value) = $value {
+                builder = builder.$option(value);
+            }
+        )+
+        builder
+    }};
+}
+
+impl BeginLease {
+    pub(super) async fn begin(self, seal: Mongoseal) -> Result<Begun, Refusal> {
+        match self {
+            Self::Acquire(options) => acquire(&seal, options).await,
+            Self::Once(options) => once(&seal, options).await,
+            Self::Campaign(options) => campaign(&seal, options).await,
+        }
+    }
+}
+
+async fn acquire(seal: &Mongoseal, options: Acquire) -> Result<Begun, Refusal> {
+    let Acquire { key, wait, ttl, grace, shared, min_hold, max_hold, stalled_after, without_expiry, group, metadata } =
+        options;
+    let mut acquire = with!(
+        seal.acquire(key).wait(wait.unwrap_or(Duration::MAX)),
+        ttl: ttl,
+        grace: grace,
+        shared_up_to: shared,
+        min_hold: min_hold,
+        max_hold: max_hold,
+        stalled_after: stalled_after,
+        group: group,
+    );
+    if without_expiry {
+        acquire = acquire.without_expiry();
+    }
+    for (name, text) in metadata {
+        acquire = acquire.metadata(name, text);
+    }
+    Ok(Begun::Held(Box::new(Held::Lease(acquire.into_future().await?))))
+}
+
+async fn once(seal: &Mongoseal, options: Once) -> Result<Begun, Refusal> {
+    let Once { key, every, tick, period, keep_for, wait, ttl, grace, min_hold, max_hold, stalled_after, metadata } =
+        options;
+    let wanted = match (every, tick, period) {
+        (Some(every), ..) => Tick::of(every),
+        (None, Some(millis), Some(period)) => Tick::at_millis(millis).period(period),
+        (None, number, _) => Tick::number(number.unwrap_or_default()),
+    };
+    // The answer names the tick, and a schedule that goes on meanwhile does not change it.
+    let number = wanted.number_at(seal.now().await?)?;
+    let tick = every.map_or(wanted, |every| Tick::at_millis(number).period(every));
+    let mut once = with!(
+        seal.once(key, tick).wait(wait.unwrap_or(Duration::MAX)),
+        ttl: ttl,
+        grace: grace,
+        min_hold: min_hold,
+        max_hold: max_hold,
+        stalled_after: stalled_after,
+        keep_for: keep_for,
+    );
+    for (name, text) in metadata {
+        once = once.metadata(name, text);
+    }
+    match once.begin().await? {
+        OnceOutcome::Started(lease) => Ok(Begun::Held(Box::new(Held::Tick(lease)))),
+        OnceOutcome::Superseded { tick, by, at } => Ok(Begun::Done { outcome: "superseded", tick, by, at }),
+        OnceOutcome::AlreadyDone { by, at } => Ok(Begun::Done { outcome: "already_done", tick: number, by, at }),
+        OnceOutcome::Busy { owner } => {
+            Err(Refusal::new("held", format!("{owner:?} keeps the key: retry later, or wait longer")))
+        }
+        other => Err(Refusal::new("invalid", format!("the tick is not run: {other:?}"))),
+    }
+}
+
+async fn campaign(seal: &Mongoseal, Campaign { name, value, ttl, wait }: Campaign) -> Result<Begun, Refusal> {
+    let campaign = with!(seal.campaign(name).value(value).wait(wait.unwrap_or(Duration::MAX)), ttl: ttl);
+    Ok(Begun::Held(Box::new(Held::Leader(campaign.into_future().await?))))
+}

@@ -1,0 +1,307 @@
+//! The requests of the pipe protocol. `protocol/pipe.md` describes each member.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+
+use super::event::Refusal;
+
+/// The longest id that is a string, in bytes.
+const MAX_ID: usize = 64;
+/// The largest id that is a number: larger ones are no integers in every language.
+const MAX_NUMBER: u64 = (1 << 53) - 1;
+
+/// The id of a request, and the name of the lease that it begins.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(untagged)]
+pub(super) enum Id {
+    Number(u64),
+    Text(String),
+}
+
+impl Id {
+    fn of(value: &Value) -> Option<Self> {
+        match value {
+            Value::Number(number) => number.as_u64().filter(|number| *number <= MAX_NUMBER).map(Self::Number),
+            Value::String(text) if (1..=MAX_ID).contains(&text.len()) => Some(Self::Text(text.clone())),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) id: Id,
+    pub(super) action: Action,
+}
+
+#[derive(Debug)]
+pub(super) enum Action {
+    Begin(Box<Begin>),
+    OfLease { lease: Id, verb: Box<Verb> },
+    Unobserve { observation: Id },
+}
+
+/// A request that begins a lease or an observation.
+#[derive(Debug)]
+pub(super) enum Begin {
+    Lease(BeginLease),
+    /// The name of the leadership.
+    Observe(String),
+}
+
+#[derive(Debug)]
+pub(super) enum BeginLease {
+    Acquire(Acquire),
+    Once(Once),
+    Campaign(Campaign),
+}
+
+impl BeginLease {
+    pub(super) fn key(&self) -> &str {
+        match self {
+            Self::Acquire(Acquire { key, .. }) | Self::Once(Once { key, .. }) => key,
+            Self::Campaign(Campaign { name, .. }) => name,
+        }
+    }
+}
+
+/// A request about a lease.
+#[derive(Debug)]
+pub(super) enum Verb {
+    Release(Option<NewValue>),
+    Complete(Complete),
+    Refresh(Option<Duration>),
+    Verify,
+    Progress,
+    PutValue(NewValue),
+    ClearValue,
+    Value,
+    Proclaim(String),
+    Resign,
+}
+
+/// A value of a key, and for how long it is kept.
+#[derive(Debug)]
+pub(super) struct NewValue {
+    pub(super) content: Value,
+    pub(super) keep_for: Option<Duration>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Acquire {
+    pub(super) key: String,
+    #[serde(default, rename = "wait_ms", deserialize_with = "millis")]
+    pub(super) wait: Option<Duration>,
+    #[serde(default, rename = "ttl_ms", deserialize_with = "millis")]
+    pub(super) ttl: Option<Duration>,
+    #[serde(default, rename = "grace_ms", deserialize_with = "millis")]
+    pub(super) grace: Option<Duration>,
+    pub(super) shared: Option<u32>,
+    #[serde(default, rename = "min_hold_ms", deserialize_with = "millis")]
+    pub(super) min_hold: Option<Duration>,
+    #[serde(default, rename = "max_hold_ms", deserialize_with = "millis")]
+    pub(super) max_hold: Option<Duration>,
+    #[serde(default, rename = "stalled_after_ms", deserialize_with = "millis")]
+    pub(super) stalled_after: Option<Duration>,
+    #[serde(default)]
+    pub(super) without_expiry: bool,
+    pub(super) group: Option<String>,
+    #[serde(default)]
+    pub(super) metadata: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Once {
+    pub(super) key: String,
+    #[serde(default, rename = "every_ms", deserialize_with = "millis")]
+    pub(super) every: Option<Duration>,
+    pub(super) tick: Option<u64>,
+    #[serde(default, rename = "period_ms", deserialize_with = "millis")]
+    pub(super) period: Option<Duration>,
+    #[serde(default, rename = "keep_for_ms", deserialize_with = "millis")]
+    pub(super) keep_for: Option<Duration>,
+    #[serde(default, rename = "wait_ms", deserialize_with = "millis")]
+    pub(super) wait: Option<Duration>,
+    #[serde(default, rename = "ttl_ms", deserialize_with = "millis")]
+    pub(super) ttl: Option<Duration>,
+    #[serde(default, rename = "grace_ms", deserialize_with = "millis")]
+    pub(super) grace: Option<Duration>,
+    #[serde(default, rename = "min_hold_ms", deserialize_with = "millis")]
+    pub(super) min_hold: Option<Duration>,
+    #[serde(default, rename = "max_hold_ms", deserialize_with = "millis")]
+    pub(super) max_hold: Option<Duration>,
+    #[serde(default, rename = "stalled_after_ms", deserialize_with = "millis")]
+    pub(super) stalled_after: Option<Duration>,
+    #[serde(default)]
+    pub(super) metadata: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Campaign {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) value: String,
+    #[serde(default, rename = "ttl_ms", deserialize_with = "millis")]
+    pub(super) ttl: Option<Duration>,
+    #[serde(default, rename = "wait_ms", deserialize_with = "millis")]
+    pub(super) wait: Option<Duration>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Observe {
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Complete {
+    #[serde(default)]
+    pub(super) failed: bool,
+    #[serde(default)]
+    pub(super) note: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Refresh {
+    #[serde(default, rename = "ttl_ms", deserialize_with = "millis")]
+    ttl: Option<Duration>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keep {
+    #[serde(default, rename = "keep_for_ms", deserialize_with = "millis")]
+    keep_for: Option<Duration>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Proclaim {
+    value: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+/// Reads a duration in milliseconds.
+fn millis<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    Ok(Option::<u64>::deserialize(deserializer)?.map(Duration::from_millis))
+}
+
+impl Request {
+    /// Reads a request from a line. If it is none, returns its id, if it has one, and what is wrong.
+    pub(super) fn parse(line: &[u8], limit: usize) -> Result<Self, (Option<Id>, Refusal)> {
+        let malformed = |message: String| Refusal::new("malformed", message);
+        if line.trim_ascii_end().len() > limit {
+            return Err((None, malformed(format!("the line is longer than {limit} bytes: shorten it"))));
+        }
+        let Ok(Value::Object(mut members)) = serde_json::from_slice(line) else {
+            let message = r#"the line is no JSON object: send one such as {"id":1,"do":"acquire","key":"k"}"#;
+            return Err((None, malformed(message.into())));
+        };
+        let Some(id) = members.remove("id").as_ref().and_then(Id::of) else {
+            let message = "`id` is no integer from 0 to 2^53 - 1 and no string of 1 to 64 bytes";
+            return Err((None, malformed(message.into())));
+        };
+        match Action::read(members) {
+            Ok(action) => Ok(Self { id, action }),
+            Err(message) => Err((Some(id), malformed(message))),
+        }
+    }
+}
+
+impl Action {
+    fn read(mut members: Map<String, Value>) -> Result<Self, String> {
+        let Some(Value::String(name)) = members.remove("do") else {
+            return Err("`do` is no name of a request: send one such as acquire".into());
+        };
+        if name == "unobserve" {
+            let observation = take_id(&mut members, "observation")?;
+            let Nothing {} = read(&name, members)?;
+            return Ok(Self::Unobserve { observation });
+        }
+        if let Some(begin) = Begin::read(&name, &members)? {
+            return Ok(Self::Begin(Box::new(begin)));
+        }
+        if !VERBS.contains(&name.as_str()) {
+            return Err(format!("there is no request `{name}`: see protocol/pipe.md"));
+        }
+        let lease = take_id(&mut members, "lease")?;
+        Ok(Self::OfLease { lease, verb: Box::new(Verb::read(&name, members)?) })
+    }
+}
+
+impl Begin {
+    /// Reads a request that begins something. Returns `None` if it is none of these.
+    fn read(name: &str, members: &Map<String, Value>) -> Result<Option<Self>, String> {
+        let members = members.clone();
+        Ok(Some(match name {
+            "acquire" => Self::Lease(BeginLease::Acquire(read(name, members)?)),
+            "once" => {
+                let once: Once = read(name, members)?;
+                if once.every.is_some() == once.tick.is_some() || (once.period.is_some() && once.tick.is_none()) {
+                    return Err("`once` has either `every_ms`, or `tick` and optionally `period_ms`".into());
+                }
+                Self::Lease(BeginLease::Once(once))
+            }
+            "campaign" => Self::Lease(BeginLease::Campaign(read(name, members)?)),
+            "observe" => Self::Observe(read::<Observe>(name, members)?.name),
+            _ => return Ok(None),
+        }))
+    }
+}
+
+/// The names of the requests about a lease.
+const VERBS: [&str; 10] =
+    ["release", "complete", "refresh", "verify", "progress", "put_value", "clear_value", "value", "proclaim", "resign"];
+
+impl Verb {
+    fn read(name: &str, mut members: Map<String, Value>) -> Result<Self, String> {
+        Ok(match name {
+            "release" => Self::Release(match members.remove("value") {
+                Some(content) => Some(NewValue { content, keep_for: read::<Keep>(name, members)?.keep_for }),
+                None => {
+                    let Nothing {} = read(name, members)?;
+                    None
+                }
+            }),
+            "complete" => Self::Complete(read(name, members)?),
+            "refresh" => Self::Refresh(read::<Refresh>(name, members)?.ttl),
+            "put_value" => {
+                let content = members.remove("value").ok_or("`put_value` has no `value`")?;
+                Self::PutValue(NewValue { content, keep_for: read::<Keep>(name, members)?.keep_for })
+            }
+            "proclaim" => Self::Proclaim(read::<Proclaim>(name, members)?.value),
+            _ => {
+                let Nothing {} = read(name, members)?;
+                match name {
+                    "verify" => Self::Verify,
+                    "progress" => Self::Progress,
+                    "clear_value" => Self::ClearValue,
+                    "value" => Self::Value,
+                    _ => Self::Resign,
+                }
+            }
+        })
+    }
+}
+
+/// Reads the members of a request that are left.
+fn read<T: DeserializeOwned>(name: &str, members: Map<String, Value>) -> Result<T, String> {
+    serde_json::from_value(Value::Object(members))
+        .map_err(|error| format!("the members of `{name}` are wrong: {error}"))
+}
+
+/// Takes the id of a lease or an observation.
+fn take_id(members: &mut Map<String, Value>, name: &str) -> Result<Id, String> {
+    let value = members.remove(name).unwrap_or_default();
+    Id::of(&value).ok_or_else(|| format!("`{name}` is not the id of the request that began it"))
+}

@@ -1,0 +1,384 @@
+//! `hold` without a key: `protocol/pipe.md` is the contract, and `protocol/pipe.json` has the lines.
+
+use std::{collections::BTreeMap, io::Read, process::Stdio, time::Instant};
+
+use mongoseal::Clock;
+use mongoseal_test_support::{How, Peer, ReplicaSet};
+use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
+    process::{Child, ChildStdin, ChildStdout},
+    time::timeout,
+};
+
+use crate::{
+    eventually, millis,
+    sandbox::{Ended, Sandbox, done, ended, id, mongoseal, signal},
+    secs,
+};
+
+/// `mongoseal hold` with pipes. Events that no test has asked for yet wait here.
+struct Pipe {
+    child: Child,
+    requests: Option<ChildStdin>,
+    events: Lines<BufReader<ChildStdout>>,
+    early: Vec<Value>,
+}
+
+impl Pipe {
+    async fn start(sandbox: &Sandbox) -> Self {
+        let mut child = sandbox.mongoseal(&["hold"]).stdin(Stdio::piped()).spawn().unwrap();
+        let events = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut pipe = Self { requests: child.stdin.take(), events, child, early: Vec::new() };
+        let ready = pipe.event().await.expect("it connects");
+        assert_eq!((&ready["event"], &ready["protocol"]), (&json!("ready"), &json!(1)), "{ready}");
+        pipe
+    }
+
+    async fn send(&mut self, request: &Value) {
+        self.write(&format!("{request}\n")).await;
+    }
+
+    async fn write(&mut self, text: &str) {
+        self.requests.as_mut().unwrap().write_all(text.as_bytes()).await.unwrap();
+    }
+
+    /// The next line of the output, or `None` at its end.
+    async fn event(&mut self) -> Option<Value> {
+        let line = timeout(secs(30), self.events.next_line()).await.expect("an event in time").unwrap();
+        line.map(|line| serde_json::from_str(&line).expect("it is JSON"))
+    }
+
+    /// The first event for which this holds. The others stay.
+    async fn find(&mut self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+        if let Some(at) = self.early.iter().position(&is_it) {
+            return self.early.remove(at);
+        }
+        loop {
+            let event = self.event().await.unwrap_or_else(|| panic!("{what} before the end"));
+            if is_it(&event) {
+                return event;
+            }
+            self.early.push(event);
+        }
+    }
+
+    /// The answer to the request with this id, which is not an event of a lease.
+    async fn answer(&mut self, id: impl Into<Value>) -> Value {
+        let id = id.into();
+        self.find(&format!("the answer to {id}"), |event| event["id"] == id).await
+    }
+
+    /// Sends a request, and returns its answer.
+    async fn ask(&mut self, request: Value) -> Value {
+        self.send(&request).await;
+        self.answer(request["id"].clone()).await
+    }
+
+    /// The answer to a request, which has this name.
+    async fn expect(&mut self, name: &str, request: Value) -> Value {
+        let answer = self.ask(request).await;
+        assert_eq!(answer["event"], name, "{answer}");
+        answer
+    }
+
+    /// Sends a request that is refused with this code.
+    async fn refused(&mut self, code: &str, request: Value) {
+        let answer = self.ask(request).await;
+        assert_eq!((&answer["event"], &answer["code"]), (&json!("error"), &json!(code)), "{answer}");
+    }
+
+    /// The event of this name about this lease.
+    async fn of(&mut self, lease: impl Into<Value>, name: &str) -> Value {
+        let lease = lease.into();
+        let is_it = |event: &Value| event["event"] == name && event["lease"] == lease && event.get("id").is_none();
+        self.find(&format!("{name} of {lease}"), is_it).await
+    }
+
+    /// The end after the end of the input.
+    async fn close(mut self) -> Ended {
+        drop(self.requests.take());
+        while self.event().await.is_some() {}
+        ended(self.child).await
+    }
+}
+
+fn acquire(id: impl Into<Value>, key: &str, ttl_ms: u64) -> Value {
+    json!({ "id": id.into(), "do": "acquire", "key": key, "ttl_ms": ttl_ms })
+}
+
+#[tokio::test]
+async fn each_line_has_the_answer_of_the_vectors() {
+    let sandbox = Sandbox::new("pipe_lines").await;
+    let vectors: Value = serde_json::from_str(include_str!("../../../protocol/pipe.json")).unwrap();
+    let mut pipe = Pipe::start(&sandbox).await;
+    let lines = vectors["requests"].as_array().unwrap();
+    assert!(lines.len() >= 40, "{} lines", lines.len());
+    for case in lines {
+        let line = match case["bytes"].as_u64() {
+            Some(bytes) => "x".repeat(usize::try_from(bytes).unwrap()),
+            None => case["line"].as_str().unwrap().to_owned(),
+        };
+        pipe.write(&format!("{line}\n")).await;
+        let sent = serde_json::from_str::<Value>(&line).unwrap_or_default();
+        let answer = pipe.find(&case["name"].to_string(), |event| event.get("id").is_some()).await;
+        assert_eq!(answer.get("code").unwrap_or(&Value::Null), &case["code"], "{case}: {answer}");
+        assert!(answer["id"] == sent["id"] || answer["id"].is_null(), "{case}: {answer}");
+    }
+    pipe.close().await.is_quiet(0);
+    for key in ["pipe/1", "pipe/3", "pipe/4"] {
+        sandbox.seal.acquire(key).await.unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn leases_values_ticks_and_leaderships_are_held_at_once() {
+    let sandbox = Sandbox::new("pipe_verbs").await;
+    let mut pipe = Pipe::start(&sandbox).await;
+    let granted = pipe.expect("granted", json!({"id":1,"do":"acquire","key":"a","metadata":{"host":"web-1"}})).await;
+    let holder = &sandbox.seal.inspect("a").await.unwrap().unwrap().holders[0];
+    assert_eq!(granted["token"], holder.token.get());
+    assert_eq!(holder.metadata.get("host"), Some("web-1"));
+    pipe.expect("verified", json!({"id":2,"do":"verify","lease":1})).await;
+    let refreshed = pipe.expect("refreshed", json!({"id":3,"do":"refresh","lease":1,"ttl_ms":60_000})).await;
+    assert!(refreshed["deadline_ms"].as_u64() > granted["deadline_ms"].as_u64().map(|at| at + 20_000), "{refreshed}");
+    let content = json!({"page":7,"of":[null,"ä",9_007_199_254_740_991_u64,0.5]});
+    pipe.expect("value_put", json!({"id":4,"do":"put_value","lease":1,"value":content})).await;
+    let value = pipe.expect("value", json!({"id":5,"do":"value","lease":1})).await;
+    assert_eq!((&value["value"]["content"], &value["value"]["token"]), (&content, &granted["token"]));
+    pipe.refused("invalid", json!({"id":6,"do":"complete","lease":1})).await;
+    pipe.refused("invalid", json!({"id":6,"do":"resign","lease":1})).await;
+    pipe.refused("invalid", json!({"id":6,"do":"proclaim","lease":1,"value":"x"})).await;
+    pipe.expect("released", json!({"id":7,"do":"release","lease":1,"value":null})).await;
+    pipe.refused("unknown_lease", json!({"id":8,"do":"verify","lease":1})).await;
+
+    pipe.expect("granted", json!({"id":10,"do":"once","key":"t","tick":5})).await;
+    pipe.expect("completed", json!({"id":11,"do":"complete","lease":10,"note":"fine"})).await;
+    let runs = sandbox.seal.runs("t").await.unwrap();
+    assert_eq!((runs[0].tick, runs[0].note.as_str()), (5, "fine"));
+    let done = pipe.expect("done", json!({"id":12,"do":"once","key":"t","tick":5})).await;
+    assert_eq!((&done["outcome"], &done["tick"]), (&json!("already_done"), &json!(5)));
+    let done = pipe.expect("done", json!({"id":13,"do":"once","key":"t","tick":4})).await;
+    assert_eq!((&done["outcome"], &done["tick"]), (&json!("superseded"), &json!(5)));
+    let hourly = pipe.expect("granted", json!({"id":14,"do":"once","key":"h","every_ms":3_600_000})).await;
+    assert_eq!(hourly["tick"].as_u64().unwrap() % 3_600_000, 0);
+    pipe.expect("released", json!({"id":15,"do":"release","lease":14})).await;
+
+    pipe.expect("observing", json!({"id":20,"do":"observe","name":"boss"})).await;
+    let leader = |event: &Value| event["event"] == "leader";
+    assert_eq!(pipe.find("no leader", leader).await["leader"], Value::Null);
+    let elected = pipe.expect("granted", json!({"id":21,"do":"campaign","name":"boss","value":"a:1"})).await;
+    let shown = pipe.find("the leader", leader).await;
+    assert_eq!((&shown["leader"]["value"], &shown["leader"]["token"]), (&json!("a:1"), &elected["token"]));
+    pipe.expect("proclaimed", json!({"id":22,"do":"proclaim","lease":21,"value":"a:2"})).await;
+    assert_eq!(pipe.find("the new value", leader).await["leader"]["value"], "a:2");
+    pipe.expect("released", json!({"id":23,"do":"resign","lease":21})).await;
+    assert_eq!(pipe.find("no leader", leader).await["leader"], Value::Null);
+    pipe.expect("unobserved", json!({"id":24,"do":"unobserve","observation":20})).await;
+    pipe.refused("unknown_lease", json!({"id":25,"do":"unobserve","observation":20})).await;
+    pipe.early.retain(|event| event["event"] != "held");
+    assert_eq!(pipe.early, [] as [Value; 0], "each request has one answer");
+    pipe.close().await.is_quiet(0);
+}
+
+#[tokio::test]
+async fn a_wait_has_a_place_and_an_end_and_each_loss_has_its_cause() {
+    let sandbox = Sandbox::new("pipe_losses").await;
+    let lease = sandbox.seal.acquire("k").ttl(secs(60)).await.unwrap();
+    let mut pipe = Pipe::start(&sandbox).await;
+    pipe.refused("held", json!({"id":1,"do":"acquire","key":"k","wait_ms":0})).await;
+    for wait in ["first", "second"] {
+        pipe.send(&acquire(wait, "k", 4_000)).await;
+    }
+    assert_eq!(pipe.of("first", "waiting").await["position"], 1);
+    assert_eq!(pipe.of("second", "waiting").await["position"], 2);
+    pipe.refused("not_granted", json!({"id":2,"do":"verify","lease":"second"})).await;
+    let ended = pipe.expect("released", json!({"id":3,"do":"release","lease":"first"})).await;
+    assert_eq!(ended["confirmed"], false);
+    assert_eq!(pipe.answer("first").await["code"], "cancelled");
+    lease.release().await.unwrap();
+    assert_eq!(pipe.answer("second").await["event"], "granted");
+
+    sandbox.seal.revoke("k").reason("a test").by("a test").await.unwrap();
+    let lost = pipe.of("second", "lost").await;
+    assert_eq!(lost["cause"], "revoked");
+    assert!(lost["message"].as_str().unwrap().contains("a test"), "{lost}");
+    pipe.refused("unknown_lease", json!({"id":4,"do":"release","lease":"second"})).await;
+
+    pipe.expect("granted", json!({"id":5,"do":"acquire","key":"m","max_hold_ms":500})).await;
+    pipe.expect("granted", json!({"id":6,"do":"acquire","key":"s","stalled_after_ms":600})).await;
+    assert_eq!(pipe.of(5, "lost").await["cause"], "held_too_long");
+    pipe.expect("progressed", json!({"id":7,"do":"progress","lease":6})).await;
+    assert_eq!(pipe.of(6, "lost").await["cause"], "stalled");
+    pipe.close().await.is_quiet(0);
+}
+
+/// Each refresh moves the deadline, which is all that a client may believe in.
+#[tokio::test]
+async fn a_program_that_is_stopped_says_afterwards_what_was_lost() {
+    let sandbox = Sandbox::new("pipe_stopped").await;
+    let mut pipe = Pipe::start(&sandbox).await;
+    let granted = pipe.expect("granted", acquire(1, "k", 3_000)).await;
+    let held = pipe.of(1, "held").await;
+    assert!(held["deadline_ms"].as_u64() > granted["deadline_ms"].as_u64(), "{held}");
+    let program = id(&pipe.child);
+    signal(program, SIGSTOP);
+    let deadline = millis(held["deadline_ms"].as_u64().unwrap());
+    let left = deadline.saturating_sub(Clock::Boot.now().since_origin());
+    assert!(left <= secs(3), "{left:?}");
+    tokio::time::sleep(left + millis(400)).await;
+    let next = sandbox.seal.acquire("k").wait(secs(20)).await.unwrap();
+    signal(program, SIGCONT);
+    assert_eq!(pipe.of(1, "lost").await["cause"], "expired");
+    next.release().await.unwrap();
+    pipe.close().await.is_quiet(0);
+}
+
+#[tokio::test]
+async fn all_leases_are_released_when_the_input_ends_and_when_a_signal_comes() {
+    let sandbox = Sandbox::new("pipe_ends").await;
+    for by_signal in [false, true] {
+        let mut pipe = Pipe::start(&sandbox).await;
+        for number in 0..200 {
+            pipe.send(&acquire(number, &format!("k/{number}"), 60_000)).await;
+        }
+        for number in 0..200 {
+            assert_eq!(pipe.answer(number).await["event"], "granted");
+        }
+        let began = Instant::now();
+        if by_signal {
+            signal(id(&pipe.child), SIGTERM);
+            for number in 0..200 {
+                assert_eq!(pipe.of(number, "lost").await["cause"], "shut_down");
+            }
+            assert_eq!(pipe.event().await, None);
+            assert_eq!(ended(pipe.child).await.code, Some(143));
+        } else {
+            pipe.close().await.is_quiet(0);
+        }
+        assert!(began.elapsed() < secs(10), "{:?}", began.elapsed());
+        assert_eq!(sandbox.seal.leases().await.unwrap().collect().await.unwrap(), []);
+    }
+}
+
+#[tokio::test]
+async fn a_killed_program_leaves_its_leases_to_their_ttls() {
+    let sandbox = Sandbox::new("pipe_killed").await;
+    let mut pipe = Pipe::start(&sandbox).await;
+    pipe.expect("granted", acquire(1, "k", 2_000)).await;
+    signal(id(&pipe.child), SIGKILL);
+    while pipe.event().await.is_some() {}
+    sandbox.seal.acquire("k").wait(secs(10)).await.unwrap().release().await.unwrap();
+}
+
+/// The reader is stuck for three ttls: the lease is refreshed, and a release in that time is made.
+#[tokio::test]
+async fn an_output_that_is_not_read_stops_neither_refreshes_nor_releases() {
+    let sandbox = Sandbox::new("pipe_unread").await;
+    let mut pipe = Pipe::start(&sandbox).await;
+    for (number, key) in [(1, "kept"), (2, "released")] {
+        pipe.expect("granted", acquire(number, key, 2_000)).await;
+    }
+    // More than the pipe holds.
+    for number in 0..3_000 {
+        pipe.send(&json!({"id":number + 10,"do":"progress","lease":1})).await;
+    }
+    pipe.send(&json!({"id":3,"do":"release","lease":2})).await;
+    let free = async || sandbox.seal.acquire("released").await.is_ok();
+    eventually(secs(10), "the key is released", free).await;
+    tokio::time::sleep(secs(6)).await;
+    assert!(sandbox.seal.acquire("kept").await.is_err(), "it is held");
+    assert_eq!(pipe.answer(3).await["event"], "released");
+    pipe.expect("verified", json!({"id":4,"do":"verify","lease":1})).await;
+    pipe.close().await.is_quiet(0);
+}
+
+#[tokio::test]
+async fn a_backlog_of_eight_mebibytes_ends_the_program_with_everything_released() {
+    let sandbox = Sandbox::new("pipe_backlog").await;
+    let mut pipe = Pipe::start(&sandbox).await;
+    pipe.expect("granted", acquire(1, "k", 60_000)).await;
+    let mut requests = pipe.requests.take().unwrap();
+    // Each line is answered by more than 100 bytes.
+    let lines = "nonsense\n".repeat(1_000);
+    let writing = async {
+        for _ in 0..200 {
+            if requests.write_all(lines.as_bytes()).await.is_err() {
+                break;
+            }
+        }
+    };
+    timeout(secs(60), writing).await.expect("the program reads or ends");
+    let status = timeout(secs(30), pipe.child.wait()).await.expect("it ends").unwrap();
+    assert_eq!(status.code(), Some(125));
+    let mut said = String::new();
+    let stderr = pipe.child.stderr.take().unwrap().into_owned_fd().unwrap();
+    std::fs::File::from(stderr).read_to_string(&mut said).unwrap();
+    assert!(said.contains("8 MiB of the output were not read"), "{said}");
+    sandbox.seal.acquire("k").await.unwrap().release().await.unwrap();
+}
+
+/// A silent server: `at_risk`, and `held` after it. A lease on which nothing is confirmed until its deadline is lost.
+#[tokio::test]
+async fn an_outage_is_reported_for_each_lease() {
+    let set = ReplicaSet::builder().members(1).proxied().start().await;
+    let sandbox = Sandbox::on(&set, "pipe_outage").await;
+    let mut pipe = Pipe::start(&sandbox).await;
+    pipe.expect("granted", acquire("short", "short", 2_000)).await;
+    pipe.expect("granted", acquire("long", "long", 30_000)).await;
+    set.proxy().cut_both(&Peer::Member(0), &Peer::Anyone, How::Blackhole);
+    pipe.of("short", "at_risk").await;
+    assert_eq!(pipe.of("short", "lost").await["cause"], "expired");
+    pipe.of("long", "at_risk").await;
+    pipe.refused("unknown_lease", json!({"id":1,"do":"release","lease":"short"})).await;
+    set.proxy().heal();
+    pipe.of("long", "held").await;
+    pipe.expect("verified", json!({"id":2,"do":"verify","lease":"long"})).await;
+    pipe.close().await.is_quiet(0);
+}
+
+/// One server is unreachable: the program says so in an event, too, and its status is that of any command.
+#[tokio::test]
+async fn a_program_that_cannot_connect_says_why() {
+    let mut command = mongoseal(&["hold", "--timeout", "1s"]);
+    command.env("MONGODB_URI", "mongodb://127.0.0.1:1/?replicaSet=rs0").stdin(Stdio::piped());
+    let ended = done(command).await;
+    assert_eq!(ended.code, Some(123), "{}", ended.stderr);
+    let event: Value = serde_json::from_str(ended.stdout.trim()).unwrap();
+    assert_eq!((&event["event"], &event["code"], event.get("id")), (&json!("error"), &json!("unavailable"), None));
+}
+
+#[tokio::test]
+async fn options_of_one_key_are_refused_without_one() {
+    for option in
+        [&["--wait", "1s"][..], &["--no-wait"], &["--verbose"], &["--shared", "2"], &["--ttl", "1s"], &["--no-stdin"]]
+    {
+        let ended = done(mongoseal(&[&["hold"], option].concat())).await;
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(125), ""), "{option:?}: {}", ended.stderr);
+    }
+}
+
+/// None of many leases is lost while their batches are refreshed, and each has its deadlines.
+#[tokio::test]
+async fn many_leases_are_kept_and_each_has_its_deadlines() {
+    let sandbox = Sandbox::new("pipe_many").await;
+    let mut pipe = Pipe::start(&sandbox).await;
+    const LEASES: u64 = 500;
+    for number in 0..LEASES {
+        pipe.send(&acquire(number, &format!("k/{number}"), 6_000)).await;
+    }
+    let mut deadlines = BTreeMap::new();
+    let until = Instant::now() + secs(18);
+    while Instant::now() < until {
+        let Ok(Ok(Some(line))) = timeout(millis(500), pipe.events.next_line()).await else { continue };
+        let event: Value = serde_json::from_str(&line).unwrap();
+        assert!(["granted", "held"].contains(&event["event"].as_str().unwrap()), "{event}");
+        deadlines.insert(event["lease"].as_u64().unwrap(), event["deadline_ms"].as_u64().unwrap());
+    }
+    let now = u64::try_from(Clock::Boot.now().since_origin().as_millis()).unwrap();
+    assert_eq!(deadlines.len() as u64, LEASES);
+    let least = deadlines.values().min().unwrap();
+    assert!(*least > now + 1_000, "the client believes in each: {least} at {now}");
+    pipe.close().await.is_quiet(0);
+}
