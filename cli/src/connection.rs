@@ -7,6 +7,7 @@ use std::{path::PathBuf, pin::pin, sync::OnceLock, time::Duration};
 
 use clap::{Args, builder::NonEmptyStringValueParser};
 use mongoseal::{Builder, Mongoseal};
+use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
 pub(crate) use self::{
@@ -22,7 +23,7 @@ pub(crate) const URI_VARIABLES: [&str; 2] = ["MONGOSEAL_URI", "MONGODB_URI"];
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The options of all commands that connect to a server.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Deserialize, Serialize)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct Connection {
     /// Connection string of MongoDB or Redis
@@ -38,6 +39,7 @@ pub(crate) struct Connection {
     uri_file: Option<PathBuf>,
     /// What the file contains. A pipe can be read only once.
     #[arg(skip)]
+    #[serde(skip)]
     read_uri: OnceLock<String>,
     /// Database; default: that of the URI, or mongoseal
     ///
@@ -104,6 +106,11 @@ impl Connection {
             Some(db) => builder.database(db),
             None => builder,
         }
+    }
+
+    /// Returns the same options with the connection string, wherever it came from.
+    pub(crate) fn resolved(&self) -> Result<Self, Failure> {
+        Ok(Self { uri: Some(self.uri()?), uri_file: None, ..self.clone() })
     }
 
     /// Returns the connection string, and the product that it is for. Fails if an option is for the other product.

@@ -35,12 +35,13 @@ use tokio::{
 
 use crate::{
     arguments::LeaseOptions,
-    connection,
+    connection::{Connection, HIDDEN_URI},
     exit_status::{Failure, Status},
     job::guard::{
         Action, GUARD,
         orphans::{self, Rest},
         protocol::{self, Exit, GuardCommand, Report, Times},
+        release,
     },
     job::signals::Signals,
     job::terminal::Terminal,
@@ -117,15 +118,22 @@ impl Times {
 
 /// Runs the command until no process of it is left, at most until a lease ends. Returns the exit status.
 pub(crate) async fn perform(
+    connection: &Connection,
     leases: &Leases<'_>,
     times: Times,
     command: &[OsString],
     signals: &mut Signals,
 ) -> Result<Status, Failure> {
-    verdict(leases, &run(leases, times, command, signals).await?)
+    verdict(leases, &run(connection, leases, times, command, signals).await?)
 }
 
-async fn run(leases: &Leases<'_>, times: Times, command: &[OsString], signals: &mut Signals) -> Result<End, Failure> {
+async fn run(
+    connection: &Connection,
+    leases: &Leases<'_>,
+    times: Times,
+    command: &[OsString],
+    signals: &mut Signals,
+) -> Result<End, Failure> {
     signals.add_forwarded()?;
     let mut block = SigSet::empty();
     // Otherwise SIGTTOU stops this process when it takes the terminal back from the command.
@@ -134,7 +142,7 @@ async fn run(leases: &Leases<'_>, times: Times, command: &[OsString], signals: &
     // If the guard is killed, this process gets the orphans of the command, whose process ids stay taken until then.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(io::Error::from)?;
-    let started = Job::start(leases, times, command, signals);
+    let started = Job::start(connection, leases, times, command, signals);
     let mut job =
         started.map_err(|error| Failure::invalid(format!("cannot start the guard of the command: {error}")))?;
     let end = job.follow(leases, signals).await;
@@ -158,8 +166,15 @@ struct Job {
 }
 
 impl Job {
-    fn start(leases: &Leases<'_>, times: Times, command: &[OsString], signals: &Signals) -> io::Result<Self> {
+    fn start(
+        connection: &Connection,
+        leases: &Leases<'_>,
+        times: Times,
+        command: &[OsString],
+        signals: &Signals,
+    ) -> io::Result<Self> {
         let others = orphans::children();
+        let order = release::order(connection, leases)?;
         let (ours, theirs) = Socket::pair()?;
         let until = leases.deadline();
         let outer = OuterLeases::of_environment();
@@ -172,13 +187,13 @@ impl Job {
             .arg(GUARD)
             .arg(signals.blocked().to_string())
             .args(command)
-            .env_remove(connection::HIDDEN_URI)
+            .env_remove(HIDDEN_URI)
             .envs(leases.environment())
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .process_group(0)
             .spawn()?;
         let begin = GuardCommand::Begin { until: until.since_origin(), times, is_nested: !outer.is_empty() };
-        protocol::send_begin(&ours, begin, io::stdin().as_fd())?;
+        protocol::send_begin(&ours, begin, io::stdin().as_fd(), order.as_ref().map(AsFd::as_fd))?;
         ours.set_nonblocking(true)?;
         let (reader, commands) = UnixStream::from_std(ours)?.into_split();
         let reports = BufReader::new(reader).lines();

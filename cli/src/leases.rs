@@ -35,6 +35,10 @@ impl<'a> Leases<'a> {
         Self { leases: leases.into_iter().collect(), tick }
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lease> {
+        self.leases.iter().copied()
+    }
+
     pub(crate) fn is_valid(&self) -> bool {
         self.leases.iter().all(|lease| lease.is_valid())
     }

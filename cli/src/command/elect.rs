@@ -25,7 +25,7 @@ pub(crate) async fn perform(connection: &Connection, options: Elect) -> Result<S
     let verdict = if options.command.is_empty() {
         lead(&leader, &mut signals).await
     } else {
-        job::perform(&Leases::of([lease], None), times, &options.command, &mut signals).await
+        job::perform(connection, &Leases::of([lease], None), times, &options.command, &mut signals).await
     };
     job::finish(&seal, &mut signals, lease.remaining(), leader.resign(), verdict).await
 }

@@ -28,7 +28,7 @@ pub(crate) async fn perform(connection: &Connection, options: Run) -> Result<Sta
     let verdict = perform_with_value(
         &set,
         &options,
-        async |signals| job::perform(&leases, times, &options.command, signals).await,
+        async |signals| job::perform(connection, &leases, times, &options.command, signals).await,
         &mut signals,
     )
     .await;

@@ -2,7 +2,8 @@
 //!
 //! The guard is a process between the holder of the lease and the command. Its standard input is a socket, on which the
 //! holder sends each new deadline. It has no runtime and blocks every signal. The command is in a process group of its
-//! own, started by [`exec`], and dies with the guard. The guard reaps the orphans of the command.
+//! own, started by [`exec`], and dies with the guard. The guard reaps the orphans of the command. If the holder is gone when
+//! no process of the command is left, the guard has the leases released: see [`release`].
 //!
 //! Invariant: without a new deadline, the group and the [`orphans`] get SIGTERM and then SIGKILL before the last known
 //! deadline. Only SIGKILL and SIGSTOP keep the guard from that: the guard never waits for the holder while a process of
@@ -11,6 +12,7 @@
 mod exec;
 pub(crate) mod orphans;
 pub(crate) mod protocol;
+pub(crate) mod release;
 mod schedule;
 
 use std::{
@@ -72,6 +74,9 @@ pub(crate) fn run_stage() -> Option<ExitCode> {
     if first == EXEC {
         return Some(exec::main(arguments));
     }
+    if first == release::RELEASE {
+        return Some(release::main());
+    }
     (first == GUARD).then(|| match guard(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -87,13 +92,13 @@ fn guard(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let (begin, stdin) = protocol::receive_begin(&socket)?;
+    let (begin, stdin, order) = protocol::receive_begin(&socket)?;
     let GuardCommand::Begin { until, times, is_nested } = begin else {
         return Err(io::Error::other("the holder sent no deadline"));
     };
     let mut schedule = Schedule::new(Reading::at(until), times);
     if schedule.due(Clock::Boot.now()).is_some() {
-        return report_end(&mut socket, Exit::Code(0), true);
+        return report_end(&mut socket, Exit::Code(0), true, order);
     }
     let blocked = arguments.next().unwrap_or_default();
     let (sender, events) = channel();
@@ -107,7 +112,7 @@ fn guard(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     report(&socket, Report::Group(group.as_raw_pid()));
     [to_wait.0, to_reap.0].into_iter().try_for_each(|thread| thread.send(group)).map_err(io::Error::other)?;
     let exit = supervise(&socket, &events, &mut Rest::new(group, HashSet::new()), &mut schedule, is_nested);
-    report_end(&mut socket, exit, schedule.is_signalled())
+    report_end(&mut socket, exit, schedule.is_signalled(), order)
 }
 
 /// Starts the command and returns its process group. The command dies with this thread.
@@ -129,11 +134,11 @@ fn report(socket: &UnixStream, report: Report) {
     rustix::net::send(socket, protocol::line(&report).as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).ok();
 }
 
-/// Sends the last report. Waits until the socket has room for it: no process of the command is left.
-fn report_end(socket: &mut UnixStream, exit: Exit, signalled: bool) -> io::Result<()> {
+/// Sends the last report. Waits until the socket has room for it: no process of the command is left. If the holder is gone,
+/// has its leases released.
+fn report_end(socket: &mut UnixStream, exit: Exit, signalled: bool, order: Option<OwnedFd>) -> io::Result<()> {
     match socket.write_all(protocol::line(&Report::Ended { exit, signalled }).as_bytes()) {
-        // The holder is gone.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => order.map_or(Ok(()), release::start),
         written => written,
     }
 }

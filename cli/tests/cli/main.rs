@@ -19,6 +19,7 @@ mod options;
 mod order;
 mod pipe;
 mod recipes;
+mod released;
 mod sandbox;
 mod scripts;
 mod secrets;

@@ -38,8 +38,8 @@ impl Times {
 /// A message from the holder to the guard. `until`: a reading of the boot-time clock, as the time since its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) enum GuardCommand {
-    /// The first message, which carries the command's standard input as a descriptor. `is_nested` if the holder itself
-    /// was started under another lease.
+    /// The first message, which carries the command's standard input as a descriptor, and after it the order to release the
+    /// leases, if there is one. `is_nested` if the holder itself was started under another lease.
     Begin { until: Duration, times: Times, is_nested: bool },
     /// The lease is valid until then.
     Until(Duration),
@@ -84,24 +84,29 @@ pub(crate) fn parse<T: DeserializeOwned>(line: &str) -> Option<T> {
 /// The largest length of a message.
 const MAX_LINE: usize = 1024;
 
-/// Sends the first message, with the command's standard input.
-pub(crate) fn send_begin(socket: &UnixStream, command: GuardCommand, stdin: BorrowedFd<'_>) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+/// Sends the first message, with the command's standard input and the order.
+pub(crate) fn send_begin(
+    socket: &UnixStream,
+    command: GuardCommand,
+    stdin: BorrowedFd<'_>,
+    order: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let stdin = [stdin];
-    if !ancillary.push(SendAncillaryMessage::ScmRights(&stdin)) {
-        return Err(io::Error::other("no room for a descriptor in the message"));
+    let descriptors: Vec<_> = [Some(stdin), order].into_iter().flatten().collect();
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(io::Error::other("no room for the descriptors in the message"));
     }
     sendmsg(socket.as_fd(), &[IoSlice::new(line(&command).as_bytes())], &mut ancillary, SendFlags::empty())?;
     Ok(())
 }
 
-/// Receives the first message, and reads nothing of the next.
-pub(crate) fn receive_begin(socket: &UnixStream) -> io::Result<(GuardCommand, OwnedFd)> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+/// Receives the first message, with the command's standard input and the order. Reads nothing of the next.
+pub(crate) fn receive_begin(socket: &UnixStream) -> io::Result<(GuardCommand, OwnedFd, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
-    // The descriptor comes with the first byte.
+    // The descriptors come with the first byte.
     recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::empty())?;
     let mut line = byte.to_vec();
     let mut rest = socket;
@@ -110,17 +115,19 @@ pub(crate) fn receive_begin(socket: &UnixStream) -> io::Result<(GuardCommand, Ow
         line.extend(byte);
     }
     let command = str::from_utf8(&line).ok().and_then(parse);
-    let mut received = ancillary.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    let stdin = received.next().map(|stdin| {
-        // Only the command inherits it.
-        rustix::io::fcntl_setfd(&stdin, rustix::io::FdFlags::CLOEXEC)?;
-        Ok::<_, io::Error>(stdin)
-    });
-    match (command, stdin.transpose()?) {
-        (Some(command), Some(stdin)) => Ok((command, stdin)),
+    let mut received = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            received.extend(descriptors);
+        }
+    }
+    for descriptor in &received {
+        // The command inherits its standard input only, and not the order.
+        rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::CLOEXEC)?;
+    }
+    let mut received = received.into_iter();
+    match (command, received.next()) {
+        (Some(command), Some(stdin)) => Ok((command, stdin, received.next())),
         _ => Err(io::Error::other("it was not started by this program")),
     }
 }
@@ -163,12 +170,16 @@ mod tests {
     }
 
     #[test]
-    fn the_first_message_carries_a_descriptor() {
+    fn the_first_message_carries_descriptors() {
         let (one, other) = UnixStream::pair().unwrap();
         let (mut reads, mut writes) = io::pipe().unwrap();
-        send_begin(&one, GuardCommand::Until(Duration::from_secs(1)), writes.as_fd()).unwrap();
+        let (order, mut ordered) = io::pipe().unwrap();
+        send_begin(&one, GuardCommand::Until(Duration::from_secs(1)), writes.as_fd(), Some(order.as_fd())).unwrap();
+        io::Write::write_all(&mut ordered, b"order").unwrap();
+        drop((order, ordered));
         io::Write::write_all(&mut &one, b"next\n").unwrap();
-        let (command, descriptor) = receive_begin(&other).unwrap();
+        let (command, descriptor, order) = receive_begin(&other).unwrap();
+        assert_eq!(io::read_to_string(std::fs::File::from(order.unwrap())).unwrap(), "order");
         assert_eq!(command, GuardCommand::Until(Duration::from_secs(1)));
         let mut next = [0; 5];
         io::Read::read_exact(&mut &other, &mut next).unwrap();

@@ -1,0 +1,435 @@
+#!/usr/bin/env python3
+"""Tests a client of the pipe protocol: plays the program `mongoseal` in the cases of pipe.json.
+
+pipe.md describes the adapter, and README.md the steps of a case. Exit status: 0 if all cases pass, 1 if one fails, 2 for a
+wrong usage.
+
+Each case has one thread that carries out its steps, and one queue with all that comes from the adapter and from the programs
+that the client starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import pipe_self_test
+from pipe_program import Json, Program
+
+HERE = Path(__file__).resolve()
+READY = {"event": "ready", "protocol": 1, "version": "0.1.0", "owner": "web-1"}
+
+
+class Failure(Exception):
+    """The client, or its adapter, does not do what the case expects."""
+
+
+def compact(value: object) -> str:
+    """`value` as JSON, shortened for a message."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 400 else f"{text[:400]}... ({len(text)} characters)"
+
+
+def equal(left: object, right: object) -> bool:
+    """Whether two JSON values are the same. 1, 1.0 and true differ."""
+    return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
+
+
+def expand(value: Any) -> Any:
+    """Replaces `{"$repeat": [TEXT, COUNT]}` by the long text."""
+    if isinstance(value, dict):
+        if set(value) == {"$repeat"}:
+            text, count = value["$repeat"]
+            return text * count
+        return {name: expand(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [expand(item) for item in value]
+    return value
+
+
+def boottime_ms() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+# The adapter
+
+
+class Adapter:
+    """The program of the client's author, which carries out commands with the client."""
+
+    def __init__(
+        self, arguments: list[str], environment: dict[str, str], log: IO[bytes], inbox: queue.Queue[Callable[[], None]]
+    ) -> None:
+        self.answers: dict[str, Json] = {}
+        self.commands: set[str] = set()
+        self.ended = False
+        self.fault: str | None = None
+        self.process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+        self._inbox = inbox
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._inbox.put(lambda line=line: self._take(line))  # type: ignore[misc]
+        self._inbox.put(self._end)
+
+    def _end(self) -> None:
+        self.ended = True
+
+    def _take(self, line: bytes) -> None:
+        try:
+            answer = json.loads(line)
+            name = answer["id"]
+            if name not in self.commands or name in self.answers or ("ok" in answer) == ("error" in answer):
+                raise ValueError("no answer to an open command, or not one of `ok` and `error`")
+        except (ValueError, KeyError, TypeError) as error:
+            self.fault = f"a line of the adapter that is no answer: {line[:300].decode(errors='replace')} ({error})"
+            return
+        self.answers[name] = answer
+
+    def command(self, command: Json) -> None:
+        self.commands.add(command["id"])
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(command).encode() + b"\n")
+            self.process.stdin.flush()
+        except OSError:
+            pass  # It has ended, which the reading thread reports.
+
+    def close_input(self) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.close()
+        except OSError:
+            pass
+
+
+# A case
+
+
+class Run:
+    """One run of one case."""
+
+    def __init__(self, case: Json, arguments: list[str], patience: float, directory: Path) -> None:
+        self.case = case
+        self.patience = patience  # How many seconds a step waits for the client.
+        self.inbox: queue.Queue[Callable[[], None]] = queue.Queue()
+        self.programs: list[Program] = []
+        self.current = -1  # The index of the program that the steps are about.
+        self.names: Json = {}  # The ids of the client, by their names in the case.
+        self.log = tempfile.TemporaryFile(dir=directory)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(directory / "socket"))
+        self.listener.listen()
+        executable = directory / "mongoseal"
+        command = [sys.executable, "-I", "-S", str(HERE.with_name("pipe_program.py")), str(directory / "socket")]
+        executable.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        executable.chmod(0o755)
+        environment = {
+            **os.environ,
+            "PATH": f"{directory}:{os.environ.get('PATH', os.defpath)}",
+            "MONGOSEAL_PROGRAM": str(executable),
+            "MONGODB_URI": "mongodb://127.0.0.1:1/conformance",
+        }
+        threading.Thread(target=self._accept, daemon=True).start()
+        self.adapter = Adapter(arguments, environment, self.log, self.inbox)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return  # The case is over.
+            self.inbox.put(lambda connection=connection: self.programs.append(Program(connection, self.inbox)))  # type: ignore[misc]
+
+    def wait(self, reached: Callable[[], object], expected: str) -> None:
+        """Takes in what comes until `reached`, or fails after some seconds."""
+        end = time.monotonic() + self.patience
+        while not reached():
+            if self.adapter.ended:
+                raise Failure(f"expected {expected}, got the end of the adapter, status {self.adapter.process.wait()}")
+            try:
+                self.inbox.get(timeout=max(0.0, end - time.monotonic()))()
+            except queue.Empty:
+                raise Failure(f"expected {expected}, got nothing for {self.patience:g} s{self.extra()}") from None
+            self.check()
+
+    def extra(self) -> str:
+        """What came instead of what a step waits for."""
+        requests = [request for program in self.programs for request in program.requests]
+        return f", but the request {compact(requests[0])}" if requests else ""
+
+    def check(self) -> None:
+        """Fails for what no case allows, and answers the requests that the case leaves to the client."""
+        for fault in [self.adapter.fault, *(program.fault for program in self.programs)]:
+            if fault:
+                raise Failure(f"got {fault}")
+        for program in self.programs:
+            if program.output == "closed":
+                raise Failure("expected that the client reads the output to its end, got a closed pipe")
+            for request in list(program.requests):
+                for allowed in self.case.get("may", []):
+                    self.names.pop(allowed["request"]["id"], None)  # Each such request has an id of its own.
+                    if self.matches(allowed["request"], request):
+                        program.requests.remove(request)
+                        self.write(program, [self.filled(allowed["event"])])
+                        break
+
+    def matches(self, expected: Json, request: Json) -> bool:
+        """Whether `request` is the expected one. A new name of an id, as `$a`, gets the id of the request."""
+        name = expected["id"]
+        bound = {**self.names, name: request["id"]} if name not in self.names else self.names
+        wanted = {
+            member: bound.get(value, value) if member in ("id", "lease", "observation") else value
+            for member, value in expected.items()
+        }
+        if equal(wanted, request):
+            self.names = bound
+            return True
+        return False
+
+    def filled(self, event: Json) -> Json:
+        """`event` with the ids of the client, and with times."""
+        event = dict(event)
+        for member in ("id", "lease", "observation"):
+            if isinstance(event.get(member), str):
+                event[member] = self.names[event[member]]
+        deadline = event.get("deadline_ms")
+        if isinstance(deadline, str):
+            event["deadline_ms"] = boottime_ms() + int(deadline.removeprefix("now"))
+        return event
+
+    def write(self, program: Program, events: list[Json], times: int = 1, bytewise: bool = False) -> None:
+        for event in events:
+            program.note(event)
+        text = "".join(json.dumps(event, ensure_ascii=False, separators=(",", ":")) + "\n" for event in events)
+        program.output = None
+        program.order({"print": text * times, "bytewise": bytewise})
+
+    # Steps. Each is named by its first member.
+
+    def program(self) -> Program:
+        return self.programs[self.current]
+
+    def step_hold(self, step: Json) -> None:
+        name, ms = step["hold"], step["for_ms"]
+        self.step_user({"user": {"id": name, "do": "acquire", "key": name}})
+        self.step_request({"request": {"id": f"${name}", "do": "acquire", "key": name}})
+        granted = {"event": "granted", "id": f"${name}", "lease": f"${name}", "key": name, "owner": "web-1"}
+        self.step_event({"event": {**granted, "token": step["token"], "remaining_ms": ms, "deadline_ms": f"now+{ms}"}})
+        self.step_user_gets({"user_gets": {"id": name, "ok": {"token": step["token"]}}})
+
+    def step_user(self, step: Json) -> None:
+        self.adapter.command(step["user"])
+
+    def step_user_gets(self, step: Json) -> None:
+        wanted = step["user_gets"]
+        shown = f"the answer {compact(wanted)}"
+        self.wait(lambda: wanted["id"] in self.adapter.answers, shown)
+        answer = self.adapter.answers[wanted["id"]]
+        for member in ("ok", "error"):
+            if member in wanted and not (member in answer and equal(answer[member], wanted[member])):
+                raise Failure(f"expected {shown}, got {compact(answer)}")
+        if wanted.get("message_has", "") not in str(answer.get("message", "")):
+            raise Failure(f"expected a message with the word `{wanted['message_has']}`, got {compact(answer)}")
+
+    def step_user_gets_nothing(self, step: Json) -> None:
+        if step["user_gets_nothing"] in self.adapter.answers:
+            answer = self.adapter.answers[step["user_gets_nothing"]]
+            raise Failure(f"expected no answer yet, got {compact(answer)}")
+
+    def step_request(self, step: Json) -> None:
+        requests = self.program().requests
+        shown = f"the request {compact(step['request'])}"
+        self.wait(lambda: requests or self.program().ended, shown)
+        if not requests:
+            raise Failure(f"expected {shown}, got the end of the program")
+        request = requests.popleft()
+        if not self.matches(step["request"], request):
+            raise Failure(f"expected {shown}, got {compact(request)}, where {compact(self.names)}")
+
+    def step_event(self, step: Json) -> None:
+        events = step["event"] if isinstance(step["event"], list) else [step["event"]]
+        program = self.program()
+        self.write(program, list(map(self.filled, events)), step.get("times", 1), step.get("bytewise", False))
+        self.wait(lambda: program.output or program.ended, "that the client reads the output")
+
+    def step_wait_ms(self, step: Json) -> None:
+        end = time.monotonic() + step["wait_ms"] / 1000
+        while (left := end - time.monotonic()) > 0:
+            try:
+                self.inbox.get(timeout=left)()
+            except queue.Empty:
+                return
+            self.check()
+
+    def step_program(self, step: Json) -> None:
+        does = step["program"]
+        if does in ("starts", "is_ready"):
+            self.current += 1
+            started = lambda: len(self.programs) > self.current and self.program().started  # noqa: E731
+            self.wait(started, "that the client starts the program")
+            info = self.program().started
+            assert info is not None
+            if info["arguments"][:1] != ["hold"]:
+                raise Failure(
+                    f"expected that the client starts `mongoseal hold`, got the arguments {info['arguments']}"
+                )
+            if info["group"] == self.adapter.process.pid:
+                raise Failure("expected that the program has a process group of its own, got the group of the client")
+            if does == "is_ready":
+                self.step_event({"event": READY})
+        elif does == "stops":
+            self.program().signal(signal.SIGSTOP)
+        elif does == "continues":
+            self.program().signal(signal.SIGCONT)
+        elif does == "input_ends":
+            self.wait(lambda: self.program().input_ended, "that the client closes the input")
+        elif does == "is_left":
+            left = lambda: self.program().input_ended or self.program().ended  # noqa: E731
+            self.wait(left, "that the client closes the input, or ends the program")
+        else:
+            if does == "is_killed":
+                self.program().signal(signal.SIGKILL)
+            else:
+                self.program().order({"exit": step["status"]})
+            self.wait(lambda: self.program().ended, "that the program ends")
+
+    def run(self) -> None:
+        """Carries out the steps, or fails with the step in the message."""
+        number = 0
+        try:
+            for number, step in enumerate(self.case["steps"], 1):
+                getattr(self, f"step_{next(iter(step))}")(step)
+            number += 1
+            step = {"end": "the adapter's input ends"}
+            self.finish()
+        except Failure as failure:
+            raise Failure(f"step {number}, {compact(step)}\n{failure}{self.logged()}") from None
+
+    def finish(self) -> None:
+        """Ends the adapter, and plays the programs that still run to their end."""
+        if len(self.programs) > self.current + 1:
+            raise Failure("expected no further program, got a start of one")
+        self.adapter.close_input()
+        end = time.monotonic() + self.patience
+        while not self.adapter.ended:
+            for program in self.programs:
+                if not program.ready:
+                    program.requests.clear()  # A client may write requests before `ready`, and this program read none.
+                for request in program.requests:
+                    if request.get("do") not in ("release", "resign", "unobserve"):
+                        raise Failure(f"expected no further request, got {compact(request)}")
+                    answer = {"id": request["id"], "lease": request.get("lease"), "confirmed": True}
+                    name = "unobserved" if request["do"] == "unobserve" else "released"
+                    self.write(program, [{"event": name, **answer}])
+                program.requests.clear()
+                if program.input_ended:
+                    program.order({"exit": 0})
+            try:
+                self.inbox.get(timeout=max(0.0, end - time.monotonic()))()
+            except queue.Empty:
+                raise Failure(f"expected the exit of the adapter, got nothing for {self.patience:g} s") from None
+        status = self.adapter.process.wait()
+        if status != 0:
+            raise Failure(f"expected the status 0 of the adapter, got {status}")
+        self.check()
+
+    def logged(self) -> str:
+        self.log.seek(0)
+        text = self.log.read().decode(errors="replace").strip()
+        return f"\nstandard error of the adapter:\n{text[-3000:]}" if text else ""
+
+    def stop(self) -> None:
+        """Ends all processes of the case."""
+        self.listener.shutdown(socket.SHUT_RDWR)  # Ends the thread that accepts.
+        self.listener.close()
+        if self.adapter.process.poll() is None:
+            self.adapter.process.kill()
+        self.adapter.process.wait()
+        for program in self.programs:
+            program.stop()
+        self.log.close()
+
+
+def failure_of(case: Json, arguments: list[str], patience: float = 10) -> str | None:
+    """Runs a case. Returns why it fails, or `None`."""
+    with tempfile.TemporaryDirectory(prefix="mongoseal-", ignore_cleanup_errors=True) as directory:
+        run = Run(case, arguments, patience, Path(directory))
+        try:
+            run.run()
+        except Failure as failure:
+            return str(failure)
+        finally:
+            run.stop()
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Tests a client of the pipe protocol: see pipe.md.")
+    parser.add_argument("--only", metavar="NAME", action="append", help="runs this case only; can be repeated")
+    parser.add_argument(
+        "--skip", metavar="NAME", action="append", default=[], help="leaves out this case; can be repeated"
+    )
+    parser.add_argument("--list", action="store_true", help="prints the names of the cases")
+    parser.add_argument(
+        "--self-test", action="store_true", help="tests the cases by a correct client and by broken ones"
+    )
+    parser.add_argument("adapter", metavar="ADAPTER", nargs="*", help="the command of the adapter, after `--`")
+    options = parser.parse_args()
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        parser.error("this system has no CLOCK_BOOTTIME: run the script on Linux")
+    cases: list[Json] = [expand(case) for case in json.loads(HERE.with_name("pipe.json").read_text("utf-8"))["cases"]]
+    names = [case["name"] for case in cases]
+    for name in [*(options.only or []), *options.skip]:
+        if name not in names:
+            parser.error(f"there is no case `{name}`: see --list")
+    if options.list:
+        print("\n".join(names))
+        return 0
+    if options.self_test:
+        return pipe_self_test.run(cases, failure_of)
+    if not options.adapter or shutil.which(options.adapter[0]) is None:
+        parser.error("pass the command of the adapter after `--`: a program that can be executed, and its arguments")
+    passed, failed = 0, 0
+    for case in cases:
+        if options.only and case["name"] not in options.only:
+            continue
+        if case["name"] in options.skip:
+            print(f"skipped: {case['name']}", flush=True)
+            continue
+        failure = failure_of(case, options.adapter)
+        if failure is None:
+            passed += 1
+            print(f"passed: {case['name']}", flush=True)
+        else:
+            failed += 1
+            print(f"FAILED: {case['name']}\n    " + failure.replace("\n", "\n    "), flush=True)
+    print(f"{passed} passed, {failed} failed, {len(options.skip)} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
