@@ -11,8 +11,6 @@ mod readiness;
 
 use std::time::Duration;
 
-#[cfg(feature = "blocking")]
-pub(crate) use campaign::leader_metadata;
 pub use campaign::{Campaign, Leader};
 pub use elector::Elector;
 pub use leadership::{LeadershipState, LeadershipWatch};

@@ -76,20 +76,30 @@ impl<'a> Wait<'a> {
 macro_rules! with_terms {
     ($acquire:expr, $terms:expr) => {{
         let terms: &$crate::arguments::Terms = $terms;
-        let mut acquire = $acquire;
-        if let Some(holders) = terms.shared {
-            acquire = acquire.shared_up_to(holders);
+        let acquire = $crate::acquire::with_labels!($acquire, &terms.labels);
+        match terms.shared {
+            Some(holders) => acquire.shared_up_to(holders),
+            None => acquire,
         }
-        if let Some(group) = &terms.group {
+    }};
+}
+pub(crate) use with_terms;
+
+/// Sets what others see of a lease on the builder of an acquire or of a campaign.
+macro_rules! with_labels {
+    ($acquire:expr, $labels:expr) => {{
+        let labels: &$crate::arguments::Labels = $labels;
+        let mut acquire = $acquire;
+        if let Some(group) = &labels.group {
             acquire = acquire.group(group.as_str());
         }
-        for (name, text) in &terms.metadata {
+        for (name, text) in &labels.metadata {
             acquire = acquire.metadata(name, text);
         }
         acquire
     }};
 }
-pub(crate) use with_terms;
+pub(crate) use with_labels;
 
 /// Connects with this owner, unless a signal ends the program first.
 pub(crate) async fn open(

@@ -16,7 +16,7 @@ use clap::{
 };
 use clap_complete::Shell;
 pub(crate) use holding::{
-    Acquire, Elect, Hold, LeaseOptions, LeasePlace, Once, Refresh, Release, Run, Terms, WaitOptions,
+    Acquire, Elect, Hold, Labels, LeaseOptions, LeasePlace, Once, Refresh, Release, Run, Terms, WaitOptions,
 };
 use mongoseal::FencingToken;
 
@@ -439,6 +439,9 @@ pub(crate) struct Verify {
     /// Token of the lease; default: `MONGOSEAL_TOKEN`
     #[arg(env = "MONGOSEAL_TOKEN", hide_env = true)]
     pub(crate) token: FencingToken,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[cfg(all(test, not(feature = "redis")))]

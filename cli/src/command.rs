@@ -25,6 +25,7 @@ pub(crate) mod release;
 pub(crate) mod revoke;
 pub(crate) mod run;
 pub(crate) mod show;
+mod status_file;
 pub(crate) mod value;
 mod value_file;
 pub(crate) mod verify;

@@ -24,6 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The options of all commands that connect to a server.
 #[derive(Args, Clone, Debug, Deserialize, Serialize)]
+#[allow(clippy::unsafe_derive_deserialize, reason = "the unsafe code is that of `tokio::select`")]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct Connection {
     /// Connection string of MongoDB or Redis

@@ -140,13 +140,13 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::of(error, &OPTIONS)
+        Self::of(&error, &OPTIONS)
     }
 }
 
 impl Failure {
     /// Returns the failure of a request, with these words of its message replaced.
-    pub(crate) fn of(error: Error, words: &[(&str, &str)]) -> Self {
+    pub(crate) fn of(error: &Error, words: &[(&str, &str)]) -> Self {
         let status = match error {
             Error::Held { .. } | Error::QueueFull { .. } => Status::HELD,
             Error::Lost { .. } | Error::Ended { .. } => Status::LOST,

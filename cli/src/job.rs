@@ -59,8 +59,8 @@ const HELD_TOO_LONG: LeaseState = LeaseState::Lost { cause: LossCause::HeldTooLo
 const MIN_KILL_BEFORE: Duration = Duration::from_millis(10);
 
 /// How a command ended.
-#[derive(Debug)]
-enum End {
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
     /// The command ended by itself.
     Itself(Exit),
     /// The command was signalled, because its lease was ending.
@@ -116,18 +116,8 @@ impl Times {
     }
 }
 
-/// Runs the command until no process of it is left, at most until a lease ends. Returns the exit status.
+/// Runs the command until no process of it is left, at most until a lease ends. Returns how it ended.
 pub(crate) async fn perform(
-    connection: &Connection,
-    leases: &Leases<'_>,
-    times: Times,
-    command: &[OsString],
-    signals: &mut Signals,
-) -> Result<Status, Failure> {
-    verdict(leases, &run(connection, leases, times, command, signals).await?)
-}
-
-async fn run(
     connection: &Connection,
     leases: &Leases<'_>,
     times: Times,
@@ -327,14 +317,14 @@ impl Job {
 }
 
 /// Returns the exit status for the end of a command, before the leases are released.
-fn verdict(leases: &Leases<'_>, end: &End) -> Result<Status, Failure> {
+pub(crate) fn verdict(leases: &Leases<'_>, end: End) -> Result<Status, Failure> {
     let (lease, state) = leases.decisive();
     match (end, state) {
         // A command that was not signalled ended before the signal was due, and so before the lease expired.
         (End::Itself(_), LeaseState::Lost { cause }) if !is_end_of_time(&cause) => Err(lost(format!(
             "{lease} was lost before the command had ended, which may have written without the lease: {cause}"
         ))),
-        (End::Itself(exit), _) => Ok(match *exit {
+        (End::Itself(exit), _) => Ok(match exit {
             Exit::Code(code) => Status::of_command(code),
             Exit::Signal(signal) => Status::of_signal(signal),
         }),

@@ -46,7 +46,7 @@ pub(crate) struct AcquireOptions {
     pub(crate) has_expiry: bool,
     sharing: Result<Sharing>,
     group: Result<Option<Group>>,
-    metadata: Result<Metadata>,
+    pub(crate) metadata: Result<Metadata>,
     pub(crate) refreshing: Refreshing,
     pub(crate) wait: Option<Duration>,
     pub(crate) retry: Option<Retry>,

@@ -1,7 +1,7 @@
 //! A leadership of a blocking handle.
 
 use super::Lease;
-use crate::{election::leader_metadata, engine::lease_state::ReleaseOutcome, types::error::Result};
+use crate::{engine::lease_state::ReleaseOutcome, types::error::Result};
 
 /// A leadership: a [lease](crate::Leader::lease) that other processes observe: a [`mongoseal::Leader`](crate::Leader) with
 /// blocking calls. Dropping it resigns in the background.
@@ -16,7 +16,7 @@ impl Leader {
     ///
     /// As [`mongoseal::Leader::proclaim`](crate::Leader::proclaim).
     pub fn proclaim(&self, value: impl Into<String>) -> Result<()> {
-        self.lease.update_metadata(leader_metadata(value)?)
+        self.lease.update_metadata(self.metadata_with(value)?)
     }
 
     /// Resigns, and returns whether it led until then. The next in line is elected.

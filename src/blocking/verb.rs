@@ -153,7 +153,10 @@ impl Campaign {
     ///
     /// Those of [`mongoseal::Campaign`](crate::Campaign).
     pub fn run(self) -> Result<Leader> {
-        self.mode.clone().run(self.send(), |leader, executor| Leader { lease: Lease::new(leader.lease, executor) })
+        self.mode.clone().run(self.send(), |leader, executor| {
+            let crate::Leader { lease, metadata } = leader;
+            Leader { lease: Lease::new(lease, executor), metadata }
+        })
     }
 }
 

@@ -14,6 +14,7 @@ use crate::{
     types::{
         duration::format_duration,
         error::{Error, Result},
+        group::Group,
         into_name::IntoName,
         key::Key,
         lease_id::LeaseId,
@@ -92,6 +93,19 @@ impl<M> Campaign<M> {
         self
     }
 
+    /// Sets the [group](crate::Acquire::group) of the leadership's lease.
+    pub fn group(mut self, group: impl IntoName<Group>) -> Self {
+        self.options.group(group);
+        self
+    }
+
+    /// Adds an entry to the metadata that other processes see of the leadership's lease. The name `value` is that of the
+    /// leader's [`value`](Self::value), and is refused.
+    pub fn metadata(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
+        self.options.metadata(name, text);
+        self
+    }
+
     /// Sets how long no other candidate can lead after this leader's last refresh. The handle's
     /// [`grace`](crate::Builder::grace) for this ttl is added. Default: the handle's ttl.
     pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -140,8 +154,14 @@ impl<M> Campaign<M> {
         // The time to stop, plus the handle's grace.
         options.grace = Some(stop_margin.saturating_add(settings.grace_for(ttl)));
         options.ttl = Some(leads);
+        let metadata = options.metadata.as_ref().ok().cloned().unwrap_or_default();
+        if metadata.get(VALUE).is_some() {
+            return Err(Error::invalid(
+                "`value` cannot be a name in the metadata of a leadership: it is the name of the leader's value",
+            ));
+        }
         options.metadata(VALUE, value);
-        Ok(Candidacy { name: name?, leads, acquire: options.check()? })
+        Ok(Candidacy { name: name?, leads, metadata, acquire: options.check()? })
     }
 }
 
@@ -159,13 +179,16 @@ pub(super) struct Candidacy {
     pub(super) name: Key,
     /// How long it leads without a refresh.
     pub(super) leads: Duration,
+    /// Without the leader's value.
+    metadata: Metadata,
     acquire: CheckedAcquire,
 }
 
 impl Candidacy {
     /// Campaigns with a lease of this id, which no lease has had.
     pub(super) async fn campaign(&self, id: LeaseId) -> Result<Leader> {
-        Ok(Leader { lease: self.acquire.clone().acquire_as(self.name.clone(), id).await? })
+        let lease = self.acquire.clone().acquire_as(self.name.clone(), id).await?;
+        Ok(Leader { lease, metadata: self.metadata.clone() })
     }
 
     fn context(&self) -> &Arc<Context> {
@@ -217,6 +240,8 @@ awaitable!(Campaign => Leader);
 #[must_use = "a leader resigns when it is dropped, and `let _ =` drops it at once: bind it to a variable"]
 pub struct Leader<L = Lease> {
     pub(crate) lease: L,
+    /// That of the campaign, without the leader's value.
+    pub(crate) metadata: Metadata,
 }
 
 impl<L: AsRef<Lease>> Leader<L> {
@@ -229,6 +254,13 @@ impl<L: AsRef<Lease>> Leader<L> {
     #[must_use]
     pub fn token(&self) -> FencingToken {
         self.lease.as_ref().token()
+    }
+
+    /// The metadata of the campaign, with this value.
+    pub(crate) fn metadata_with(&self, value: impl Into<String>) -> Result<Metadata> {
+        let mut metadata = self.metadata.clone();
+        metadata.insert(VALUE, value)?;
+        Ok(metadata)
     }
 }
 
@@ -243,7 +275,7 @@ impl Leader {
     ///
     /// As [`Lease::update_metadata`]: the value may still be replaced.
     pub async fn proclaim(&self, value: impl Into<String>) -> Result<()> {
-        self.lease.update_metadata(leader_metadata(value)?).await
+        self.lease.update_metadata(self.metadata_with(value)?).await
     }
 
     /// Resigns, and returns whether it led until then. The next in line is elected.
@@ -258,13 +290,6 @@ impl Leader {
     pub async fn resign(self) -> Result<ReleaseOutcome> {
         self.lease.release().await
     }
-}
-
-/// The metadata of a leader with this value.
-pub(crate) fn leader_metadata(value: impl Into<String>) -> Result<Metadata> {
-    let mut metadata = Metadata::default();
-    metadata.insert(VALUE, value)?;
-    Ok(metadata)
 }
 
 /// A leader as the writer at a fence, by its lease.

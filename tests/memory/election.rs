@@ -38,6 +38,21 @@ async fn candidates_lead_in_the_order_they_came_and_others_see_who() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_leader_keeps_its_group_and_metadata_when_it_proclaims() {
+    let seal = Mongoseal::in_memory();
+    let campaign = seal.campaign("lead").value("one").group("nightly").metadata("build", "1.4.2");
+    let leader = campaign.await.unwrap();
+    for value in ["one", "two"] {
+        let holder = &seal.inspect("lead").await.unwrap().unwrap().holders[0];
+        assert_eq!(holder.group.as_ref().unwrap().as_str(), "nightly");
+        assert_eq!((holder.metadata.get("build"), holder.metadata.get("value")), (Some("1.4.2"), Some(value)));
+        leader.proclaim("two").await.unwrap();
+    }
+    let refused = seal.campaign("other").metadata("value", "b").await.unwrap_err();
+    assert!(refused.to_string().contains("the name of the leader's value"), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_leader_proclaims_another_value_with_the_same_token() {
     let store = Faulty::new();
     let leader = store.seal().campaign("k").value("one").await.unwrap();

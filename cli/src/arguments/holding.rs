@@ -77,6 +77,13 @@ pub(crate) struct Terms {
     /// Share the key among N holders; default: exclusive
     #[arg(long, value_name = "N")]
     pub(crate) shared: Option<u32>,
+    #[command(flatten)]
+    pub(crate) labels: Labels,
+}
+
+/// What others see of a lease.
+#[derive(Args, Debug)]
+pub(crate) struct Labels {
     /// Group of the lease
     #[arg(long, value_name = "NAME")]
     pub(crate) group: Option<String>,
@@ -118,6 +125,12 @@ pub(crate) struct Run {
     pub(crate) hold: HoldOptions,
     #[command(flatten)]
     pub(crate) terms: Terms,
+    /// File for how the run ended, as JSON
+    ///
+    /// It has the tokens, how the command ended, and the statuses of the command and of this program. The file is created
+    /// before the key is acquired.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) status_file: Option<PathBuf>,
     /// Keep the key until a release or a revocation
     ///
     /// If this program or its machine fails, the key is held until an operator revokes the lease.
@@ -204,6 +217,8 @@ pub(crate) struct Elect {
     pub(crate) lease: LeaseOptions,
     #[command(flatten)]
     pub(crate) wait: WaitOptions,
+    #[command(flatten)]
+    pub(crate) labels: Labels,
     /// Command, after `--`; default: lead until a signal
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -237,6 +252,8 @@ pub(crate) struct Hold {
     pub(crate) max_hold: Option<Duration>,
     #[command(flatten)]
     pub(crate) wait: WaitOptions,
+    #[command(flatten)]
+    pub(crate) labels: Labels,
     /// Do not read requests, and ignore the end of stdin
     #[arg(long, requires = "key")]
     pub(crate) no_stdin: bool,
@@ -249,7 +266,10 @@ impl Hold {
     /// Returns an option of the wait for one key, if there is one.
     pub(crate) fn of_one_key(&self) -> Option<&'static str> {
         let WaitOptions { wait, no_wait, held_status, verbose } = &self.wait;
+        let Labels { group, metadata } = &self.labels;
         let given = [
+            (group.is_some(), "--group"),
+            (!metadata.is_empty(), "--metadata"),
             (wait.is_some(), "--wait"),
             (*no_wait, "--no-wait"),
             (held_status.is_some(), "--held-status"),

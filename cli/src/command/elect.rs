@@ -5,7 +5,7 @@ use std::{slice, time::Duration};
 use mongoseal::{Leader, LeaseState, Mongoseal};
 
 use crate::{
-    acquire::{self, Wait},
+    acquire::{self, Wait, with_labels},
     arguments::Elect,
     connection::Connection,
     exit_status::{Failure, Status},
@@ -25,14 +25,17 @@ pub(crate) async fn perform(connection: &Connection, options: Elect) -> Result<S
     let verdict = if options.command.is_empty() {
         lead(&leader, &mut signals).await
     } else {
-        job::perform(connection, &Leases::of([lease], None), times, &options.command, &mut signals).await
+        let leases = Leases::of([lease], None);
+        let end = job::perform(connection, &leases, times, &options.command, &mut signals).await;
+        end.and_then(|end| job::verdict(&leases, end))
     };
     job::finish(&seal, &mut signals, lease.remaining(), leader.resign(), verdict).await
 }
 
 async fn campaign(seal: &Mongoseal, options: &Elect) -> mongoseal::Result<Leader> {
     let attempt = |wait| {
-        let campaign = seal.campaign(options.name.as_str()).value(&options.value).ttl(options.lease.ttl).wait(wait);
+        let campaign = with_labels!(seal.campaign(options.name.as_str()), &options.labels);
+        let campaign = campaign.value(&options.value).ttl(options.lease.ttl).wait(wait);
         if options.command.is_empty() {
             campaign
         } else {

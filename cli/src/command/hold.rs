@@ -20,7 +20,7 @@ use self::{
     event::Event,
 };
 use crate::{
-    acquire::{self, Wait},
+    acquire::{self, Wait, with_labels},
     arguments::Hold,
     connection::Connection,
     exit_status::{Failure, Status},
@@ -97,9 +97,9 @@ async fn hold(
 }
 
 async fn acquire(seal: &Mongoseal, key: &str, options: &Hold) -> mongoseal::Result<Lease> {
-    let Hold { ttl, shared, max_hold, wait, .. } = options;
+    let Hold { ttl, shared, max_hold, wait, labels, .. } = options;
     let attempt = |wait| {
-        let mut acquire = seal.acquire(key).ttl(*ttl).wait(wait);
+        let mut acquire = with_labels!(seal.acquire(key), labels).ttl(*ttl).wait(wait);
         if let Some(time) = max_hold {
             acquire = acquire.max_hold(*time);
         }

@@ -39,7 +39,8 @@ pub(crate) async fn perform(connection: &Connection, options: Once) -> Result<St
         }
     };
     let leases = Leases::of([lease.lease()], Some(lease.number()));
-    let verdict = job::perform(connection, &leases, times, &options.command, &mut signals).await;
+    let end = job::perform(connection, &leases, times, &options.command, &mut signals).await;
+    let verdict = end.and_then(|end| job::verdict(&leases, end));
     let remaining = leases.remaining();
     match verdict {
         Ok(status) if status == Status::DONE || options.complete_on_error => {

@@ -44,6 +44,9 @@ async fn revoke(seal: &Mongoseal, options: &Revoke) -> Result<Status, Failure> {
         }
     }
     if has_revoked {
+        if !options.json {
+            print_holders(seal, key).await?;
+        }
         return Ok(Status::DONE);
     }
     Err(Failure::new(
@@ -81,6 +84,20 @@ fn print(options: &Revoke, revoked: &[HolderInfo]) -> io::Result<bool> {
         output::json_or_line(options.json, &view, &format!("revoked {key:?} from {owner}, with token {token}"))?;
     }
     Ok(!revoked.is_empty())
+}
+
+/// Prints who holds the key after the revocation, which grants it to the first waiter.
+async fn print_holders(seal: &Mongoseal, key: &str) -> Result<(), Failure> {
+    let holders = seal.inspect(key).await?.map(|record| record.holders).unwrap_or_default();
+    let mut is_free = true;
+    for HolderInfo { owner, token, .. } in holders.iter().filter(|holding| !holding.is_expired()) {
+        is_free = false;
+        output::line(&escape::visible(&format!("{key:?} is held by {owner} now, with token {token}")))?;
+    }
+    if is_free {
+        output::line(&escape::visible(&format!("{key:?} has no holder now")))?;
+    }
+    Ok(())
 }
 
 /// Prints the holders, and reads the answer to the question whether to revoke.

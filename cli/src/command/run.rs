@@ -5,7 +5,10 @@ use mongoseal::{LeaseSet, Mongoseal, ReleaseOutcome};
 use crate::{
     acquire::{self, Wait, with_terms},
     arguments::Run,
-    command::value_file::ValueFile,
+    command::{
+        status_file::{self, StatusFile},
+        value_file::ValueFile,
+    },
     connection::Connection,
     exit_status::{Failure, Status},
     job,
@@ -15,6 +18,16 @@ use crate::{
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Run) -> Result<Status, Failure> {
+    let file = options.status_file.as_deref().map(StatusFile::create).transpose()?;
+    let mut seen = status_file::Run::default();
+    let result = run(connection, &options, &mut seen).await;
+    if let Some(file) = file {
+        file.write(&seen, &result);
+    }
+    result
+}
+
+async fn run(connection: &Connection, options: &Run, seen: &mut status_file::Run) -> Result<Status, Failure> {
     let times = Times::of(&options.lease, options.hold.max_hold)?;
     if options.value_file.is_some() && options.keys.len() > 1 {
         return Err(Failure::invalid(
@@ -23,15 +36,15 @@ pub(crate) async fn perform(connection: &Connection, options: Run) -> Result<Sta
     }
     let mut signals = Signals::terminating()?;
     let seal = acquire::open(connection, options.lease.owner.as_deref(), &mut signals).await?;
-    let set = acquire::unless_signalled(&seal, &mut signals, &options.wait, acquire(&seal, &options)).await?;
+    let set = acquire::unless_signalled(&seal, &mut signals, &options.wait, acquire(&seal, options)).await?;
     let leases = Leases::of(&set, None);
-    let verdict = perform_with_value(
-        &set,
-        &options,
-        async |signals| job::perform(connection, &leases, times, &options.command, signals).await,
-        &mut signals,
-    )
-    .await;
+    seen.granted(&leases);
+    let command = async |signals: &mut Signals| {
+        let end = job::perform(connection, &leases, times, &options.command, signals).await?;
+        seen.ended(end);
+        job::verdict(&leases, end)
+    };
+    let verdict = perform_with_value(&set, options, command, &mut signals).await;
     let remaining = leases.remaining();
     job::finish(&seal, &mut signals, remaining, release(set), verdict).await
 }
@@ -40,12 +53,12 @@ pub(crate) async fn perform(connection: &Connection, options: Run) -> Result<Sta
 async fn perform_with_value(
     set: &LeaseSet,
     options: &Run,
-    run: impl AsyncFnOnce(&mut Signals) -> Result<Status, Failure>,
+    command: impl AsyncFnOnce(&mut Signals) -> Result<Status, Failure>,
     signals: &mut Signals,
 ) -> Result<Status, Failure> {
-    let (Some(path), Some(lease)) = (&options.value_file, set.iter().next()) else { return run(signals).await };
+    let (Some(path), Some(lease)) = (&options.value_file, set.iter().next()) else { return command(signals).await };
     let file = ValueFile::write(path, lease).await?;
-    let status = run(signals).await?;
+    let status = command(signals).await?;
     if status == Status::DONE {
         file.store().await?;
     }

@@ -1,12 +1,13 @@
 //! `mongoseal verify`.
 
 use mongoseal::{FencingToken, Inspection};
+use serde_json::json;
 
 use crate::{
     arguments::Verify,
     connection::Connection,
     exit_status::{Failure, Status},
-    ui::message::print_message,
+    ui::{message::print_message, output},
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Verify) -> Result<Status, Failure> {
@@ -14,11 +15,16 @@ pub(crate) async fn perform(connection: &Connection, options: Verify) -> Result<
         "verify",
         "whose reads can be outdated: pass the token with each write to a storage that checks it",
     )?;
-    let Verify { key, token } = options;
+    let Verify { key, token, json } = options;
     let record = connection.with_handle(async |seal| seal.inspect(key.as_str()).await).await??;
+    let version = record.as_ref().map(|record| record.version.get());
+    // While an exclusive lease lives, no newer token is issued, even if the version was raised.
+    let is_newest = record.as_ref().is_some_and(|record| record.version == token || is_held_exclusively(record, token));
+    if json {
+        output::json(&json!({ "key": key, "token": token.get(), "version": version, "newest": is_newest }))?;
+    }
     let message = match record {
-        // While an exclusive lease lives, no newer token is issued, even if the version was raised.
-        Some(record) if record.version == token || is_held_exclusively(&record, token) => return Ok(Status::DONE),
+        _ if is_newest => return Ok(Status::DONE),
         Some(record) if record.version > token => {
             format!("token {token} is not the newest: {key:?} has version {}", record.version)
         }

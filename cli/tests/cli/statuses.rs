@@ -1,12 +1,13 @@
 //! Exit statuses and messages of failures.
 
-use std::time::Instant;
+use std::{fs, time::Instant};
 
 use mongoseal_test_support::{ReplicaSet, Standalone};
 use tokio::task::JoinSet;
 
 use crate::{
-    sandbox::{KEY, Sandbox, done, mongoseal},
+    eventually,
+    sandbox::{KEY, Sandbox, done, ended, id, mongoseal, signal},
     secs,
 };
 
@@ -101,4 +102,79 @@ async fn a_pipe_that_nobody_reads_is_no_panic() {
         assert!(matches!(status.code(), Some(0 | 1 | 125)), "{status}");
     }
     lease.resign().await.unwrap();
+}
+
+/// How a run ended is in its file, so that a status of the command is told from one of the program.
+#[tokio::test]
+async fn the_status_file_tells_the_command_s_status_from_the_program_s() {
+    let sandbox = Sandbox::new("status_file").await;
+    let file = sandbox.file("status.json");
+    let run = async |arguments: &[&str]| {
+        let arguments = [&["run", KEY, "--status-file", file.to_str().unwrap()], arguments].concat();
+        let ended = done(sandbox.mongoseal(&arguments)).await;
+        let written = fs::read_to_string(&file).unwrap();
+        assert_eq!(written.lines().count(), 1, "{written}");
+        (ended.code, serde_json::from_str::<serde_json::Value>(&written).unwrap())
+    };
+    let (code, of_command) = run(&["--", "sh", "-c", "exit 121"]).await;
+    assert_eq!((code, &of_command["status"], &of_command["end"]), (Some(121), &121.into(), &"by_itself".into()));
+    assert_eq!(of_command["command"]["status"], 121);
+    assert_eq!(of_command["leases"][0]["key"], KEY);
+    assert!(of_command["leases"][0]["token"].as_u64().is_some(), "{of_command}");
+    let (_, killed) = run(&["--", "sh", "-c", "kill -9 $$"]).await;
+    assert_eq!((&killed["command"]["signal"], &killed["status"]), (&9.into(), &137.into()));
+
+    let lease = sandbox.hold().await;
+    let (code, held) = run(&["--no-wait", "--", "true"]).await;
+    assert_eq!((code, &held["status"], &held["end"]), (Some(121), &121.into(), &"not_started".into()));
+    assert_eq!((&held["command"], &held["leases"]), (&serde_json::Value::Null, &serde_json::json!([])));
+    assert!(held["message"].as_str().unwrap().contains("is held by"), "{held}");
+    lease.release().await.unwrap();
+
+    let mut command = sandbox.mongoseal(&["run", KEY, "--ttl=4s", "--status-file", file.to_str().unwrap(), "--"]);
+    command.args(["sh", "-c", r#"touch "$F/runs"; sleep 100"#]).env("F", sandbox.file(""));
+    let child = command.spawn().unwrap();
+    sandbox.exists("runs").await;
+    sandbox.seal.revoke(KEY).by("test").reason("moved").await.unwrap();
+    assert_eq!(ended(child).await.code, Some(122));
+    let lost: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!((&lost["end"], &lost["status"]), (&"by_mongoseal".into(), &122.into()));
+
+    let arguments = ["run", KEY, "--status-file", "/nowhere/status.json", "--", "true"];
+    done(sandbox.mongoseal(&arguments)).await.says(125, "cannot write --status-file /nowhere/status.json");
+    sandbox.is_free().await;
+}
+
+#[tokio::test]
+async fn what_is_verified_is_printed_as_json() {
+    let sandbox = Sandbox::new("verify_json").await;
+    let lease = sandbox.hold().await;
+    let verify = async |token: u64| {
+        let ended = done(sandbox.mongoseal(&["verify", KEY, &token.to_string(), "--json"])).await;
+        (ended.code, serde_json::from_str::<serde_json::Value>(&ended.stdout).unwrap())
+    };
+    let token = lease.token().get();
+    let newest = serde_json::json!({ "key": KEY, "token": token, "version": token, "newest": true });
+    assert_eq!(verify(token).await, (Some(0), newest));
+    let older = serde_json::json!({ "key": KEY, "token": token - 1, "version": token, "newest": false });
+    assert_eq!(verify(token - 1).await, (Some(1), older));
+}
+
+#[tokio::test]
+async fn leaders_and_leases_of_hold_have_a_group_and_metadata() {
+    let sandbox = Sandbox::new("labels").await;
+    for arguments in [&["hold", KEY, "--no-stdin"][..], &["elect", KEY, "10.0.0.7:4000"]] {
+        let labels = ["--group=nightly", "--metadata=build=1.4.2"];
+        let child = sandbox.mongoseal(&[arguments, &labels].concat()).spawn().unwrap();
+        let holder =
+            async || sandbox.seal.inspect(KEY).await.unwrap().and_then(|record| record.holders.into_iter().next());
+        eventually(secs(20), "it holds", async || holder().await.is_some()).await;
+        let holder = holder().await.unwrap();
+        assert_eq!(holder.group.unwrap().as_str(), "nightly");
+        assert_eq!(holder.metadata.get("build"), Some("1.4.2"));
+        signal(id(&child), nix::sys::signal::Signal::SIGTERM);
+        ended(child).await;
+    }
+    let refused = ["elect", KEY, "a", "--metadata=value=b"];
+    done(sandbox.mongoseal(&refused)).await.says(125, "it is the name of the leader's value");
 }

@@ -23,7 +23,7 @@ async fn revoke_asks_on_a_terminal_only_and_elsewhere_wants_to_be_told() {
 
     let said = console.run(&["revoke", "k", "--reason", "stuck", "--by", "olga", "--yes"]).await;
     assert_eq!(said.status, 0, "{}", said.err);
-    assert_eq!(said.out, format!("revoked \"k\" from alice, with token {}\n", lease.token()));
+    assert_eq!(said.out, format!("revoked \"k\" from alice, with token {}\n\"k\" has no holder now\n", lease.token()));
     let LeaseState::Lost { cause: LossCause::Revoked { by, reason } } = lease.cancelled().await else {
         panic!("it was revoked")
     };

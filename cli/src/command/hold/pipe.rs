@@ -13,8 +13,6 @@ mod notices;
 mod observation;
 mod output;
 mod request;
-#[cfg(test)]
-mod tests;
 
 use std::{
     collections::{HashMap, hash_map},
@@ -28,7 +26,7 @@ use tokio::{
         mpsc::{self, Receiver, Sender},
         oneshot,
     },
-    task::spawn_blocking,
+    task::{JoinSet, spawn_blocking},
 };
 
 use self::{
@@ -61,6 +59,7 @@ struct Session {
     output: Output,
     notices: Arc<Notices>,
     tasks: Mutex<HashMap<Id, Task>>,
+    running: Mutex<JoinSet<()>>,
 }
 
 /// How to reach the task of a lease or an observation.
@@ -91,17 +90,16 @@ pub(super) async fn perform(connection: &Connection, options: &Hold) -> Result<S
         }
     };
     output.print(&Event::ready(seal.owner()));
-    let session = Arc::new(Session { seal, output, notices, tasks: Mutex::default() });
-    let settling = tokio::spawn(Arc::clone(&session.notices).settle());
+    let session = Arc::new(Session { seal, output, notices, tasks: Mutex::default(), running: Mutex::default() });
     let end = tokio::select! {
         biased;
         number = signals.next_terminating() => Ok(Status::of_signal(number)),
         failed = closed.wait() => failed.map(|()| Status::DONE),
         () = serve(&session, read_lines()) => Ok(Status::DONE),
+        () = session.notices.settle() => Ok(Status::DONE),
     };
     // Each task prints how its lease ended.
-    signals.finish(session.seal.shutdown()).await.unwrap_or_default();
-    settling.abort();
+    signals.finish(session.end()).await.unwrap_or_default();
     let written = closed.finish(session.output.clone()).await;
     let status = end.map_err(Failure::from)?;
     written.map(|()| status).map_err(Failure::from)
@@ -146,6 +144,20 @@ impl Session {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        while running.try_join_next().is_some() {}
+        running.spawn(task);
+    }
+
+    /// Releases all leases, and waits for the tasks.
+    async fn end(&self) {
+        self.seal.shutdown().await;
+        let running = std::mem::take(&mut *self.running.lock().unwrap_or_else(PoisonError::into_inner));
+        // An observation ends with its handle.
+        running.join_all().await;
+    }
+
     fn begin(self: &Arc<Self>, id: Id, begin: Begin) {
         let mut tasks = self.tasks();
         let is_full = tasks.len() >= MAX_LEASES;
@@ -162,12 +174,12 @@ impl Session {
                     Begin::Lease(begin) => {
                         let (sender, requests) = mpsc::channel(ON_THE_WAY);
                         entry.insert(Task::Lease(sender));
-                        tokio::spawn(keeper::serve(session, id, begin, requests));
+                        self.spawn(keeper::serve(session, id, begin, requests));
                     }
                     Begin::Observe(name) => {
                         let (sender, end) = oneshot::channel();
                         entry.insert(Task::Observation(sender));
-                        tokio::spawn(observation::serve(session, id, name, end));
+                        self.spawn(observation::serve(session, id, name, end));
                     }
                 }
                 return;

@@ -190,7 +190,7 @@ impl Refusal {
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        let failure = Failure::of(error, &MEMBERS);
+        let failure = Failure::of(&error, &MEMBERS);
         Self::new(code(failure.status()), failure.message())
     }
 }

@@ -47,12 +47,12 @@ pub(super) async fn serve(session: Arc<Session>, id: Id, begin: BeginLease, mut 
 
 /// Waits for the grant, or for the request that ends the wait.
 async fn wait(session: &Session, id: &Id, begin: BeginLease, requests: &mut Requests) -> Option<Held> {
-    let mut begun = Box::pin(begin.begin(session.seal.clone()));
+    let mut grant = Box::pin(begin.begin(session.seal.clone()));
     let refuse = |request: Id, lease, refusal| session.output.print(&Event::refused(Some(request), lease, refusal));
     loop {
         tokio::select! {
             biased;
-            begun = &mut begun => match begun {
+            granted = &mut grant => match granted {
                 Ok(Begun::Held(held)) => return Some(*held),
                 Ok(Begun::Done { outcome, tick, by, at }) => {
                     session.output.print(&Event::done(id, outcome, tick, by, at));
@@ -66,7 +66,7 @@ async fn wait(session: &Session, id: &Id, begin: BeginLease, requests: &mut Requ
             Some((request, verb)) = requests.recv() => match verb {
                 Verb::Release(None) | Verb::Resign => {
                     // The library withdraws the waiter in the background.
-                    drop(begun);
+                    drop(grant);
                     refuse(id.clone(), None, Refusal::new("cancelled", "a request ended the wait"));
                     session.output.print(&Event::Released { id: request, lease: id.clone(), confirmed: false });
                     return None;
@@ -146,8 +146,10 @@ async fn keep(
 /// Begins to carry out a request, unless it ends the lease. Then returns it.
 fn carry_out<'a>(id: &'a Id, held: &'a Held, request: Id, verb: Verb) -> Result<Answer<'a>, (Id, Verb)> {
     let refusal = match (&verb, held) {
-        (Verb::Release(None), _) | (Verb::Release(_), Held::Lease(_)) => None,
-        (Verb::Complete(_), Held::Tick(_)) | (Verb::Resign, Held::Leader(_)) => None,
+        (Verb::Release(None), _)
+        | (Verb::Release(_), Held::Lease(_))
+        | (Verb::Complete(_), Held::Tick(_))
+        | (Verb::Resign, Held::Leader(_)) => None,
         (Verb::Release(_), _) => Some("a tick and a leadership are released without a value: put it before"),
         (Verb::Complete(_), _) => Some("the lease has no tick: send `release`"),
         (Verb::Resign, _) => Some("the lease is no leadership: send `release`"),

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -57,7 +57,7 @@ impl Notices {
     }
 
     /// Passes the reports of refreshes on, when the deadlines have moved.
-    pub(super) async fn settle(self: Arc<Self>) {
+    pub(super) async fn settle(&self) {
         let mut reported = self.reported.subscribe();
         while reported.changed().await.is_ok() {
             sleep(SETTLED_AFTER).await;
@@ -76,7 +76,9 @@ impl Observer for Notices {
                     self.output.print(&Event::Waiting { lease, position: position.saturating_add(1) });
                 }
             }
-            HandleEvent::RefreshFinished { .. } => drop(self.reported.send_replace(())),
+            HandleEvent::RefreshFinished { .. } => {
+                self.reported.send_replace(());
+            }
             _ => {}
         }
     }

@@ -89,6 +89,13 @@ pub(super) struct NewValue {
     pub(super) keep_for: Option<Duration>,
 }
 
+impl NewValue {
+    fn read(name: &str, mut members: Map<String, Value>) -> Result<Self, String> {
+        let content = members.remove("value").ok_or_else(|| format!("`{name}` has no `value`"))?;
+        Ok(Self { content, keep_for: read::<Keep>(name, members)?.keep_for })
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Acquire {
@@ -264,25 +271,17 @@ const VERBS: [&str; 10] =
     ["release", "complete", "refresh", "verify", "progress", "put_value", "clear_value", "value", "proclaim", "resign"];
 
 impl Verb {
-    fn read(name: &str, mut members: Map<String, Value>) -> Result<Self, String> {
+    fn read(name: &str, members: Map<String, Value>) -> Result<Self, String> {
         Ok(match name {
-            "release" => Self::Release(match members.remove("value") {
-                Some(content) => Some(NewValue { content, keep_for: read::<Keep>(name, members)?.keep_for }),
-                None => {
-                    let Nothing {} = read(name, members)?;
-                    None
-                }
-            }),
+            "release" if members.contains_key("value") => Self::Release(Some(NewValue::read(name, members)?)),
             "complete" => Self::Complete(read(name, members)?),
             "refresh" => Self::Refresh(read::<Refresh>(name, members)?.ttl),
-            "put_value" => {
-                let content = members.remove("value").ok_or("`put_value` has no `value`")?;
-                Self::PutValue(NewValue { content, keep_for: read::<Keep>(name, members)?.keep_for })
-            }
+            "put_value" => Self::PutValue(NewValue::read(name, members)?),
             "proclaim" => Self::Proclaim(read::<Proclaim>(name, members)?.value),
             _ => {
                 let Nothing {} = read(name, members)?;
                 match name {
+                    "release" => Self::Release(None),
                     "verify" => Self::Verify,
                     "progress" => Self::Progress,
                     "clear_value" => Self::ClearValue,
