@@ -84,7 +84,7 @@ const TRANSIENT_CODES: [&[i32]; 9] = [
     &[24, 46, 112],    // lock timeout, lock busy, write conflict
     &[133, 134, 211, 239, 246], // no suitable member; read concern, keys or snapshot not yet available
     &[63, 150, 13388], // a router with an old configuration
-    &[175],            // the collection was dropped during the command
+    &[175, 215],       // the collection was dropped during the command, or its database is being dropped
     &[117],            // a conflicting operation is in progress
 ];
 

@@ -12,7 +12,7 @@ use std::{
 
 use futures_util::future::join_all;
 use mongoseal::{FencingToken, Key, LeaseId, Mongoseal};
-use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::ioctl_fionbio;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -49,7 +49,7 @@ pub(crate) fn order(connection: &Connection, leases: &Leases<'_>) -> io::Result<
     let Ok(connection) = connection.resolved() else { return Ok(None) };
     let order = serde_json::to_vec(&Order { connection, leases: ordered.collect() }).map_err(io::Error::other)?;
     let (reader, mut writer) = io::pipe()?;
-    fcntl_setfl(&writer, OFlags::NONBLOCK)?;
+    ioctl_fionbio(&writer, true)?;
     Ok(writer.write_all(&order).is_ok().then_some(reader))
 }
 
