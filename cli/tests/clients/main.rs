@@ -73,7 +73,7 @@ fn the_python_client_is_typed() -> Result<(), Failed> {
 /// `tsc --strict` is a part of the build.
 fn the_node_client_keeps_its_promises() -> Result<(), Failed> {
     let folder = client("node");
-    run(&folder, "npm", &["ci", "--no-audit", "--no-fund", "--omit=optional"])?;
+    run(&folder, "npm", &["install", "--no-audit", "--no-fund", "--no-save", "--omit=optional"])?;
     let said = run(&folder, "npm", &["test"])?;
     let is_whole = said.contains("skipped 0") && said.contains("cancelled 0") && said.contains("todo 0");
     if is_whole { Ok(()) } else { Err("a test was skipped".into()) }
