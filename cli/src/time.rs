@@ -35,15 +35,15 @@ pub(crate) fn format(duration: Duration) -> String {
 /// Formats a duration as the value of an option: exact to the millisecond, and one word, such as `1m30s`.
 pub(crate) fn option(duration: Duration) -> String {
     let mut rest = duration.as_millis();
-    let mut shown = String::new();
+    let mut shown = Vec::new();
     for (unit, size) in UNITS {
         let count = rest.div_euclid(size);
         rest = rest.rem_euclid(size);
         if count > 0 {
-            shown += &format!("{count}{unit}");
+            shown.push(format!("{count}{unit}"));
         }
     }
-    if shown.is_empty() { "0s".into() } else { shown }
+    if shown.is_empty() { "0s".into() } else { shown.concat() }
 }
 
 /// Formats a time that passes, such as an age: in whole seconds from 1 s on.
