@@ -199,7 +199,7 @@ impl<M> Builder<M> {
         let operation_timeout = operation_timeout.unwrap_or(DEFAULT_TIMEOUT);
         if operation_timeout < Duration::from_millis(10) || operation_timeout > Ttl::MAX.duration() {
             return Err(Error::invalid(format!(
-                "`operation_timeout` must be from 10ms to 365d and {} is not: seconds are usual",
+                "`operation_timeout` must be from 10 ms to 365 d and {} is not: seconds are usual",
                 format_duration(operation_timeout)
             )));
         }
@@ -218,7 +218,7 @@ impl<M> Builder<M> {
         let retention = retention.unwrap_or(DEFAULT_RETENTION);
         if retention > Ttl::MAX.duration() {
             return Err(Error::invalid(format!(
-                "`retention` can be at most 365d and {} is longer: 24h are usual",
+                "`retention` can be at most 365 d and {} is longer: 24 h are usual",
                 format_duration(retention)
             )));
         }

@@ -80,15 +80,15 @@ impl Times {
         if term_before > options.ttl / 2 {
             return Err(Failure::invalid(format!(
                 "--term-before {} is more than half of --ttl {}: pass at most half, so that one late refresh does not end the command",
-                time::format(term_before),
-                time::format(options.ttl),
+                time::option(term_before),
+                time::option(options.ttl),
             )));
         }
         if term_before > shortest / 2 {
             return Err(Failure::invalid(format!(
                 "--term-before {} is more than half of --max-hold {}: pass at most half, so that the command has time to run",
-                time::format(term_before),
-                time::format(shortest),
+                time::option(term_before),
+                time::option(shortest),
             )));
         }
         if kill_before < MIN_KILL_BEFORE && options.kill_before.is_none() {
@@ -100,16 +100,16 @@ impl Times {
             };
             return Err(Failure::invalid(format!(
                 "{option} {} leaves no time to end the command before its lease ends: pass at least {}",
-                time::format(time),
-                time::format(least),
+                time::option(time),
+                time::option(least),
             )));
         }
         if kill_before < MIN_KILL_BEFORE || kill_before >= term_before {
             return Err(Failure::invalid(format!(
                 "--kill-before {} is not between {} and --term-before {}: pass a time between them",
-                time::format(kill_before),
-                time::format(MIN_KILL_BEFORE),
-                time::format(term_before),
+                time::option(kill_before),
+                time::option(MIN_KILL_BEFORE),
+                time::option(term_before),
             )));
         }
         Ok(Self { term_before, kill_before })

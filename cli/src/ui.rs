@@ -5,3 +5,4 @@ pub(crate) mod json;
 pub(crate) mod message;
 pub(crate) mod output;
 pub(crate) mod table;
+pub(crate) mod wrap;

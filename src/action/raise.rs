@@ -90,6 +90,6 @@ fn check(to: FencingToken, now: StoreTime) -> Result<()> {
     }
     let days = ahead.as_secs().div_euclid(24 * 3_600);
     Err(Error::invalid(format!(
-        "the token {to} is {days}d ahead of the store's clock, and no server has issued it: pass the largest token that the documents carry, at most 365d ahead"
+        "the token {to} is {days} d ahead of the store's clock, and no server has issued it: pass the largest token that the documents carry, at most 365 d ahead"
     )))
 }

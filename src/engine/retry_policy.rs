@@ -184,7 +184,7 @@ impl Retry {
         }
         let Some((first, _)) = self.bounds else { return Ok(self) };
         if first.is_zero() {
-            return Err(Error::invalid("a retry has a delay of zero, which keeps the store busy: set 20ms or more"));
+            return Err(Error::invalid("a retry has a delay of zero, which keeps the store busy: set 20 ms or more"));
         }
         if !is_bounded && !self.is_unlimited {
             return Err(Error::invalid("this retry has no end: set `attempts` or `max_elapsed`, or call `unlimited`"));

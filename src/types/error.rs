@@ -186,7 +186,8 @@ fn lasting(remaining: Duration, is_released: bool) -> String {
     } else if remaining == Duration::MAX {
         " without expiry: retry after its release, or have it revoked".into()
     } else {
-        format!(" for another {}, longer if it is refreshed: retry later", format_duration(remaining))
+        let whole = if remaining.as_secs() == 0 { remaining } else { Duration::from_secs(remaining.as_secs()) };
+        format!(" for another {}, longer if it is refreshed: retry later", format_duration(whole))
     }
 }
 

@@ -52,7 +52,7 @@ impl TryFrom<Duration> for Ttl {
             Ok(Self(millis))
         } else {
             Err(Error::invalid(format!(
-                "a ttl must be from 10ms to 365d and {} is not: choose seconds to minutes",
+                "a ttl must be from 10 ms to 365 d and {} is not: choose seconds to minutes",
                 format_duration(duration)
             )))
         }

@@ -112,10 +112,13 @@ async fn durations_that_do_not_fit_are_refused_before_anything_is_sent() {
     let store = Faulty::new();
     let campaign = || store.seal().campaign("k").ttl(secs(30)).wait(secs(1));
     for (bad, says) in [
-        (campaign().stop_margin(secs(16)), "`stop_margin` cannot be 16s if the ttl is 30s: choose up to half the ttl"),
+        (
+            campaign().stop_margin(secs(16)),
+            "`stop_margin` cannot be 16 s if the ttl is 30 s: choose up to half the ttl",
+        ),
         (campaign().stop_margin(secs(10)).refresh_every(secs(11)), "up to half the ttl"),
-        (campaign().refresh_every(secs(0)), "`refresh_every` cannot be 0s"),
-        (campaign().ttl(secs(0)), "a ttl must be from 10ms to 365d and 0s is not"),
+        (campaign().refresh_every(secs(0)), "`refresh_every` cannot be 0 s"),
+        (campaign().ttl(secs(0)), "a ttl must be from 10 ms to 365 d and 0 s is not"),
         (campaign().ttl(secs(48 * 3600)), "exceed the retention of idle records"),
         (campaign().value("x".repeat(5_000)), "at most 4096 bytes"),
     ] {

@@ -336,11 +336,11 @@ async fn limits_that_contradict_each_other_or_are_absurd_are_refused_before_anyt
     let seal = store.seal();
     let acquire = || seal.acquire("k");
     let wrong: [(Acquire, &str); 8] = [
-        (acquire().min_hold(secs(20)).max_hold(secs(10)), "at least 20s and at most 10s"),
-        (acquire().min_hold(Duration::ZERO), "`min_hold` cannot be 0s"),
-        (acquire().max_hold(Duration::ZERO), "`max_hold` cannot be 0s"),
+        (acquire().min_hold(secs(20)).max_hold(secs(10)), "at least 20 s and at most 10 s"),
+        (acquire().min_hold(Duration::ZERO), "`min_hold` cannot be 0 s"),
+        (acquire().max_hold(Duration::ZERO), "`max_hold` cannot be 0 s"),
         (acquire().min_hold(Duration::MAX), "`min_hold` cannot be"),
-        (acquire().max_hold(secs(366 * 24 * 3_600)), "365d"),
+        (acquire().max_hold(secs(366 * 24 * 3_600)), "365 d"),
         (acquire().stalled_after(Duration::ZERO), "stalled_after"),
         (acquire().without_expiry().max_hold(secs(10)), "without expiry"),
         (acquire().without_expiry().stalled_after(secs(10)), "without expiry"),

@@ -68,7 +68,7 @@ async fn a_token_that_no_store_has_numbered_is_refused_and_the_version_stays() {
     for key in ["k", "without a record"] {
         let before = version(key).await;
         let error = seal.raise_token_floor(key, ahead(lease.token(), year + 60)).await.unwrap_err();
-        assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("365d ahead"), "{error}");
+        assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("365 d ahead"), "{error}");
         let error = seal.raise_token_floor(key, FencingToken::MAX).await.unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("no further token"), "{error}");
         assert_eq!(version(key).await, before);

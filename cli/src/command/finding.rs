@@ -7,7 +7,11 @@ use crate::{
     exit_status::{Failure, Status},
     ui::escape,
     ui::output,
+    ui::wrap,
 };
+
+/// The smallest width of a line, beside the column with the name of the check.
+const MIN_WIDTH: usize = 28;
 
 /// Prints each finding at once, and keeps the worst verdict.
 pub(super) struct Report {
@@ -111,31 +115,9 @@ impl Finding {
             Verdict::Fail => ("fail", AnsiColor::Red),
         };
         let style = Style::new().fg_color(Some(colour.into()));
-        let title = format!("{:<column$}  ", self.check);
-        let indent = "pass  ".len() + title.len();
-        let width = output::width().map(|width| width.saturating_sub(indent).max(20));
         let advice = self.advice.as_ref().map(|advice| format!(": {advice}")).unwrap_or_default();
-        let lines = wrapped(&escape::visible(&format!("{}{advice}", self.found)), width);
-        let first = |line: &String| format!("{style}{word}{style:#}  {title}{line}");
-        let further = |line: &String| format!("{}{line}", " ".repeat(indent));
-        lines.iter().take(1).map(first).chain(lines.iter().skip(1).map(further)).collect()
+        let text = escape::visible(&format!("{}{advice}", self.found));
+        let label = format!("{style}{word}{style:#}  {:<column$}  ", self.check);
+        wrap::labelled(&label, &text, output::width().map(|width| width.max(column + MIN_WIDTH)))
     }
-}
-
-/// Splits a text between words into lines of at most `width`. A longer word is a line of its own.
-fn wrapped(sentence: &str, width: Option<usize>) -> Vec<String> {
-    use unicode_width::UnicodeWidthStr;
-    let Some(width) = width else { return vec![sentence.to_owned()] };
-    let mut lines = vec![String::new()];
-    for word in sentence.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.width() + 1 + word.width() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }

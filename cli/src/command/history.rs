@@ -21,7 +21,7 @@ pub(crate) async fn perform(connection: &Connection, options: History) -> Result
     } else if runs.is_empty() {
         anstream::eprintln!("No run of {key:?} was completed.");
     } else {
-        output::lines(&output::with_bold_header(table(&runs, now).lines(output::width())))?;
+        output::lines(&table(&runs, now).lines(output::width()))?;
     }
     Ok(Status::DONE)
 }

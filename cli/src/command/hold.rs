@@ -89,9 +89,9 @@ async fn hold(
     match keep(&lease, signals, client).await {
         Ok(end) => release(&seal, lease, end, signals, client).await,
         Err(cause) => {
-            client.print(&Event::lost(lease.token(), &cause));
+            let reported = report_loss(client, lease.key(), lease.token(), &cause);
             signals.finish(seal.shutdown()).await.unwrap_or_default();
-            Err(lost(lease.key(), lease.token(), &cause))
+            reported
         }
     }
 }
@@ -225,8 +225,14 @@ async fn refresh(lease: &Lease, id: Value) -> Event {
     }
 }
 
-fn lost(key: &Key, token: FencingToken, cause: &LossCause) -> Failure {
-    Failure::new(Status::LOST, format!("the lease on {key:?} with token {token} was lost: {cause}"))
+/// Prints the event of a loss. Returns the failure whose message is for people, if the event is not.
+fn report_loss(client: &mut Client, key: &Key, token: FencingToken, cause: &LossCause) -> Result<Status, Failure> {
+    client.print(&Event::lost(token, cause));
+    if client.is_json {
+        Err(Failure::new(Status::LOST, format!("the lease on {key:?} with token {token} was lost: {cause}")))
+    } else {
+        Ok(Status::LOST)
+    }
 }
 
 /// Releases the lease, and prints that, or that it had been lost before.
@@ -244,8 +250,7 @@ async fn release(
             return Ok(status);
         }
         Some(Ok(ReleaseOutcome::AlreadyLost { cause })) => {
-            client.print(&Event::lost(token, &cause));
-            return Err(lost(&key, token, &cause));
+            return report_loss(client, &key, token, &cause);
         }
         doubtful => job::report_doubt(doubtful),
     }

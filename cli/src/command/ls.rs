@@ -152,16 +152,14 @@ impl Printer {
 
     /// Prints the rows of the table since the last call, the first time with the header.
     fn print_rows(&mut self) -> Result<(), Failure> {
-        let lines = self.table.next_lines(output::width());
-        let lines = if self.has_printed { lines } else { output::with_bold_header(lines) };
         self.has_printed = true;
-        Ok(output::lines(&lines)?)
+        Ok(output::lines(&self.table.next_lines(output::width()))?)
     }
 
     /// Prints the rest of the table, or that there are no leases.
     fn finish(mut self, options: &Ls) -> Result<(), Failure> {
         if !self.table.is_empty() && !self.has_printed {
-            output::lines(&output::with_bold_header(self.table.lines(output::width())))?;
+            output::lines(&self.table.lines(output::width()))?;
         } else if !self.table.is_empty() {
             self.print_rows()?;
         } else if !self.has_printed && !self.json {

@@ -12,10 +12,13 @@ use crate::{
     ui::json::{self, HolderView},
     ui::output,
     ui::table::Table,
+    ui::wrap,
 };
 
-/// How many characters of a value are shown, so that the line has at most 80. `mongoseal value` prints all.
+/// How many characters of a value are shown at most. `mongoseal value` prints all.
 const SHOWN: usize = 50;
+/// The room for what is beside them in their line.
+const BESIDE: usize = 26;
 
 pub(crate) async fn perform(connection: &Connection, options: Show) -> Result<Status, Failure> {
     let found = connection.with_handle(async |seal| seal.inspect(&options.key).await).await??;
@@ -83,34 +86,34 @@ fn waiter_json(waiting: &WaiterInfo, read_at: StoreTime) -> Value {
 /// Formats the record as lines and tables.
 fn text(record: &Inspection, width: Option<usize>) -> Vec<String> {
     let ago = |time: StoreTime| format!("{} ago", time::brief(record.read_at.since(time)));
-    let mut lines = vec![
-        format!("Key      {}", escape::visible(record.key.as_str())),
-        format!("Version  {} (the next token is larger)", record.version),
-        format!("Changed  {}", ago(record.last_seen)),
-    ];
+    let labelled = |label: &str, text: &str| wrap::labelled(&format!("{label:9}"), text, width);
+    let mut lines = labelled("Key", &escape::visible(record.key.as_str()));
+    lines.extend(labelled("Version", &format!("{} (the next token is larger)", record.version)));
+    lines.extend(labelled("Changed", &ago(record.last_seen)));
     if let Some(done) = &record.done {
         let number = tick::time_of(done.tick).map(|_| format!(", number {}", done.tick)).unwrap_or_default();
         let (tick, by) = (tick::text(done.tick), escape::visible(&done.by));
-        lines.push(format!("Done     tick {tick}{number}, by {by} {}", ago(done.at)));
+        lines.extend(labelled("Done", &format!("tick {tick}{number}, {} by {by}", ago(done.at))));
     }
     if let Some(value) = &record.value {
         let content = value.content.to_string();
-        let shown: String = content.chars().take(SHOWN).collect();
+        let fits = width.map_or(SHOWN, |width| width.saturating_sub(BESIDE).min(SHOWN));
+        let shown: String = content.chars().take(fits).collect();
         let rest = if shown.len() < content.len() { format!("… ({} bytes)", content.len()) } else { String::new() };
         let (shown, token, at) = (escape::visible_json(&shown), value.token, ago(value.at));
         lines.push(format!("Value    {shown}{rest}"));
-        lines.push(format!("         by token {token} {at}"));
+        lines.extend(labelled("", &format!("written {at} with token {token}")));
     }
     lines.push(String::new());
     if record.holders.is_empty() {
         lines.push("No holders.".into());
     } else {
-        lines.extend(output::with_bold_header(holders(record).lines(width)));
-        lines.extend(record.holders.iter().flat_map(|holding| limits(holding, record.read_at)));
+        lines.extend(holders(record).lines(width));
+        lines.extend(record.holders.iter().flat_map(|holding| limits(holding, record.read_at, width)));
     }
     if !record.queue.is_empty() {
         lines.push(String::new());
-        lines.extend(output::with_bold_header(queue(record).lines(width)));
+        lines.extend(queue(record).lines(width));
     }
     if !record.history.is_empty() {
         let mut table = Table::new(["REVOKED", "BY", "REASON", "TOKENS"]);
@@ -119,31 +122,27 @@ fn text(record: &Inspection, width: Option<usize>) -> Vec<String> {
             table.row([ago(past.at), past.by.clone(), past.reason.clone(), tokens.join(" ")]);
         }
         lines.push(String::new());
-        lines.extend(output::with_bold_header(table.lines(width)));
+        lines.extend(table.lines(width));
     }
     lines
 }
 
-/// Describes the limits of a hold.
-fn limits(holding: &HolderInfo, read_at: StoreTime) -> Vec<String> {
-    let of =
-        |limit: String| format!("{} with token {}: {limit}", escape::visible(holding.owner.as_str()), holding.token);
-    let until = |end: StoreTime| {
-        let left = end.since(read_at);
-        let rest = if left.is_zero() { "over".into() } else { format!("{} left", time::brief(left)) };
-        format!("until {} ({rest})", time::of_store(end))
+/// Describes when a lease was released, and its minimum and maximum hold, if it has these.
+fn limits(holding: &HolderInfo, read_at: StoreTime, width: Option<usize>) -> Vec<String> {
+    let released = holding.released_at.map(|at| format!("released {} ago", time::brief(read_at.since(at))));
+    let hold = |name: &str, end: StoreTime| {
+        let (whole, left) = (time::brief(end.since(holding.since)), end.since(read_at));
+        let end = if left.is_zero() { "over".into() } else { format!("ends in {}", time::brief(left)) };
+        format!("{name} {whole}, {end}")
     };
-    match (holding.released_at, holding.held_until) {
-        (Some(at), _) => {
-            let (ago, left) = (time::brief(read_at.since(at)), time::remaining(holding.remaining));
-            vec![of(format!("released {ago} ago; the minimum hold keeps the key unavailable for {left}"))]
-        }
-        (None, minimum) => {
-            let minimum = minimum.map(|end| of(format!("minimum hold {}", until(end))));
-            let maximum = holding.not_after.map(|end| of(format!("maximum hold, with the grace, {}", until(end))));
-            minimum.into_iter().chain(maximum).collect()
-        }
+    let minimum = holding.held_until.map(|end| hold("minimum", end));
+    // With the grace.
+    let maximum = holding.not_after.map(|end| hold("maximum", end));
+    let limits: Vec<String> = [released, minimum, maximum].into_iter().flatten().collect();
+    if limits.is_empty() {
+        return Vec::new();
     }
+    wrap::labelled(&format!("token {}: ", holding.token), &limits.join("; "), width)
 }
 
 fn holders(record: &Inspection) -> Table<8> {

@@ -169,7 +169,7 @@ pub(crate) fn lease_table(is_wide: bool) -> Table<12> {
         "EXPIRES",
         "METADATA",
     ]);
-    if is_wide { table } else { table.first_columns(NARROW) }
+    if is_wide { table } else { table.first_columns(NARROW).optional(&["GROUP", "MODE", "WAITERS", "HELD"]) }
 }
 
 /// Formats a lease as a row of that table.

@@ -171,12 +171,3 @@ pub(crate) fn wanted(text: &str) -> String {
         _ => text.to_owned(),
     }
 }
-
-/// Makes the first line of a table bold.
-pub(crate) fn with_bold_header(mut lines: Vec<String>) -> Vec<String> {
-    let bold = anstyle::Style::new().bold();
-    if let Some(header) = lines.first_mut() {
-        *header = format!("{bold}{header}{bold:#}");
-    }
-    lines
-}

@@ -344,3 +344,22 @@ async fn without_json_the_same_events_are_lines_for_people() {
     assert!(run.stdout.starts_with(&format!("granted    {KEY} with token ")), "{}", run.stdout);
     assert!(run.stdout.ends_with("\nreleased\n"), "{}", run.stdout);
 }
+
+#[tokio::test]
+async fn a_loss_is_printed_once_and_without_json_as_the_last_line_of_the_output() {
+    let sandbox = Sandbox::new("hold_loss_once").await;
+    for command in ["hold", "run", "elect"] {
+        let mut command = match command {
+            "hold" => sandbox.mongoseal(&["hold", KEY, "--no-stdin"]),
+            "run" => sandbox.mongoseal(&["run", KEY, "--", "sleep", "100"]),
+            _ => sandbox.mongoseal(&["elect", KEY, "value"]),
+        };
+        let child = command.spawn().unwrap();
+        eventually(secs(20), "it holds", async || sandbox.seal.acquire(KEY).await.is_err()).await;
+        sandbox.seal.revoke(KEY).by("ops").reason("stuck").await.unwrap();
+        let ended = ended(child).await;
+        let printed = format!("{}{}", ended.stdout, ended.stderr);
+        assert_eq!((ended.code, printed.matches("it was revoked by \"ops\"").count()), (Some(122), 1), "{printed}");
+        assert!(printed.lines().last().unwrap().contains("it was revoked"), "{printed}");
+    }
+}

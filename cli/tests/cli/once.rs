@@ -154,12 +154,12 @@ async fn a_date_is_a_tick_that_runs_once() {
 async fn the_tick_of_a_clock_that_is_ahead_is_refused() {
     let sandbox = Sandbox::new("once_ahead").await;
     let year_ahead = done(once(&sandbox, &["--tick", "2199-01-01T00:00Z"], RUN)).await;
-    year_ahead.says(125, "ahead of the store's time, and a tick may be one period of 1m ahead: check the clock");
+    year_ahead.says(125, "ahead of the store's time, and a tick may be one period of 1 m ahead: check the clock");
     let with_period = done(once(&sandbox, &["--tick", "2199-01-01T00:00Z", "--period", "1d"], RUN)).await;
-    with_period.says(125, "a tick may be one period of 1d ahead");
+    with_period.says(125, "a tick may be one period of 1 d ahead");
     assert_eq!((last_done(&sandbox).await, runs(&sandbox)), (None, 0));
     let date = done(once(&sandbox, &["--tick", "2199-01-01"], RUN)).await;
-    date.says(125, "a tick may be one period of 1d ahead");
+    date.says(125, "a tick may be one period of 1 d ahead");
     for wrong in ["yesterday", "2026-02-30", "-1"] {
         let wrong = done(once(&sandbox, &[&format!("--tick={wrong}")], RUN)).await;
         assert_eq!(wrong.code, Some(125), "{}", wrong.stderr);
@@ -253,14 +253,14 @@ async fn a_key_that_is_released_before_its_minimum_hold_is_over_stays_unavailabl
     run(&[]).await.says(121, &format!("\"{KEY}\" is kept by"));
     done(once(&sandbox, &["--tick", "1", "-n"], RUN)).await.says(121, "keeps the key");
     let listed = done(sandbox.mongoseal(&["ls"])).await;
-    assert!(listed.stdout.contains("9m") && listed.stdout.contains("(released)"), "{}", listed.stdout);
+    assert!(listed.stdout.contains("9 m") && listed.stdout.contains("(released)"), "{}", listed.stdout);
     let shown = done(sandbox.mongoseal(&["show", KEY])).await;
-    assert!(shown.stdout.contains("ago; the minimum hold keeps the key unavailable for 9m"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("ago; minimum 10 m, ends in 9 m"), "{}", shown.stdout);
     let json = done(sandbox.mongoseal(&["ls", "--json"])).await;
     assert!(json.stdout.contains("\"released_at\":\"20") && json.stdout.contains("\"held_until\":\"20"));
     let both_limits = sandbox.seal.acquire("b").min_hold(secs(600)).max_hold(secs(900)).await.unwrap();
     let shown = done(sandbox.mongoseal(&["show", "b"])).await;
-    for limit in [": minimum hold until 20", "(9m", ": maximum hold, with the grace, until 20", "(15m left)"] {
+    for limit in [": minimum 10 m, ends in 9 m", "; maximum 15 m, ends in 15 m"] {
         assert!(shown.stdout.contains(limit), "{limit} is in {}", shown.stdout);
     }
     both_limits.release().await.unwrap();

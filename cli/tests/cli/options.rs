@@ -41,9 +41,9 @@ async fn a_time_that_cannot_be_is_blamed_on_the_option_that_the_caller_has_passe
         ),
         (&["--kill-before", "1ms"], "--kill-before 1ms is not between 10ms and --term-before 5s"),
         (&["--min-hold", "40s", "--max-hold", "20s"], "let --min-hold be shorter"),
-        (&["--min-hold", "1000d"], "--min-hold cannot be 1000d"),
-        (&["--ttl", "25h"], "exceed the retention of idle records (--retention), 1d"),
-        (&["--timeout", "0"], "--timeout must be from 10ms"),
+        (&["--min-hold", "1000d"], "--min-hold cannot be 1000 d"),
+        (&["--ttl", "25h"], "exceed the retention of idle records (--retention), 1 d"),
+        (&["--timeout", "0"], "--timeout must be from 10 ms"),
     ] {
         let run = [&["run", KEY][..], options, &["--", "true"]].concat();
         done(sandbox.mongoseal(&run)).await.says(125, part);
@@ -69,7 +69,7 @@ async fn the_error_of_a_wait_in_an_outage_has_the_time_of_the_whole_wait() {
     assert_eq!(run.code, Some(123), "{}", run.stderr);
     let last = run.stderr.lines().last().unwrap();
     let (waited, rest) =
-        last.strip_prefix("mongoseal: after ").and_then(|rest| rest.split_once("s the wait ended ")).unwrap();
+        last.strip_prefix("mongoseal: after ").and_then(|rest| rest.split_once(" s the wait ended ")).unwrap();
     // The last request may take its whole time beyond the wait.
     assert!((7..10).contains(&waited.parse::<u64>().unwrap()), "{}", run.stderr);
     assert!(rest.starts_with("without an answer of the server: MongoDB did not answer within "), "{rest}");
@@ -182,7 +182,7 @@ async fn a_database_that_does_not_answer_is_reported_after_a_second() {
         let began = Instant::now();
         let mut run = run.env("MONGODB_URI", "mongodb://127.0.0.1:9/?replicaSet=none").spawn().unwrap();
         let line = BufReader::new(run.stderr.take().unwrap()).lines().next_line().await.unwrap().unwrap();
-        assert_eq!(line, "mongoseal: MongoDB has not answered for 1s, waiting up to 10s (--timeout)");
+        assert_eq!(line, "mongoseal: MongoDB has not answered for 1 s, waiting up to 10 s (--timeout)");
         assert!(began.elapsed() < secs(4), "{:?}", began.elapsed());
         run.kill().await.unwrap();
     }

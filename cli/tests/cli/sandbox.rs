@@ -183,7 +183,7 @@ impl Ended {
     /// have said before that MongoDB has not answered yet.
     pub(crate) fn says(&self, code: i32, part: &str) {
         assert_eq!((self.code, self.stdout.as_str()), (Some(code), ""), "{}", self.stderr);
-        let lines: Vec<&str> = self.stderr.lines().filter(|line| !line.contains("has not answered for 1s")).collect();
+        let lines: Vec<&str> = self.stderr.lines().filter(|line| !line.contains("has not answered for 1 s")).collect();
         let [line] = lines[..] else { panic!("one sentence: {}", self.stderr) };
         assert!(line.starts_with("mongoseal: ") && line.contains(part), "{part:?} is in {line}");
     }

@@ -62,13 +62,13 @@ async fn the_key_stays_held_between_the_steps_and_is_free_after_the_release() {
 
     let refreshed = sandbox.refreshed().await;
     refreshed.is_quiet(0);
-    assert!(["59s\n", "58s\n"].contains(&refreshed.stdout.as_str()), "{}", refreshed.stdout);
+    assert!(["59 s\n", "58 s\n"].contains(&refreshed.stdout.as_str()), "{}", refreshed.stdout);
     let longer = done(sandbox.with_file(&["refresh", "--ttl", "10m", "--json"])).await;
     let longer: Value = serde_json::from_str(&longer.stdout).unwrap();
     assert_eq!((&longer["key"], &longer["token"]), (&KEY.into(), &token.into()));
     assert!(longer["remaining_ms"].as_u64() > Some(590_000) && longer["deadline_ms"].is_u64(), "{longer}");
     // The next refresh keeps that ttl.
-    assert!(sandbox.refreshed().await.stdout.starts_with("9m"));
+    assert!(sandbox.refreshed().await.stdout.starts_with("9 m"));
 
     let released = sandbox.released().await;
     released.is_quiet(0);

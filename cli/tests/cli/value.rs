@@ -54,7 +54,7 @@ async fn a_command_stores_values_in_between_and_others_read_them() {
     assert_eq!((&json["key"], &json["value"]), (&KEY.into(), &2.into()));
     assert!(json["token"].as_u64().is_some() && json["at"].as_str().is_some(), "{json}");
     let shown = done(sandbox.mongoseal(&["show", KEY])).await.stdout;
-    assert!(shown.contains("Value    2\n         by token "), "{shown}");
+    assert!(shown.contains("Value    2\n         written "), "{shown}");
 
     fs::write(sandbox.file("v"), "3").unwrap();
     let file = sandbox.file("v");

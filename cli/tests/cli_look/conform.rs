@@ -203,7 +203,7 @@ async fn a_server_that_does_not_answer_is_status_123_within_the_time_limit() {
     let said = conform("mongodb://127.0.0.1:9/?replicaSet=rs0", &["--timeout", "3s"]).await;
     assert_eq!((said.status, said.out.as_str()), (123, ""), "{}", said.err);
     assert!(
-        said.err.contains("MongoDB has not answered for 1s") && said.err.contains("Connection refused"),
+        said.err.contains("MongoDB has not answered for 1 s") && said.err.contains("Connection refused"),
         "{}",
         said.err
     );

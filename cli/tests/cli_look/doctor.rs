@@ -31,7 +31,7 @@ async fn each_command_says_one_sentence(uri: &str, status: i32, words: &str) {
         program.args(&arguments).args(["--timeout", "2s", "--db", "app"]).env("MONGODB_URI", uri);
         let said = Said::by(program).await;
         assert_eq!((said.status, said.out.as_str()), (status, ""), "{arguments:?}: {}", said.err);
-        let sentences = said.err.lines().filter(|line| !line.contains("has not answered for 1s"));
+        let sentences = said.err.lines().filter(|line| !line.contains("has not answered for 1 s"));
         assert!(said.err.contains(words) && sentences.count() == 1, "{arguments:?}: {}", said.err);
         assert!(!said.err.contains(PASSWORD) && !said.err.contains("labels"), "{arguments:?}: {}", said.err);
     }
@@ -100,7 +100,7 @@ async fn an_index_with_another_retention_fails_with_what_to_do() {
     assert_eq!(said.status, 1);
     let (verdict, words) = verdict(&said, "index");
     assert!(
-        verdict == "fail" && words.contains("for 1d, but --retention is 1m") && words.contains("--retention 1d here"),
+        verdict == "fail" && words.contains("for 1 d, but --retention is 1 m") && words.contains("--retention 1d here"),
         "{words}"
     );
     assert_eq!(checks(&said, "fail").len(), 1, "{}", said.out);
@@ -130,7 +130,7 @@ async fn a_member_whose_clock_is_ahead_by_more_than_the_grace_fails_with_what_to
         assert!(std::time::Instant::now() < until, "{words}");
     };
     assert_eq!((said.status, checks(&said, "fail").len()), (1, 1), "{}", said.out);
-    assert!(words.contains("the grace is 500ms") && words.contains("run NTP on each member"), "{words}");
+    assert!(words.contains("the grace is 500 ms") && words.contains("run NTP on each member"), "{words}");
     assert!(words.contains(&format!("{} is ahead", set.hosts()[ahead])), "{words}");
 
     let said = doctor(&set.uri(), &["--json", "--grace", "30s"]).await;

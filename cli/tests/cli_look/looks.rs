@@ -35,14 +35,18 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
     let token = nightly.token().to_string();
     assert_eq!(table[4][..3], ["reports/nightly", "alice", &token]);
     assert_eq!(table[4][5..], ["exclusive", "1", "-"]);
-    assert!(table[4][4].starts_with("9m 5"), "{}", said.out);
+    assert!(table[4][4].starts_with("9 m 5"), "{}", said.out);
     assert_eq!(table[2][5..], ["shared by 2", "0", "night"]);
     assert_eq!((table[3][5], table[1][4]), ("shared", "unlimited"));
-    // Aligned: every cell of a column begins where its title does.
+    // Aligned: every cell of a column begins where its title does, and a number ends where its title does.
     let lines: Vec<&str> = said.out.lines().collect();
-    for title in ["OWNER", "TOKEN", "HELD", "GROUP"] {
+    for title in ["OWNER", "MODE", "GROUP"] {
         let at = lines[0].find(title).unwrap();
         assert!(lines.iter().all(|line| line.as_bytes()[at - 1] == b' ' && line.as_bytes()[at] != b' '), "{title}");
+    }
+    for title in ["TOKEN", "HELD", "REMAINING", "WAITERS"] {
+        let end = lines[0].find(title).unwrap() + title.len();
+        assert!(lines.iter().all(|line| line.as_bytes()[end - 1] != b' ' && line.as_bytes()[end] == b' '), "{title}");
     }
     assert!(!said.out.contains('\u{1b}'), "no colour goes into a pipe");
 

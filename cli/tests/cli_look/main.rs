@@ -12,6 +12,7 @@ mod operator;
 mod screen;
 mod transcripts;
 mod watches;
+mod widths;
 
 use std::{path::Path, process::Stdio};
 
@@ -80,6 +81,14 @@ async fn shell(uri: &str, words: &str) -> Said {
     shell.args(["-o", "pipefail", "-c", words]).env("MONGODB_URI", uri);
     shell.env("PATH", format!("{}:{path}", programs.display()));
     Said::by(shell).await
+}
+
+/// What is seen on a terminal of script(1) with so many columns, and the status.
+async fn on_a_terminal_of(columns: u16, uri: &str, words: &str) -> (String, i32) {
+    let script =
+        format!("script --quiet --return --command \"stty cols {columns} rows 50; {words}\" /dev/null </dev/null");
+    let said = shell(uri, &script).await;
+    (said.out.replace('\r', ""), said.status)
 }
 
 /// The program, for a database of a test's own.

@@ -44,6 +44,15 @@ fn shape(text: &str) -> String {
         let mut words: Vec<String> = Vec::new();
         for word in line.split_whitespace() {
             let word = shape_of_word(word);
+            // A number and its unit, as in `9 m 48 s`.
+            let unit = word.trim_end_matches([',', '.', ';', ':', ')']);
+            if ["ms", "s", "m", "h", "d"].contains(&unit) && words.last().is_some_and(|last| last == "#") {
+                words.pop();
+                if words.last().is_none_or(|last| last != "<time>") {
+                    words.push("<time>".into());
+                }
+                continue;
+            }
             if word != "<time>" || words.last().is_none_or(|last| last != "<time>") {
                 words.push(word);
             }

@@ -162,7 +162,7 @@ async fn the_columns_of_a_pipe_are_fixed_and_a_longer_cell_moves_the_rest() {
     let mut watch = Watch::start(&console, &[]);
     let (first, second) = (watch.line().await, watch.line().await);
     assert_eq!(first.find("alice"), Some(24 + 2 + 11 + 2 + 24 + 2 + 15 + 2), "{first}");
-    assert!(first.ends_with("  9m 59s remaining") || first.ends_with("  10m remaining"), "{first}");
+    assert!(first.ends_with("  9 m 59 s remaining") || first.ends_with("  10 m remaining"), "{first}");
     assert!(
         second.contains(&format!("  {long}  ")) && second.ends_with("alice             without expiry"),
         "{second}"

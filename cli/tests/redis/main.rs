@@ -104,7 +104,7 @@ impl Ended {
     /// Checks that it ended with this status, this text in its only message, and no output.
     fn refused(&self, status: i32, part: &str) {
         assert_eq!((self.status, self.out.as_str()), (Some(status), ""), "{}", self.err);
-        let mut lines = self.err.lines().filter(|line| !line.contains("Redis has not answered for 1s"));
+        let mut lines = self.err.lines().filter(|line| !line.contains("Redis has not answered for 1 s"));
         let (line, more) = (lines.next().unwrap_or_default(), lines.next());
         assert!(line.starts_with("mongoseal: ") && line.contains(part) && more.is_none(), "{part:?}: {}", self.err);
     }

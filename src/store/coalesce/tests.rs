@@ -160,7 +160,7 @@ async fn a_request_whose_time_is_over_says_so_whether_it_was_sent_or_not() {
     }
     for sending in sending {
         let error = sending.await.unwrap().unwrap_err().to_string();
-        assert!(error.contains("was not confirmed within 5s"), "{error}");
+        assert!(error.contains("was not confirmed within 5 s"), "{error}");
     }
     // After 100, 300, 700, 1,500 and 3,100 milliseconds another one is sent.
     assert_eq!(recorder.sent().len(), 6);

@@ -83,7 +83,7 @@ mod tests {
             panic!("late");
         };
         assert_eq!(limited(limit, late).await, Err("late".into()));
-        assert_eq!(limited(limit, std::future::pending()).await, Err("it has not ended within 5s".into()));
+        assert_eq!(limited(limit, std::future::pending()).await, Err("it has not ended within 5 s".into()));
         assert!(IS_CAUGHT.try_with(|()| ()).is_err());
     }
 }

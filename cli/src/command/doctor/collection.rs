@@ -58,7 +58,7 @@ fn judge(index: &Document, wanted: u128) -> Finding {
         let advice = "drop it, and create it without partialFilterExpression";
         return Finding::fail(INDEX, format!("{name} covers only some of the records"), advice);
     }
-    let kept = u128::try_from(after).map_or_else(|_| format!("{after}s"), span);
+    let kept = u128::try_from(after).map_or_else(|_| format!("{after} s"), span);
     if u128::try_from(after) != Ok(wanted) {
         return Finding::fail(
             INDEX,
@@ -76,7 +76,7 @@ fn judge(index: &Document, wanted: u128) -> Finding {
 fn span(seconds: u128) -> String {
     let exact = Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX));
     let shown = time::format(exact);
-    if time::parse(&shown) == Ok(exact) { shown } else { format!("{seconds}s") }
+    if time::parse(&shown) == Ok(exact) { shown } else { format!("{seconds} s") }
 }
 
 /// Looks for documents in the collection that the library cannot read.

@@ -138,10 +138,10 @@ mod tests {
     fn a_clock_that_is_further_from_this_machine_than_the_grace_warns_with_its_side() {
         let grace = Duration::from_millis(500);
         for (millis, verdict, part) in [
-            (0, Verdict::Pass, "at most 0s (± 2ms)"),
-            (-498, Verdict::Pass, "at most 498ms"),
-            (499, Verdict::Warn, "up to 499ms (± 2ms) ahead of that of this machine, and the grace is 500ms"),
-            (-61_000, Verdict::Warn, "up to 1m 1s (± 2ms) behind"),
+            (0, Verdict::Pass, "at most 0 s (± 2 ms)"),
+            (-498, Verdict::Pass, "at most 498 ms"),
+            (499, Verdict::Warn, "up to 499 ms (± 2 ms) ahead of that of this machine, and the grace is 500 ms"),
+            (-61_000, Verdict::Warn, "up to 1 m 1 s (± 2 ms) behind"),
         ] {
             let found = compared(Offset { millis, uncertain: Duration::from_millis(2) }, grace);
             assert_eq!(found.verdict, verdict, "{found:?}");

@@ -142,7 +142,7 @@ mod tests {
     fn clocks_that_are_further_apart_than_the_grace_fail_and_near_it_they_are_told_and_who_is_ahead() {
         let found = compared(&[clock("a", 5_000, 2), clock("b", 5_400, 2), clock("c", 5_010, 2)], &[], GRACE);
         assert_eq!(found.verdict, Verdict::Warn);
-        assert_eq!(found.found, "up to 400ms (± 4ms) apart, and the grace is 500ms; b is ahead");
+        assert_eq!(found.found, "up to 400 ms (± 4 ms) apart, and the grace is 500 ms; b is ahead");
         let minute = Duration::from_secs(60);
         for (other, uncertain, grace, verdict) in [
             (5_200, 2, GRACE, Verdict::Pass),

@@ -47,7 +47,7 @@ pub(super) enum Request {
 
 /// The client.
 pub(super) struct Client {
-    is_json: bool,
+    pub(super) is_json: bool,
     /// Events that do not fit into the channel, each with whether it is a state.
     unsent: VecDeque<(bool, String)>,
     lines: Sender<String>,

@@ -53,7 +53,7 @@ impl Holders {
         }
         let all = self.0.len();
         let shown = if all < room { all } else { room.saturating_sub(2) };
-        let mut table = Table::new(["KEY", "OWNER", "TOKEN", "HELD", "MODE", "GROUP"]);
+        let mut table = Table::new(["KEY", "OWNER", "TOKEN", "HELD", "MODE", "GROUP"]).with_fixed_rows();
         for ((token, key), Held { holder, age, seen }) in self.0.iter().take(shown) {
             table.row([
                 key.to_string(),
@@ -93,7 +93,7 @@ mod tests {
         let lines = holders.lines(Reading::at(Duration::from_secs(7)), 10, 80);
         assert_eq!(lines.len(), 2, "{lines:?}");
         let cells: Vec<&str> = lines[1].split_whitespace().collect();
-        assert_eq!((cells[0], cells[2], cells[3]), ("k", moved.to_string().as_str(), "7s"));
+        assert_eq!((cells[0], cells[2], cells[3..5].join(" ")), ("k", moved.to_string().as_str(), "7 s".into()));
     }
 
     #[tokio::test]

@@ -218,17 +218,14 @@ impl Screen {
         let of_events = needed.min(free.max(rows / 3));
         let room = rows.saturating_sub(of_events).max(1);
         let mut lines = self.holders.lines(Clock::Boot.now(), room, columns);
-        if self.holders.len() > 0 {
-            lines = output::with_bold_header(lines);
-        }
         let from = self.events.len().saturating_sub(of_events.saturating_sub(2));
-        let mut table = Table::new(format::COLUMNS);
+        let mut table = Table::new(format::COLUMNS).with_fixed_rows();
         for item in self.events.iter().skip(from) {
             table.row(format::cells(item, time::of_day));
         }
         if !table.is_empty() {
             lines.push(String::new());
-            lines.extend(output::with_bold_header(table.lines(Some(columns))));
+            lines.extend(table.lines(Some(columns)));
         }
         lines.iter().map(|line| output::wanted(line)).collect()
     }
