@@ -260,7 +260,7 @@ pub(crate) struct Ls {
     /// The program reads all leases before it prints the first.
     #[arg(short, long)]
     pub(crate) reverse: bool,
-    /// Output: wide, a table with more columns; or json
+    /// Output: wide, a table with more columns; json; or prometheus
     #[arg(short, long, value_name = "FORM", hide_possible_values = true)]
     pub(crate) output: Option<LsOutput>,
     /// Print one JSON object per line
@@ -284,6 +284,15 @@ pub(crate) enum SortColumn {
 pub(crate) enum LsOutput {
     Wide,
     Json,
+    /// Of each key: its leases, its waiters, the longest hold and the shortest remaining time.
+    Prometheus,
+}
+
+/// The forms of the output of `doctor`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DoctorOutput {
+    Json,
+    Prometheus,
 }
 
 #[derive(Args, Debug)]
@@ -405,8 +414,11 @@ pub(crate) struct Doctor {
     /// machine.
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) grace: Option<Duration>,
+    /// Output: json, an object per check; or prometheus
+    #[arg(short, long, value_name = "FORM", hide_possible_values = true)]
+    pub(crate) output: Option<DoctorOutput>,
     /// Print one JSON object per check
-    #[arg(long)]
+    #[arg(long, conflicts_with = "output")]
     pub(crate) json: bool,
 }
 

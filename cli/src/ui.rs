@@ -4,5 +4,6 @@ pub(crate) mod escape;
 pub(crate) mod json;
 pub(crate) mod message;
 pub(crate) mod output;
+pub(crate) mod prometheus;
 pub(crate) mod table;
 pub(crate) mod wrap;

@@ -227,9 +227,9 @@ pub(crate) struct Elect {
 #[derive(Args, Debug)]
 #[allow(clippy::struct_field_names, reason = "the fields have the names of the options")]
 pub(crate) struct Hold {
-    /// Key to hold, for example reports/nightly; default: those of the requests
+    /// Key to hold; default: those of the requests
     ///
-    /// Without a key, the program holds any number of keys. It reads requests and prints events in the form of
+    /// For example reports/nightly. Without a key, the program holds any number of keys. It reads requests and prints events in the form of
     /// `protocol/pipe.md`.
     pub(crate) key: Option<String>,
     /// Time to live of the lease

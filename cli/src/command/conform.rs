@@ -103,7 +103,7 @@ fn end(report: &mut Report, ended: Result<Option<i32>, Failure>, removed: &Findi
     }
     let signal = ended?;
     printed?;
-    Ok(signal.map_or_else(|| report.status(), Status::of_signal))
+    signal.map_or_else(|| report.finish(), |number| Ok(Status::of_signal(number)))
 }
 
 /// Runs checks until a signal. Then sends `true` to `stop`, and waits for the checks. Returns the number of the signal.

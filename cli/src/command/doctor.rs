@@ -26,7 +26,7 @@ use super::{
     finding::{Finding, Report, Verdict},
 };
 use crate::{
-    arguments::Doctor,
+    arguments::{Doctor, DoctorOutput},
     connection::Connection,
     exit_status::{Failure, Status},
 };
@@ -36,13 +36,18 @@ const COLUMN: usize = 16;
 
 pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<Status, Failure> {
     let (uri, product) = connection.target()?;
-    let mut report = Report::new(options.json, COLUMN);
+    let mut report = match options.output {
+        Some(DoctorOutput::Prometheus) => {
+            Report::of_gauges("mongoseal_doctor_check", "1: the check of mongoseal doctor has this verdict")
+        }
+        form => Report::new(options.json || form.is_some(), COLUMN),
+    };
     let opened = connection.open().await;
     if let Err(failure) = &opened
         && failure.status() == Status::UNAVAILABLE
     {
         report.add(&Finding::refused("reachable", failure))?;
-        return Ok(report.status());
+        return report.finish();
     }
     if opened.is_err()
         && let Some(name) = Deployment::misnamed_set(&uri, connection).await
@@ -53,7 +58,7 @@ pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<
             found,
             format!("write replicaSet={name} into the connection string"),
         ))?;
-        return Ok(report.status());
+        return report.finish();
     }
     let seal = opened.as_ref().ok();
     let unreachable = match product {
@@ -72,7 +77,7 @@ pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<
     if let Ok(seal) = opened {
         seal.shutdown().await;
     }
-    Ok(report.status())
+    report.finish()
 }
 
 /// Examines a deployment of MongoDB. If the connection of the checks cannot be opened, returns why.

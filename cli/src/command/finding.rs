@@ -7,6 +7,7 @@ use crate::{
     exit_status::{Failure, Status},
     ui::escape,
     ui::output,
+    ui::prometheus::Gauges,
     ui::wrap,
 };
 
@@ -19,6 +20,8 @@ pub(super) struct Report {
     /// The width of the column with the names of the checks.
     column: usize,
     pub(super) worst: Verdict,
+    /// The results, in place of the lines, if they are printed for Prometheus.
+    gauges: Option<Gauges>,
     /// When, on the clock, the finding before was added.
     since: Reading,
 }
@@ -35,7 +38,12 @@ struct TimedView<'a> {
 
 impl Report {
     pub(super) fn new(json: bool, column: usize) -> Self {
-        Self { json, column, worst: Verdict::Pass, since: Clock::Boot.now() }
+        Self { json, column, worst: Verdict::Pass, gauges: None, since: Clock::Boot.now() }
+    }
+
+    /// A report that is printed as gauges, at its end.
+    pub(super) fn of_gauges(name: &'static str, help: &str) -> Self {
+        Self { gauges: Some(Gauges::new(name, help)), ..Self::new(false, 0) }
     }
 
     pub(super) fn add(&mut self, finding: &Finding) -> Result<(), Failure> {
@@ -55,11 +63,22 @@ impl Report {
 
     fn print(&mut self, finding: &Finding, json: &impl Serialize) -> Result<(), Failure> {
         self.worst = self.worst.max(finding.verdict);
+        if let Some(gauges) = &mut self.gauges {
+            for verdict in [Verdict::Pass, Verdict::Skip, Verdict::Warn, Verdict::Fail] {
+                let value = if verdict == finding.verdict { 1.0 } else { 0.0 };
+                gauges.add(&[("check", finding.check), ("verdict", verdict.name())], value);
+            }
+            return Ok(());
+        }
         Ok(if self.json { output::json(json) } else { output::lines(&finding.lines(self.column)) }?)
     }
 
-    pub(super) fn status(&self) -> Status {
-        if self.worst == Verdict::Fail { Status::NO } else { Status::DONE }
+    /// Ends the report, and returns the status for it.
+    pub(super) fn finish(&self) -> Result<Status, Failure> {
+        if let Some(gauges) = &self.gauges {
+            output::raw(gauges.text())?;
+        }
+        Ok(if self.worst == Verdict::Fail { Status::NO } else { Status::DONE })
     }
 }
 
@@ -72,6 +91,17 @@ pub(super) enum Verdict {
     Skip,
     Warn,
     Fail,
+}
+
+impl Verdict {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Skip => "skip",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
 }
 
 /// A check, its result, what it found, and what to do.

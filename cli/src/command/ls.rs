@@ -1,6 +1,6 @@
 //! `mongoseal ls`.
 
-use std::{future::ready, time::Duration};
+use std::{collections::BTreeMap, future::ready, time::Duration};
 
 use mongoseal::{Leases, ListedLease, Mongoseal};
 
@@ -10,6 +10,7 @@ use crate::{
     exit_status::{Failure, Status},
     ui::json::{LeaseView, lease_row, lease_table},
     ui::output,
+    ui::prometheus::Gauges,
     ui::table::Table,
 };
 
@@ -123,9 +124,10 @@ fn sort(leases: &mut [ListedLease], column: SortColumn, reverse: bool) {
     });
 }
 
-/// Prints leases as JSON, or as a table.
+/// Prints leases as JSON, as a table, or as gauges.
 struct Printer {
     json: bool,
+    gauges: Option<KeyGauges>,
     table: Table<12>,
     has_printed: bool,
 }
@@ -134,14 +136,17 @@ impl Printer {
     fn new(options: &Ls) -> Self {
         Self {
             json: options.json || options.output == Some(LsOutput::Json),
+            gauges: (options.output == Some(LsOutput::Prometheus)).then(KeyGauges::default),
             table: lease_table(options.output == Some(LsOutput::Wide)),
             has_printed: false,
         }
     }
 
-    /// Prints a lease as JSON, or adds it to the table.
+    /// Prints a lease as JSON, or adds it to the rest.
     fn add(&mut self, lease: &ListedLease) -> Result<(), Failure> {
-        if self.json {
+        if let Some(gauges) = &mut self.gauges {
+            gauges.add(lease);
+        } else if self.json {
             output::json(&LeaseView::of(lease))?;
             self.has_printed = true;
         } else {
@@ -158,6 +163,9 @@ impl Printer {
 
     /// Prints the rest of the table, or that there are no leases.
     fn finish(mut self, options: &Ls) -> Result<(), Failure> {
+        if let Some(gauges) = self.gauges {
+            return Ok(output::raw(&gauges.text())?);
+        }
         if !self.table.is_empty() && !self.has_printed {
             output::lines(&self.table.lines(output::width()))?;
         } else if !self.table.is_empty() {
@@ -171,5 +179,50 @@ impl Printer {
             anstream::eprintln!("{message}");
         }
         Ok(())
+    }
+}
+
+/// What Prometheus gets of each key.
+#[derive(Default)]
+struct KeyGauges(BTreeMap<String, OfKey>);
+
+struct OfKey {
+    leases: u32,
+    waiters: usize,
+    longest: Duration,
+    /// `None`: no lease expires.
+    remaining: Option<Duration>,
+}
+
+impl KeyGauges {
+    fn add(&mut self, lease: &ListedLease) {
+        let holder = &lease.holder;
+        let none = OfKey { leases: 0, waiters: 0, longest: Duration::ZERO, remaining: None };
+        let of_key = self.0.entry(lease.key.to_string()).or_insert(none);
+        of_key.waiters = lease.waiting;
+        if holder.is_expired() {
+            return;
+        }
+        of_key.leases = of_key.leases.saturating_add(1);
+        of_key.longest = of_key.longest.max(lease.read_at.since(holder.since));
+        of_key.remaining = of_key.remaining.into_iter().chain(holder.remaining).min();
+    }
+
+    fn text(&self) -> String {
+        let mut leases = Gauges::new("mongoseal_leases", "the leases of the key");
+        let mut waiters = Gauges::new("mongoseal_waiters", "the waiters of the key");
+        let mut held = Gauges::new("mongoseal_lease_held_seconds", "how long the oldest lease of the key is held");
+        let mut remaining = Gauges::new(
+            "mongoseal_lease_remaining_seconds",
+            "how long the lease of the key with the least time lasts without a refresh",
+        );
+        for (key, of_key) in &self.0 {
+            let labels = [("key", key.as_str())];
+            leases.add(&labels, of_key.leases.into());
+            waiters.add(&labels, u32::try_from(of_key.waiters).unwrap_or(u32::MAX).into());
+            held.add(&labels, of_key.longest.as_secs_f64());
+            remaining.add(&labels, of_key.remaining.map_or(f64::INFINITY, |time| time.as_secs_f64()));
+        }
+        [leases, waiters, held, remaining].iter().map(Gauges::text).collect()
     }
 }

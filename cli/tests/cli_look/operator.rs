@@ -204,3 +204,39 @@ async fn a_terminal_gets_colours_unless_it_wants_none() {
     assert!(seen.contains("KEY") && !seen.contains('\u{1b}'), "{seen:?}");
     lease.release().await.unwrap();
 }
+
+/// What a textfile collector reads: each name once, and of each key one sample.
+#[tokio::test]
+async fn leases_and_checks_are_printed_for_prometheus() {
+    let console = Console::new("prometheus").await;
+    let seal = console.seal("alice");
+    let _held = seal.acquire("a\"b").ttl(secs(600)).await.unwrap();
+    let _kept = seal.acquire("kept").without_expiry().await.unwrap();
+    let shared = [1, 2].map(|_| seal.acquire("pool").shared_up_to(2).ttl(secs(600)).into_future());
+    let _shared = futures_util::future::join_all(shared).await;
+    let said = console.run(&["ls", "-o", "prometheus"]).await;
+    assert_eq!((said.status, said.err.as_str()), (0, ""));
+    let samples: Vec<_> = said.out.lines().filter(|line| !line.starts_with('#')).collect();
+    for sample in [
+        r#"mongoseal_leases{key="a\"b"} 1"#,
+        r#"mongoseal_leases{key="pool"} 2"#,
+        r#"mongoseal_waiters{key="kept"} 0"#,
+        r#"mongoseal_lease_remaining_seconds{key="kept"} +Inf"#,
+    ] {
+        assert!(samples.contains(&sample), "{sample}: {}", said.out);
+    }
+    assert_eq!(samples.len(), 4 * 3, "{}", said.out);
+    for name in ["mongoseal_leases", "mongoseal_waiters", "mongoseal_lease_held_seconds"] {
+        assert_eq!(said.out.lines().filter(|line| *line == format!("# TYPE {name} gauge")).count(), 1);
+    }
+    let remaining =
+        samples.iter().find_map(|line| line.strip_prefix(r#"mongoseal_lease_remaining_seconds{key="pool"} "#));
+    let remaining: f64 = remaining.unwrap().parse().unwrap();
+    assert!((500.0..=600.5).contains(&remaining), "{remaining}");
+
+    let said = console.run(&["doctor", "-o", "prometheus"]).await;
+    assert_eq!(said.status, 0, "{}", said.err);
+    assert!(said.out.lines().any(|line| line == r#"mongoseal_doctor_check{check="reachable",verdict="pass"} 1"#));
+    let verdicts = |value: &str| said.out.lines().filter(|line| line.ends_with(&format!("}} {value}"))).count();
+    assert_eq!(verdicts("0"), 3 * verdicts("1"), "each check has one verdict of four: {}", said.out);
+}
