@@ -260,7 +260,7 @@ pub(crate) struct Ls {
     /// The program reads all leases before it prints the first.
     #[arg(short, long)]
     pub(crate) reverse: bool,
-    /// Output: wide, a table with more columns; json; or prometheus
+    /// Output: wide, json or prometheus
     #[arg(short, long, value_name = "FORM", hide_possible_values = true)]
     pub(crate) output: Option<LsOutput>,
     /// Print one JSON object per line

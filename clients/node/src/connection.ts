@@ -1,0 +1,222 @@
+// A connection to one life of the program: pairs answers with requests, and passes other events to what they are about.
+
+import type { Channel, Event, Start } from "./channel.js";
+import { InvalidError, MongosealError, ProgramError, UnavailableError, errorOf, type LossCause } from "./errors.js";
+
+/** The version of the pipe protocol. */
+const PROTOCOL = 1;
+
+/** The longest request, in bytes. */
+const MAX_LINE = 524_288;
+
+/** A lease or an observation: what events without `id` are about. */
+export interface Subject {
+  received(event: Event): void;
+  /** The output has ended, or the client is closed: the cause of the loss of a lease. */
+  outputEnded(cause: LossCause): void;
+  /** The program has exited. */
+  exited(error: MongosealError): void;
+}
+
+/** The members of a request besides `id`. */
+export type Fields = { do: string } & Record<string, unknown>;
+
+interface Pending {
+  accept(answer: Event): void;
+  reject(error: MongosealError): void;
+}
+
+/** A request that was sent. */
+export interface Sent<T> {
+  id: number;
+  answer: Promise<T>;
+  /** Rejects the answer now, unless it has come. A later answer is ignored. Returns whether it had not come. */
+  abandon(error: unknown): boolean;
+}
+
+export class Connection {
+  readonly #channel: Channel;
+  readonly #pending = new Map<number, Pending>();
+  readonly #subjects = new Map<number, Subject>();
+  #lastId = 0;
+  #isReady = false;
+  #isOver = false;
+  /** Why the program exits, as it has said. */
+  #reason: MongosealError | undefined;
+
+  constructor(start: Start) {
+    this.#channel = start({
+      received: (event) => this.#received(event),
+      outputEnded: () => this.#outputEnded("program_ended"),
+      exited: (error) => this.#exited(error),
+    });
+    this.#channel.keepAlive(false);
+  }
+
+  /** Whether the program has ended. The next request needs another connection. */
+  get isOver(): boolean {
+    return this.#isOver;
+  }
+
+  get clock() {
+    return this.#channel.clock;
+  }
+
+  get answerWithinMs(): number {
+    return this.#channel.answerWithinMs;
+  }
+
+  /**
+   * Sends a request. `accept` gets the answer at the moment when it is read, before the events behind it. The answer is
+   * what `accept` returns.
+   *
+   * Throws `InvalidError` if the request cannot be sent.
+   */
+  send<T>(fields: Fields, accept: (answer: Event) => T): Sent<T> {
+    const id = ++this.#lastId;
+    const line = encode({ id, ...fields });
+    let abandon!: (error: unknown) => boolean;
+    const answer = new Promise<T>((resolve, reject) => {
+      this.#pending.set(id, { accept: (answer) => resolve(accept(answer)), reject });
+      abandon = (error) => {
+        const isOpen = this.#pending.delete(id);
+        this.#keepAlive();
+        reject(error);
+        return isOpen;
+      };
+    });
+    this.#keepAlive();
+    this.#channel.send(line);
+    return { id, answer: located(answer), abandon };
+  }
+
+  /** Sends a request whose answer is of no interest. */
+  tell(fields: Fields): void {
+    this.#channel.send(encode({ id: ++this.#lastId, ...fields }));
+  }
+
+  /** Passes the events about `id` to `subject`. */
+  add(id: number, subject: Subject): void {
+    this.#subjects.set(id, subject);
+    this.#keepAlive();
+  }
+
+  /** Passes on no more events about `id`. */
+  remove(id: number): void {
+    this.#subjects.delete(id);
+    this.#keepAlive();
+  }
+
+  /** Ends all leases, waits and observations with this error, and waits for the exit of the program. */
+  async close(error: MongosealError): Promise<void> {
+    this.#reason ??= error;
+    const closed = this.#channel.close();
+    this.#outputEnded("shut_down");
+    this.#exited(error);
+    await closed;
+  }
+
+  #keepAlive(): void {
+    this.#channel.keepAlive(this.#pending.size > 0 || this.#subjects.size > 0);
+  }
+
+  #received(event: Event): void {
+    if (this.#isOver) {
+      return;
+    }
+    if (!this.#isReady) {
+      this.#begin(event);
+    } else if (typeof event["id"] === "number") {
+      this.#answered(event["id"], event);
+    } else if (event["event"] === "error") {
+      this.#failed(event);
+    } else {
+      this.#subjects.get(event["lease"] ?? event["observation"])?.received(event);
+    }
+  }
+
+  /** Takes the first event. */
+  #begin(event: Event): void {
+    if (event["event"] === "error") {
+      this.#failed(event);
+    } else if (event["event"] === "ready" && event["protocol"] === PROTOCOL) {
+      this.#isReady = true;
+    } else if (event["event"] === "ready") {
+      const error = new ProgramError(
+        `the program mongoseal ${event["version"]} has version ${event["protocol"]} of the pipe protocol, and this ` +
+          `package needs version ${PROTOCOL}: install the program and the package in the same version`,
+      );
+      void this.close(error);
+    }
+  }
+
+  #answered(id: number, answer: Event): void {
+    const pending = this.#pending.get(id);
+    this.#pending.delete(id);
+    if (answer["event"] === "error") {
+      pending?.reject(errorOf(String(answer["code"]), String(answer["message"])));
+    } else {
+      pending?.accept(answer);
+    }
+    this.#keepAlive();
+  }
+
+  /** Takes an error that answers no request: the program exits, unless `id` is `null`. */
+  #failed(event: Event): void {
+    const error = errorOf(String(event["code"]), String(event["message"]));
+    if (event["id"] === null) {
+      process.emitWarning(`the program mongoseal has refused a request: ${error.message}`, "MongosealWarning");
+    } else {
+      this.#reason ??= error;
+    }
+  }
+
+  #outputEnded(cause: LossCause): void {
+    this.#isOver = true;
+    for (const subject of [...this.#subjects.values()]) {
+      subject.outputEnded(cause);
+    }
+  }
+
+  #exited(error: MongosealError): void {
+    for (const subject of [...this.#subjects.values()]) {
+      subject.exited(this.#reason ?? error);
+    }
+    this.#subjects.clear();
+    for (const pending of [...this.#pending.values()]) {
+      pending.reject(this.#reason ?? error);
+    }
+    this.#pending.clear();
+    this.#keepAlive();
+  }
+}
+
+/** Gives the error of an answer the stack of its caller, in place of that of the reader of the output. */
+async function located<T>(answer: Promise<T>): Promise<T> {
+  try {
+    return await answer;
+  } catch (error) {
+    if (error instanceof MongosealError && error.code !== "lost") {
+      Error.captureStackTrace(error);
+    }
+    throw error;
+  }
+}
+
+/** The error of a request that the program did not answer before it ended. */
+export function unanswered(how: string): UnavailableError {
+  return new UnavailableError(
+    `the program mongoseal ${how} before it answered, so the request may have been carried out: send it again, which starts ` +
+      "the program again",
+  );
+}
+
+/** The line of a request. Refuses one that is too long: its answer would not name it. */
+function encode(request: { id: number } & Fields): string {
+  const line = JSON.stringify(request);
+  const length = Buffer.byteLength(line);
+  if (length > MAX_LINE) {
+    throw new InvalidError(`the request has ${length} bytes and at most ${MAX_LINE} are allowed: pass a smaller value`);
+  }
+  return line;
+}

@@ -1,0 +1,236 @@
+// The client with programs that the tests write.
+
+import { deepEqual, equal, match, ok, rejects } from "node:assert/strict";
+import { test } from "node:test";
+
+import { Clock } from "../src/clock.js";
+import { InvalidError, LeaseLostError, Mongoseal, ProgramError, UnavailableError } from "../src/index.js";
+import { childrenOf, exec, isRunning, lossOf, scripted, until } from "./support.js";
+
+/** Grants each key for 30 s, and releases it. */
+const GRANTS = `
+  ready();
+  onRequest = (request) => {
+    if (request.do === "acquire") granted(request, 30_000);
+    else print({ event: "released", id: request.id, lease: request.lease, confirmed: true });
+  };
+`;
+
+test("a program that is not found is an error that says how to install it", async () => {
+  const seal = new Mongoseal({ program: "/no/such/mongoseal" });
+  await rejects(seal.acquire("a"), (error) => {
+    ok(error instanceof ProgramError && error instanceof InvalidError);
+    match(error.message, /npm install @mongoseal\/.*cargo install mongoseal-cli/);
+    return true;
+  });
+  await seal.close();
+});
+
+test("a process with too many open files gets an error, and can retry", async () => {
+  const source = `
+    import { closeSync, openSync } from "node:fs";
+    import { Mongoseal } from ${JSON.stringify(new URL("../src/index.js", import.meta.url).href)};
+    const seal = new Mongoseal({ program: ${JSON.stringify(scripted(GRANTS))} });
+    const files = [];
+    try {
+      for (;;) files.push(openSync("/dev/null"));
+    } catch {}
+    const error = await seal.acquire("a").catch((error) => error);
+    files.forEach((file) => closeSync(file));
+    console.log(error.name, (await seal.acquire("a")).state);
+    await seal.close();
+  `;
+  const args = [process.execPath, "--input-type=module", "--eval", source];
+  const { stdout } = await exec("sh", ["-c", 'ulimit -n 64 && exec "$@"', "sh", ...args]);
+  equal(stdout, "ProgramError held\n");
+});
+
+test("a program that prints something else is refused", async () => {
+  await using seal = new Mongoseal({
+    program: scripted(`console.log("mongoseal: hello"); setInterval(() => {}, 1000);`),
+  });
+  await rejects(seal.acquire("a"), (error) => error instanceof ProgramError && /hello/.test(error.message));
+});
+
+test("the options are arguments, but the connection string is in the environment only", async () => {
+  const program = scripted(`
+    ready();
+    onRequest = ({ id, key }) => print({ event: "granted", id, lease: id, key, token: 7, remaining_ms: 9e3, deadline_ms: now() + 9e3,
+      owner: JSON.stringify([process.argv.slice(2), process.env.MONGOSEAL_URI]) });
+  `);
+  const uri = "mongodb://user:secret@db/app";
+  await using seal = new Mongoseal({ uri, db: "app", collection: "locks", owner: "-me", timeoutMs: 1500, program });
+  const { owner } = await seal.acquire("a");
+  deepEqual(JSON.parse(owner), [["hold", "--db=app", "--collection=locks", "--owner=-me", "--timeout=1500ms"], uri]);
+});
+
+test("the error of a request has the stack of its caller", async () => {
+  await using seal = new Mongoseal({
+    program: scripted(
+      `ready(); onRequest = ({ id }) => print({ event: "error", id, code: "held", message: "it is held" });`,
+    ),
+  });
+  async function caller() {
+    await seal.acquire("a");
+  }
+  await rejects(caller(), (error: Error) => /^HeldError: it is held\n.*\bcaller\b/s.test(error.stack ?? ""));
+});
+
+test("an event loop that is blocked past the deadline reads the later deadlines first", async () => {
+  const program = scripted(`
+    ready();
+    onRequest = (request) => {
+      granted(request, 300);
+      const refresh = () => print({ event: "held", lease: request.id, remaining_ms: 300, deadline_ms: now() + 300 });
+      if (request.key === "refreshed") setInterval(refresh, 100);
+    };
+  `);
+  await using seal = new Mongoseal({ program });
+  const [refreshed, expired] = await Promise.all([seal.acquire("refreshed"), seal.acquire("expired")]);
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1_000);
+  equal(await lossOf(expired.signal), "expired");
+  equal(refreshed.isValid(), true);
+  equal(refreshed.signal.aborted, false);
+});
+
+test("`check` finds the deadline in an event loop that is blocked", async () => {
+  await using seal = new Mongoseal({ program: scripted(`ready(); onRequest = (request) => granted(request, 300);`) });
+  const lease = await seal.acquire("a");
+  lease.check();
+  ok(lease.remainingMs() > 0 && lease.remainingMs() <= 300);
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 400);
+  let lost: unknown;
+  try {
+    lease.check();
+  } catch (error) {
+    lost = error;
+  }
+  ok(lost instanceof LeaseLostError);
+  deepEqual([lost.key, lost.token, lost.cause, lease.remainingMs(), lease.state], ["a", 7, "expired", 0, "lost"]);
+  equal(lease.signal.reason, lost);
+});
+
+test("a program that is stopped does not answer a release, which ends all the same, and `close` kills it", async () => {
+  await using seal = new Mongoseal({ program: scripted(GRANTS), timeoutMs: 100 });
+  const lease = await seal.acquire("a");
+  const [pid] = childrenOf(process.pid);
+  process.kill(pid!, "SIGSTOP");
+  deepEqual(await lease.release(), { confirmed: false });
+  equal(isRunning(pid!), true);
+  await seal.close();
+  equal(isRunning(pid!), false);
+});
+
+test("a release that is refused does not end the lease", async () => {
+  const program = scripted(`
+    ready();
+    onRequest = (request) => {
+      if (request.do === "acquire") granted(request, 800);
+      else print({ event: "error", id: request.id, lease: request.lease, code: "invalid", message: "the value is too large" });
+    };
+  `);
+  await using seal = new Mongoseal({ program });
+  const lease = await seal.acquire("a");
+  await rejects(lease.release({ value: "x" }), { name: "InvalidError", code: "invalid" });
+  deepEqual([lease.state, lease.isValid()], ["held", true]);
+  equal(await lossOf(lease.signal), "expired");
+});
+
+test("a request that is too long is refused, and nothing is sent", async () => {
+  await using seal = new Mongoseal({ program: scripted(GRANTS) });
+  const lease = await seal.acquire("a");
+  await rejects(lease.putValue("x".repeat(600_000)), InvalidError);
+  deepEqual(await lease.release(), { confirmed: true });
+});
+
+test("`await using` releases a lease, and does not throw if it was lost", async () => {
+  await using seal = new Mongoseal({ program: scripted(GRANTS) });
+  let used: { state: string };
+  {
+    await using lease = await seal.acquire("a");
+    used = lease;
+  }
+  equal(used.state, "released");
+  {
+    await using lease = await seal.acquire("b");
+    used = lease;
+    process.kill(childrenOf(process.pid)[0]!, "SIGKILL");
+    await lossOf(lease.signal);
+  }
+  equal(used.state, "lost");
+});
+
+test("a second release returns the same answer, and other requests are refused", async () => {
+  await using seal = new Mongoseal({ program: scripted(GRANTS) });
+  const lease = await seal.acquire("a");
+  deepEqual(await Promise.all([lease.release(), lease.release()]), [{ confirmed: true }, { confirmed: true }]);
+  await rejects(lease.verify(), { code: "lost", cause: "released" });
+  equal(lease.signal.aborted, false);
+});
+
+test("a closed handle refuses requests, and ends those that wait", async () => {
+  const seal = new Mongoseal({ program: scripted(`ready();`) });
+  const waiting = rejects(seal.acquire("a"), { name: "InvalidError", code: "closed" });
+  await seal.close();
+  await waiting;
+  await rejects(seal.acquire("a"), { code: "closed" });
+  await seal.close();
+});
+
+test("a signal that is aborted before the call sends nothing", async () => {
+  const seal = new Mongoseal({ program: "/no/such/mongoseal" });
+  await rejects(seal.acquire("a", { signal: AbortSignal.abort(new Error("enough")) }), /enough/);
+});
+
+test("a lease and a wait keep the process alive, and a handle without them does not", async () => {
+  const program = scripted(`
+    ready();
+    onRequest = (request) => {
+      if (request.do === "acquire" && request.key !== "held") granted(request, 30_000);
+      else if (request.do === "release") print({ event: "released", id: request.id, lease: request.lease, confirmed: true });
+    };
+  `);
+  const source = (work: string) => `
+    import { Mongoseal } from ${JSON.stringify(new URL("../src/index.js", import.meta.url).href)};
+    const seal = new Mongoseal({ program: ${JSON.stringify(program)} });
+    process.on("exit", () => console.log("exits"));
+    ${work}
+  `;
+  const run = (work: string) =>
+    exec(process.execPath, ["--input-type=module", "--eval", source(work)], { timeout: 3_000, killSignal: "SIGKILL" });
+  equal((await run(`await (await seal.acquire("a")).release();`)).stdout, "exits\n");
+  await rejects(run(`await seal.acquire("a");`), { signal: "SIGKILL", stdout: "" });
+  await rejects(run(`await seal.acquire("held");`), { signal: "SIGKILL", stdout: "" });
+});
+
+test("a program that ends at once is started again by the next request", async () => {
+  const seal = new Mongoseal({ program: scripted(`process.exit(1)`) });
+  for (let attempt = 0; attempt < 2; attempt++) {
+    await rejects(seal.acquire("a"), (error) => error instanceof UnavailableError && /status 1/.test(error.message));
+  }
+  await seal.close();
+  await until("no program is left", () => childrenOf(process.pid).length === 0);
+});
+
+test("a clock that is behind the program's ends leases earlier, and not later", () => {
+  let time = 1_000;
+  const behind = new Clock(() => time, 0);
+  // The program wrote the event at 61,000 and grants 30 s.
+  equal(behind.deadline(91_000, 30_000), 31_000);
+  // An event that is read late tells nothing about the clocks.
+  time = 9_000;
+  equal(behind.deadline(95_000, 30_000), 35_000);
+});
+
+test("a clock without the program's time takes the fastest event as a measure", () => {
+  let time = 100;
+  const elapsed = new Clock(() => time, Infinity);
+  equal(elapsed.deadline(90_000, 30_000), 30_100);
+  // Read 5 s late.
+  time = 15_100;
+  equal(elapsed.deadline(100_000, 30_000), 40_100);
+  // The machine slept for 60 s, which this clock has not counted.
+  time = 20_100;
+  equal(elapsed.deadline(170_000, 30_000), 50_100);
+  equal(elapsed.deadline(2 ** 44 + 1, 2 ** 44), Infinity);
+});

@@ -1,0 +1,116 @@
+"""The program `mongoseal hold`: how it is found and started.
+
+Invariant: of the pipe to its input, this process alone has the end for writing. `_session.py` closes it in forked children.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Callable
+from typing import Protocol
+
+from ._time import Seconds, millis
+from .errors import ProgramError
+
+_INSTALL = (
+    "install the wheel of this package that contains it, put it on the PATH, or name it in MONGOSEAL_PROGRAM"
+)
+
+_EXIT_MARGIN = 5.0
+"""How many seconds the program can take to exit beyond the timeout of a request, in which it releases its leases."""
+
+
+class Program(Protocol):
+    """A program that speaks the pipe protocol: two ends of pipes, and a process behind them."""
+
+    input: int
+    """The file descriptor that requests are written to."""
+    output: int
+    """The file descriptor that events are read from."""
+
+    def wait(self, timeout: float) -> int | None:
+        """Returns the exit status, or `None` if the program still runs after `timeout` seconds."""
+
+    def kill(self) -> None:
+        """Ends the program at once."""
+
+    def forget(self) -> None:
+        """Forgets the process in a forked child, whose child it is not."""
+
+
+def find(program: str | os.PathLike[str] | None = None) -> str:
+    """Returns the path of the program: `program`, that of `MONGOSEAL_PROGRAM`, that of this package, or that of the PATH.
+
+    Raises `ProgramError` if there is none.
+    """
+    named = program or os.environ.get("MONGOSEAL_PROGRAM")
+    if named:
+        found = shutil.which(named)
+        if found is None:
+            raise ProgramError(f"there is no program {os.fspath(named)!r}: {_INSTALL}")
+        return found
+    packaged = os.path.join(sysconfig.get_path("scripts"), "mongoseal")
+    found = shutil.which(packaged) or shutil.which("mongoseal")
+    if found is None:
+        raise ProgramError(f"the program `mongoseal` was not found: {_INSTALL}")
+    return found
+
+
+class Process:
+    """The program as a child process, in a process group of its own: a Ctrl-C of the terminal does not reach it."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        child_input, self.input = os.pipe()
+        self.output, child_output = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=child_input, stdout=child_output, env=environment, start_new_session=True
+            )
+        except OSError as error:
+            os.close(self.input)
+            os.close(self.output)
+            raise ProgramError(f"cannot start {command[0]}: {error}") from error
+        finally:
+            os.close(child_input)
+            os.close(child_output)
+
+    def wait(self, timeout: float) -> int | None:
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def forget(self) -> None:
+        self._process.returncode = 0
+
+
+def launcher(
+    uri: str | None,
+    db: str | None,
+    collection: str | None,
+    owner: str | None,
+    timeout: Seconds | None,
+    program: str | os.PathLike[str] | None,
+) -> tuple[Callable[[], Program], float]:
+    """Returns what starts the program with these options, and how many seconds it can take to exit."""
+    timeout_ms = None if timeout is None else millis(timeout)
+    named = {
+        "--db": db,
+        "--collection": collection,
+        "--owner": owner,
+        "--timeout": None if timeout_ms is None else f"{timeout_ms}ms",
+    }
+    options = [f"{name}={value}" for name, value in named.items() if value is not None]
+    # Other users can read the arguments of a process, but not its environment.
+    secret = {} if uri is None else {"MONGOSEAL_URI": uri}
+
+    def launch() -> Program:
+        return Process([find(program), "hold", *options], {**os.environ, **secret})
+
+    return launch, (10_000 if timeout_ms is None else timeout_ms) / 1000 + _EXIT_MARGIN

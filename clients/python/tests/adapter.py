@@ -1,0 +1,148 @@
+"""Carries out the commands of `protocol/pipe-conformance.py` by the client for threads."""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import commands
+from commands import Command
+from mongoseal import Done, Leader, Leaders, Lease, Mongoseal, TickLease
+from mongoseal._session import Request, Session
+
+_WITHOUT_REQUEST = ("wait_lost", "next_leader", "close", "cancel", "is_valid")
+
+
+class Interruptible(Future[dict[str, Any]]):
+    """A future whose `result` can be interrupted, as a Ctrl-C interrupts that of the main thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._interrupted: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self.add_done_callback(lambda _: self._interrupted.put(False))
+
+    def interrupt(self) -> None:
+        self._interrupted.put(True)
+
+    def result(self, timeout: float | None = None) -> dict[str, Any]:
+        if self._interrupted.get(timeout=timeout):
+            raise KeyboardInterrupt
+        return super().result()
+
+
+class Adapter:
+    def __init__(self) -> None:
+        self.seal = Mongoseal()
+        self.leases: dict[str, Lease] = {}
+        self.observations: dict[str, Leaders] = {}
+        self.waits: dict[str, Interruptible] = {}
+        self.threads: dict[str, threading.Thread] = {}
+        self.output = threading.Lock()
+        self.current = threading.local()
+
+    def begin(self, command: Command) -> None:
+        """Begins a command, and waits until its request is sent, so that requests are in the order of commands."""
+        sent = threading.Event()
+        thread = threading.Thread(target=self.carry_out, args=(command, sent), daemon=True)
+        self.threads[command["id"]] = thread
+        thread.start()
+        if command["do"] not in _WITHOUT_REQUEST:
+            sent.wait()
+
+    def carry_out(self, command: Command, sent: threading.Event) -> None:
+        self.current.command, self.current.sent = command["id"], sent
+        try:
+            answer = {"ok": commands.shown(getattr(self, command["do"])(command))}
+        except KeyboardInterrupt:
+            answer = {"error": "cancelled", "message": "interrupted"}
+        except BaseException as error:
+            answer = commands.error(error)
+        sent.set()
+        with self.output:
+            print(json.dumps({"id": command["id"], **answer}), flush=True)
+
+    def on_sent(self, request: Request) -> None:
+        if request.do in ("acquire", "once", "campaign"):
+            request.future = self.waits[self.current.command] = Interruptible()
+        self.current.sent.set()
+
+    def acquire(self, command: Command) -> object:
+        lease = self.leases[command["id"]] = self.seal.acquire(**commands.options(command))
+        return {"token": lease.token}
+
+    def once(self, command: Command) -> object:
+        begun = self.seal.once(**commands.options(command))
+        if isinstance(begun, Done):
+            return begun
+        self.leases[command["id"]] = begun
+        return {"token": begun.token, "tick": begun.tick}
+
+    def campaign(self, command: Command) -> object:
+        leader = self.leases[command["id"]] = self.seal.campaign(**commands.options(command))
+        return {"token": leader.token}
+
+    def observe(self, command: Command) -> None:
+        self.observations[command["id"]] = self.seal.observe(**commands.options(command))
+
+    def unobserve(self, command: Command) -> None:
+        self.observations[command["observation"]].close()
+
+    def next_leader(self, command: Command) -> object:
+        leader = next(self.observations[command["observation"]])
+        return leader and leader._asdict()
+
+    def cancel(self, command: Command) -> None:
+        self.waits[command["command"]].interrupt()
+        self.threads[command["command"]].join()
+
+    def close(self, _: Command) -> None:
+        self.seal.close()
+
+    def is_valid(self, command: Command) -> bool:
+        return self.leases[command["lease"]].is_valid
+
+    def wait_lost(self, command: Command) -> object:
+        return {"cause": self.leases[command["lease"]].wait_lost()}
+
+    def release(self, command: Command) -> object:
+        return {"confirmed": self.leases[command["lease"]].release(**commands.options(command))}
+
+    def resign(self, command: Command) -> object:
+        leader = self.leases[command["lease"]]
+        assert isinstance(leader, Leader)
+        return {"confirmed": leader.resign()}
+
+    def complete(self, command: Command) -> None:
+        tick = self.leases[command["lease"]]
+        assert isinstance(tick, TickLease)
+        arguments = commands.options(command)
+        tick.note = arguments.pop("note", "")
+        tick.complete(**arguments)
+
+    def __getattr__(self, do: str) -> Callable[[Command], object]:
+        """The requests that are calls of a lease by the same name."""
+        return lambda command: getattr(self.leases[command["lease"]], do)(**commands.options(command))
+
+
+def main() -> None:
+    adapter = Adapter()
+    send = Session.send
+
+    def send_and_report(session: Session, *arguments: Any, **named: Any) -> Request:
+        request = send(session, *arguments, **named)
+        if threading.current_thread() in adapter.threads.values():
+            adapter.on_sent(request)
+        return request
+
+    Session.send = send_and_report  # type: ignore[method-assign,assignment]
+    for line in sys.stdin:
+        adapter.begin(json.loads(line))
+    adapter.seal.close()
+
+
+main()

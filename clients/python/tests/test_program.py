@@ -1,0 +1,179 @@
+"""How the program is found and started, and what a program that does not fit leads to. Scripts play the program."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import until
+
+from mongoseal import LeaseLost, Mongoseal, ProgramError, Unavailable
+from mongoseal._program import Process, find
+
+READY = {"event": "ready", "protocol": 1, "version": "0.1.0", "owner": "web-1"}
+
+
+def script(directory: Path, *lines: str) -> Path:
+    """Makes a program of some lines of Python."""
+    path = directory / "mongoseal"
+    path.write_text("\n".join([f"#!{sys.executable}", "import json, os, sys, time", *lines, ""]))
+    path.chmod(0o755)
+    return path
+
+
+def says(*events: object) -> str:
+    return "\n".join(f"print({json.dumps(json.dumps(event))}, flush=True)" for event in events)
+
+
+def test_a_program_that_is_missing_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MONGOSEAL_PROGRAM", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with Mongoseal() as seal:
+        for _ in range(2):
+            with pytest.raises(ProgramError, match="install the wheel"):
+                seal.acquire("k")
+    with Mongoseal(program=tmp_path / "missing") as seal, pytest.raises(ProgramError, match="missing"):
+        seal.acquire("k")
+
+
+def test_a_program_is_found_by_argument_variable_package_and_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    places = {name: tmp_path / name for name in ("argument", "variable", "package", "path")}
+    for directory in places.values():
+        directory.mkdir()
+        script(directory)
+    found = {name: str(directory / "mongoseal") for name, directory in places.items()}
+    monkeypatch.setenv("MONGOSEAL_PROGRAM", found["variable"])
+    monkeypatch.setenv("PATH", str(places["path"]))
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(places["package"]))
+    assert find(found["argument"]) == found["argument"]
+    assert find("mongoseal") == found["path"]
+    assert find() == found["variable"]
+    monkeypatch.delenv("MONGOSEAL_PROGRAM")
+    assert find() == found["package"]
+    (places["package"] / "mongoseal").unlink()
+    assert find() == found["path"]
+
+
+def test_the_connection_string_is_in_the_environment_and_options_are_arguments(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    program = script(
+        tmp_path,
+        f"seen = {{'arguments': sys.argv[1:], 'uri': os.environ.get('MONGOSEAL_URI'), 'group': os.getpgrp()}}",
+        f"open({str(seen)!r}, 'w').write(json.dumps(seen))",
+        says(READY),
+        "sys.stdin.read()",
+    )
+    with Mongoseal("mongodb://secret@db", db="d", owner="-o", timeout=0.25, program=program) as seal:
+        threading.Thread(target=lambda: pytest.raises(Exception, seal.acquire, "k"), daemon=True).start()
+        until(lambda: seen.exists() and seen.read_text(), "the start of the program")
+    told = json.loads(seen.read_text())
+    assert told["arguments"] == ["hold", "--db=d", "--owner=-o", "--timeout=250ms"]
+    assert told["uri"] == "mongodb://secret@db"
+    assert told["group"] != os.getpgrp()
+
+
+@pytest.mark.parametrize(
+    ("lines", "error", "message"),
+    [
+        (["sys.exit(125)"], ProgramError, "standard error"),
+        (["os.kill(os.getpid(), 9)"], Unavailable, "-9"),
+        (["print('hello')", "sys.stdin.read()"], ProgramError, "cannot be read"),
+        ([says({**READY, "protocol": 2}), "sys.stdin.read()"], ProgramError, "protocol 2"),
+        ([says({"event": "error", "code": "unavailable", "message": "no server"})], Unavailable, "no server"),
+        (["os.close(1)", "time.sleep(60)"], Unavailable, "has ended"),
+    ],
+    ids=["arguments", "killed", "no event", "protocol", "no server", "output closed"],
+)
+def test_a_program_that_does_not_serve_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], error: type[Exception], message: str
+) -> None:
+    monkeypatch.setattr("mongoseal._session._EXIT_SECONDS", 0.5)
+    with Mongoseal(program=script(tmp_path, *lines)) as seal:
+        for _ in range(2):
+            with pytest.raises(error, match=message):
+                seal.acquire("k")
+
+
+def test_a_file_that_is_no_program_is_an_error(tmp_path: Path) -> None:
+    program = tmp_path / "mongoseal"
+    program.write_bytes(b"\0\1\2")
+    program.chmod(0o755)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with Mongoseal(program=program) as seal, pytest.raises(ProgramError, match="cannot start"):
+        seal.acquire("k")
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+GRANTED = {"event": "granted", "id": 1, "lease": 1, "key": "k", "owner": "o", "token": 7, "deadline_ms": 2**50}
+
+
+def test_a_request_that_is_larger_than_the_pipe_is_written_while_the_program_reads(tmp_path: Path) -> None:
+    put = {"event": "value_put", "id": 2, "lease": 1}
+    program = script(
+        tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "time.sleep(0.2)", "sys.stdin.readline()", says(put),
+        "sys.stdin.read()",
+    )  # fmt: skip
+    with Mongoseal(program=program) as seal:
+        seal.acquire("k")._state.ask("put_value", {"value": "x" * 500_000}).result(timeout=5)
+
+
+def test_a_fork_waits_for_the_start_of_a_program_whose_pipe_it_would_inherit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = script(tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "sys.stdin.read()")
+    begun = threading.Event()
+    descriptors: list[int] = []
+
+    class SlowProcess(Process):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            descriptors.extend([self.input, self.output])
+            begun.set()
+            time.sleep(0.3)
+
+    monkeypatch.setattr("mongoseal._program.Process", SlowProcess)
+    with Mongoseal(program=program) as seal:
+        thread = threading.Thread(target=seal.acquire, args=("k",))
+        thread.start()
+        begun.wait()
+        child = os.fork()
+        if child == 0:
+            links = [os.path.exists(f"/proc/self/fd/{descriptor}") for descriptor in descriptors]
+            os._exit(1 if any(links) else 0)
+        thread.join()
+        assert os.waitpid(child, 0)[1] == 0
+        assert len(descriptors) == 2
+
+
+def test_requests_that_a_stopped_program_does_not_read_are_bounded(tmp_path: Path) -> None:
+    program = script(tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "time.sleep(60)")
+    seal = Mongoseal(program=program)
+    lease = seal.acquire("k")
+    with pytest.raises(Unavailable, match="does not read"):
+        for _ in range(100):
+            lease._state.ask("put_value", {"value": "x" * 500_000})
+    assert lease.is_valid
+    seal._client._exit_seconds = 0.2
+    assert seal.close() is False
+    with pytest.raises(LeaseLost, match="closed"):
+        lease.check()
+
+
+def test_a_client_that_is_closed_leaves_neither_descriptor_nor_thread(tmp_path: Path) -> None:
+    def used() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    program = script(tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "sys.stdin.read()")
+    before = used()
+    for _ in range(3):
+        with Mongoseal(program=program) as seal:
+            seal.acquire("k", on_lost=lambda _: None)
+    until(lambda: all(now <= then for now, then in zip(used(), before)), f"as few descriptors and threads as {before}")
