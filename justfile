@@ -27,7 +27,7 @@ ci:
     .ci/run
 
 # Tier 3: the full model, 5,000 random sequences on each store, 200 rounds of migrations, every sabotage, the faults with the default ttl, drawn programs, an hour under faults, all figures, the peers, and mutants.
-nightly: model crowd agreement migrations sabotages faults programs (programs-on-servers "15") (chaos "60") figures peers mutants
+nightly: model crowd agreement migrations sabotages faults pipe programs (programs-on-servers "15") (chaos "60") figures peers mutants
 
 # Formatting, and clippy on everything with the default features. `.ci/run` adds the other feature sets.
 lint:
@@ -71,6 +71,10 @@ migrations rounds="200":
 # Every sabotage of the fault runner, also the one that takes minutes to be caught.
 sabotages:
     MONGOSEAL_LONG=1 cargo test --workspace --test chaos -- is_caught
+
+# The cases of the pipe protocol, with a correct client and with broken ones.
+pipe:
+    python3 protocol/pipe-conformance.py --self-test
 
 # The faults with the default ttl, too.
 faults:
