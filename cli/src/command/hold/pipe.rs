@@ -12,15 +12,15 @@ mod keeper;
 mod notices;
 mod observation;
 mod output;
+mod refusal;
 mod request;
+mod shared;
 
 use std::{
-    collections::{HashMap, hash_map},
     io::{self, BufRead},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
-use mongoseal::Mongoseal;
 use tokio::{
     sync::{
         mpsc::{self, Receiver, Sender},
@@ -30,10 +30,12 @@ use tokio::{
 };
 
 use self::{
-    event::{Event, Refusal},
+    event::Event,
     notices::Notices,
     output::Output,
+    refusal::Refusal,
     request::{Action, Begin, Id, Request, Verb},
+    shared::{Shared, Task},
 };
 use super::lines::next_line;
 use crate::{
@@ -53,20 +55,10 @@ const MAX_LEASES: usize = 20_000;
 /// How many requests of a lease can be on their way to its task, which takes them at once.
 const ON_THE_WAY: usize = 64;
 
-/// What the tasks share.
+/// All leases and observations.
 struct Session {
-    seal: Mongoseal,
-    output: Output,
-    notices: Arc<Notices>,
-    tasks: Mutex<HashMap<Id, Task>>,
-    running: Mutex<JoinSet<()>>,
-}
-
-/// How to reach the task of a lease or an observation.
-enum Task {
-    Lease(Sender<(Id, Verb)>),
-    /// It ends with the id of the request that ends it.
-    Observation(oneshot::Sender<Id>),
+    shared: Arc<Shared>,
+    running: JoinSet<()>,
 }
 
 pub(super) async fn perform(connection: &Connection, options: &Hold) -> Result<Status, Failure> {
@@ -90,17 +82,18 @@ pub(super) async fn perform(connection: &Connection, options: &Hold) -> Result<S
         }
     };
     output.print(&Event::ready(seal.owner()));
-    let session = Arc::new(Session { seal, output, notices, tasks: Mutex::default(), running: Mutex::default() });
+    let shared = Arc::new(Shared::new(seal, output, notices));
+    let mut session = Session { shared: Arc::clone(&shared), running: JoinSet::new() };
     let end = tokio::select! {
         biased;
         number = signals.next_terminating() => Ok(Status::of_signal(number)),
         failed = closed.wait() => failed.map(|()| Status::DONE),
-        () = serve(&session, read_lines()) => Ok(Status::DONE),
-        () = session.notices.settle() => Ok(Status::DONE),
+        () = session.serve(read_lines()) => Ok(Status::DONE),
+        () = shared.notices.settle() => Ok(Status::DONE),
     };
     // Each task prints how its lease ended.
     signals.finish(session.end()).await.unwrap_or_default();
-    let written = closed.finish(session.output.clone()).await;
+    let written = closed.finish(shared.output.clone()).await;
     let status = end.map_err(Failure::from)?;
     written.map(|()| status).map_err(Failure::from)
 }
@@ -120,19 +113,19 @@ fn send_lines(mut input: impl BufRead, lines: &Sender<Vec<u8>>) {
     }
 }
 
-/// Passes the requests on, until the input ends.
-async fn serve(session: &Arc<Session>, mut lines: Receiver<Vec<u8>>) {
-    while let Some(line) = lines.recv().await {
-        match Request::parse(&line, MAX_REQUEST) {
-            Ok(request) => session.pass_on(request),
-            Err((id, refusal)) => session.output.print(&Event::refused(id, None, refusal)),
+impl Session {
+    /// Passes the requests on, until the input ends.
+    async fn serve(&mut self, mut lines: Receiver<Vec<u8>>) {
+        while let Some(line) = lines.recv().await {
+            match Request::parse(&line, MAX_REQUEST) {
+                Ok(request) => self.pass_on(request),
+                Err((id, refusal)) => self.shared.output.print(&Event::refused(id, None, refusal)),
+            }
         }
     }
-}
 
-impl Session {
     /// Passes a request to the task of its lease, or starts that task.
-    fn pass_on(self: &Arc<Self>, Request { id, action }: Request) {
+    fn pass_on(&mut self, Request { id, action }: Request) {
         match action {
             Action::Begin(begin) => self.begin(id, *begin),
             Action::OfLease { lease, verb } => self.send(id, lease, *verb),
@@ -140,57 +133,52 @@ impl Session {
         }
     }
 
-    fn tasks(&self) -> std::sync::MutexGuard<'_, HashMap<Id, Task>> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        while running.try_join_next().is_some() {}
-        running.spawn(task);
+    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        while self.running.try_join_next().is_some() {}
+        self.running.spawn(task);
     }
 
     /// Releases all leases, and waits for the tasks.
-    async fn end(&self) {
-        self.seal.shutdown().await;
-        let running = std::mem::take(&mut *self.running.lock().unwrap_or_else(PoisonError::into_inner));
+    async fn end(self) {
+        self.shared.seal.shutdown().await;
         // An observation ends with its handle.
-        running.join_all().await;
+        self.running.join_all().await;
     }
 
-    fn begin(self: &Arc<Self>, id: Id, begin: Begin) {
-        let mut tasks = self.tasks();
-        let is_full = tasks.len() >= MAX_LEASES;
-        let refusal = match tasks.entry(id.clone()) {
-            hash_map::Entry::Occupied(_) => {
-                Refusal::new("duplicate", "a lease or an observation has this id: choose another one")
-            }
-            hash_map::Entry::Vacant(_) if is_full => {
-                Refusal::new("too_many", "there are 20,000 leases, waits and observations: release some first")
-            }
-            hash_map::Entry::Vacant(entry) => {
-                let session = Arc::clone(self);
-                match begin {
-                    Begin::Lease(begin) => {
-                        let (sender, requests) = mpsc::channel(ON_THE_WAY);
-                        entry.insert(Task::Lease(sender));
-                        self.spawn(keeper::serve(session, id, begin, requests));
-                    }
-                    Begin::Observe(name) => {
-                        let (sender, end) = oneshot::channel();
-                        entry.insert(Task::Observation(sender));
-                        self.spawn(observation::serve(session, id, name, end));
-                    }
+    fn begin(&mut self, id: Id, begin: Begin) {
+        let refusal = {
+            let tasks = self.shared.tasks();
+            match (tasks.contains_key(&id), tasks.len() >= MAX_LEASES) {
+                (true, _) => {
+                    Some(Refusal::new("duplicate", "a lease or an observation has this id: choose another one"))
                 }
-                return;
+                (false, true) => Some(Refusal::new(
+                    "too_many",
+                    "there are 20,000 leases, waits and observations: release some first",
+                )),
+                (false, false) => None,
             }
         };
-        drop(tasks);
-        self.output.print(&Event::refused(Some(id), None, refusal));
+        if let Some(refusal) = refusal {
+            return self.shared.output.print(&Event::refused(Some(id), None, refusal));
+        }
+        let shared = Arc::clone(&self.shared);
+        match begin {
+            Begin::Lease(begin) => {
+                let (sender, requests) = mpsc::channel(ON_THE_WAY);
+                shared.tasks().insert(id.clone(), Task::Lease(sender));
+                self.spawn(keeper::serve(shared, id, begin, requests));
+            }
+            Begin::Observe(name) => {
+                let (sender, end) = oneshot::channel();
+                shared.tasks().insert(id.clone(), Task::Observation(sender));
+                self.spawn(observation::serve(shared, id, name, end));
+            }
+        }
     }
 
     fn send(&self, id: Id, lease: Id, verb: Verb) {
-        let refusal = match self.tasks().get(&lease) {
+        let refusal = match self.shared.tasks().get(&lease) {
             Some(Task::Lease(requests)) => match requests.try_send((id, verb)) {
                 Ok(()) => return,
                 Err(mpsc::error::TrySendError::Full((id, _)) | mpsc::error::TrySendError::Closed((id, _))) => {
@@ -199,30 +187,25 @@ impl Session {
             },
             _ => (id, Refusal::unknown_lease()),
         };
-        self.output.print(&Event::refused(Some(refusal.0), Some(lease), refusal.1));
+        self.shared.output.print(&Event::refused(Some(refusal.0), Some(lease), refusal.1));
     }
 
     fn unobserve(&self, id: Id, observation: &Id) {
-        let mut tasks = self.tasks();
+        let mut tasks = self.shared.tasks();
         match tasks.remove(observation) {
             Some(Task::Observation(end)) => {
                 // The task answers, unless it has just ended by itself.
                 let Err(id) = end.send(id) else { return };
                 drop(tasks);
-                self.output.print(&Event::refused(Some(id), None, Refusal::unknown_observation()));
+                self.shared.output.print(&Event::refused(Some(id), None, Refusal::unknown_observation()));
             }
             other => {
                 if let Some(task) = other {
                     tasks.insert(observation.clone(), task);
                 }
                 drop(tasks);
-                self.output.print(&Event::refused(Some(id), None, Refusal::unknown_observation()));
+                self.shared.output.print(&Event::refused(Some(id), None, Refusal::unknown_observation()));
             }
         }
-    }
-
-    /// Forgets a task that has ended. No request reaches it from then on.
-    fn forget(&self, id: &Id) {
-        self.tasks().remove(id);
     }
 }

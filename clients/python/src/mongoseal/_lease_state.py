@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ._pipe import lock
 from ._time import NEVER, now_ms
-from .errors import LeaseLost, MongosealError
+from .errors import LeaseLost
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -58,13 +57,6 @@ class LeaseState:
         if not self.is_valid():
             raise self.error()
 
-    def enter(self) -> None:
-        """Begins the use of the lease. If it is lost, releases it where needed, and raises `LeaseLost`."""
-        if not self.is_valid():
-            with suppress(MongosealError):
-                self.end("release", {})
-            raise self.error()
-
     def error(self) -> LeaseLost:
         return LeaseLost(self.key, self.token, self.cause or ("lost" if self._end is None else "released"))
 
@@ -84,18 +76,12 @@ class LeaseState:
     def end(self, do: str, members: dict[str, Any]) -> Future[dict[str, Any]]:
         """Asks to end the lease. After the first call, returns the same answer again.
 
-        A lease that was lost without an event of the program is released, because the program may still refresh it.
+        Raises `LeaseLost`, and what `Session.send` raises.
         """
         with lock:
-            if self._end is not None:
-                return self._end
-            self.is_valid()
-            if self.cause is not None and not self.session.knows(self):
-                raise self.error()
-            if self.cause is not None:
-                do, members = "release", {}
-            self._end = self.session.send(do, members, self).future
-            self.is_ending = self.cause is None
+            if self._end is None:
+                self._end = self.ask(do, members)
+                self.is_ending = True
             return self._end
 
     def listen(self, listener: Callable[[], None]) -> None:
@@ -115,7 +101,7 @@ class LeaseState:
         """Loses the lease if its deadline has passed."""
         with lock:
             if self.cause is None and now_ms() >= self.deadline:
-                self.session.lose(self, "expired")
+                self.session.expire(self)
 
     # For the session, with `lock`.
 

@@ -5,7 +5,7 @@ use std::{future::IntoFuture, time::Duration};
 use mongoseal::{Leader, Lease, Mongoseal, OnceOutcome, ReleaseOutcome, StoreTime, Tick, TickLease};
 
 use super::{
-    event::Refusal,
+    refusal::Refusal,
     request::{Acquire, BeginLease, Campaign, Once},
 };
 

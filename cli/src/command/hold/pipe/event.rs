@@ -1,25 +1,11 @@
 //! The events of the pipe protocol. `protocol/pipe.md` describes each member.
 
-use mongoseal::{Error, FencingToken, LeaderInfo, LossCause, Owner, StoreTime};
+use mongoseal::{FencingToken, LeaderInfo, LossCause, Owner, StoreTime};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{begin::Held, request::Id};
-use crate::{
-    exit_status::{Failure, Status},
-    time,
-    ui::json::Until,
-};
-
-/// Words of the library's messages, and the same with the member of a request or the option of the program.
-const MEMBERS: [(&str, &str); 6] = [
-    ("`min_hold`", "`min_hold_ms`"),
-    ("`max_hold`", "`max_hold_ms`"),
-    ("`shared_up_to`", "`shared`"),
-    ("`operation_timeout`", "--timeout"),
-    ("`retention`", "--retention"),
-    (", or raise `queue_limit`", ""),
-];
+use super::{begin::Held, refusal::Refusal, request::Id};
+use crate::{exit_status::Failure, time, ui::json::Until};
 
 /// The version of the protocol.
 const PROTOCOL: u32 = 1;
@@ -153,62 +139,6 @@ pub(super) struct LeaderView {
     owner: String,
     token: u64,
     value: String,
-}
-
-/// Why a request was refused.
-#[derive(Debug, Serialize)]
-pub(super) struct Refusal {
-    pub(super) code: &'static str,
-    pub(super) message: String,
-}
-
-impl Refusal {
-    pub(super) fn new(code: &'static str, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
-    }
-
-    pub(super) fn busy() -> Self {
-        Self::new("busy", "the lease has 16 unanswered requests: wait for an answer")
-    }
-
-    pub(super) fn unknown_lease() -> Self {
-        Self::new("unknown_lease", "there is no such lease: it is over, or was never requested")
-    }
-
-    pub(super) fn unknown_observation() -> Self {
-        Self::new("unknown_lease", "there is no such observation: it is over, or was never requested")
-    }
-
-    pub(super) fn not_granted() -> Self {
-        Self::new("not_granted", "the lease is not granted yet: wait for the event granted")
-    }
-
-    pub(super) fn lost() -> Self {
-        Self::new("lost", "the lease is lost: see the event lost")
-    }
-}
-
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Self {
-        let failure = Failure::of(&error, &MEMBERS);
-        Self::new(code(failure.status()), failure.message())
-    }
-}
-
-impl From<&Failure> for Refusal {
-    fn from(failure: &Failure) -> Self {
-        Self::new(code(failure.status()), failure.message())
-    }
-}
-
-/// The code of a failure with this exit status.
-fn code(status: Status) -> &'static str {
-    match status {
-        Status::HELD => "held",
-        Status::LOST => "lost",
-        Status::UNAVAILABLE => "unavailable",
-        _ => "invalid",
-    }
 }
 
 impl Event {

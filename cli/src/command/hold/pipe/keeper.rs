@@ -7,10 +7,11 @@ use mongoseal::{Error, FencingToken, Json, LeaseState, ReleaseOutcome};
 use tokio::sync::mpsc::Receiver;
 
 use super::{
-    Session,
     begin::{Begun, Held},
-    event::{Event, Refusal},
+    event::Event,
+    refusal::Refusal,
     request::{BeginLease, Complete, Id, NewValue, Verb},
+    shared::Shared,
 };
 use crate::ui::json::{self, Until};
 
@@ -24,38 +25,38 @@ type Requests = Receiver<(Id, Verb)>;
 type Answer<'a> = Pin<Box<dyn Future<Output = Event> + Send + 'a>>;
 
 /// Begins a lease and keeps it until it is over.
-pub(super) async fn serve(session: Arc<Session>, id: Id, begin: BeginLease, mut requests: Requests) {
+pub(super) async fn serve(shared: Arc<Shared>, id: Id, begin: BeginLease, mut requests: Requests) {
     let key = begin.key().to_owned();
-    session.notices.begin_wait(&key, &id);
-    let held = wait(&session, &id, begin, &mut requests).await;
-    session.notices.end_wait(&key, &id);
+    shared.notices.begin_wait(&key, &id);
+    let held = wait(&shared, &id, begin, &mut requests).await;
+    shared.notices.end_wait(&key, &id);
     let mut left = VecDeque::new();
     let mut is_lost = false;
     if let Some(held) = held {
-        session.output.print(&Event::granted(&id, &held));
-        let end = keep(&session, &id, &held, &mut requests, &mut left).await;
-        is_lost = over(&session, &id, held, end).await;
+        shared.output.print(&Event::granted(&id, &held));
+        let end = keep(&shared, &id, &held, &mut requests, &mut left).await;
+        is_lost = over(&shared, &id, held, end).await;
     }
-    session.forget(&id);
+    shared.forget(&id);
     // Requests that came too late.
     let received = std::iter::from_fn(|| requests.try_recv().ok());
     for (request, _) in left.into_iter().chain(received) {
         let refusal = if is_lost { Refusal::lost() } else { Refusal::unknown_lease() };
-        session.output.print(&Event::refused(Some(request), Some(id.clone()), refusal));
+        shared.output.print(&Event::refused(Some(request), Some(id.clone()), refusal));
     }
 }
 
 /// Waits for the grant, or for the request that ends the wait.
-async fn wait(session: &Session, id: &Id, begin: BeginLease, requests: &mut Requests) -> Option<Held> {
-    let mut grant = Box::pin(begin.begin(session.seal.clone()));
-    let refuse = |request: Id, lease, refusal| session.output.print(&Event::refused(Some(request), lease, refusal));
+async fn wait(shared: &Shared, id: &Id, begin: BeginLease, requests: &mut Requests) -> Option<Held> {
+    let mut grant = Box::pin(begin.begin(shared.seal.clone()));
+    let refuse = |request: Id, lease, refusal| shared.output.print(&Event::refused(Some(request), lease, refusal));
     loop {
         tokio::select! {
             biased;
             granted = &mut grant => match granted {
                 Ok(Begun::Held(held)) => return Some(*held),
                 Ok(Begun::Done { outcome, tick, by, at }) => {
-                    session.output.print(&Event::done(id, outcome, tick, by, at));
+                    shared.output.print(&Event::done(id, outcome, tick, by, at));
                     return None;
                 }
                 Err(refusal) => {
@@ -68,7 +69,7 @@ async fn wait(session: &Session, id: &Id, begin: BeginLease, requests: &mut Requ
                     // The library withdraws the waiter in the background.
                     drop(grant);
                     refuse(id.clone(), None, Refusal::new("cancelled", "a request ended the wait"));
-                    session.output.print(&Event::Released { id: request, lease: id.clone(), confirmed: false });
+                    shared.output.print(&Event::Released { id: request, lease: id.clone(), confirmed: false });
                     return None;
                 }
                 _ => refuse(request, Some(id.clone()), Refusal::not_granted()),
@@ -84,16 +85,10 @@ enum End {
 }
 
 /// Prints the events of a lease and carries out its requests, until it ends. The requests that are `left` have no answer.
-async fn keep(
-    session: &Session,
-    id: &Id,
-    held: &Held,
-    requests: &mut Requests,
-    left: &mut VecDeque<(Id, Verb)>,
-) -> End {
+async fn keep(shared: &Shared, id: &Id, held: &Held, requests: &mut Requests, left: &mut VecDeque<(Id, Verb)>) -> End {
     let lease = held.lease();
     let mut states = lease.watch_state();
-    let mut refreshed = session.notices.refreshed();
+    let mut refreshed = shared.notices.refreshed();
     let mut deadline = Until::of(lease).deadline_ms;
     let mut answer: Option<Answer<'_>> = None;
     loop {
@@ -108,35 +103,35 @@ async fn keep(
         tokio::select! {
             biased;
             state = states.changed() => match state.unwrap_or(lease.state()) {
-                LeaseState::AtRisk => session.output.print(&Event::AtRisk { lease: id.clone(), until: Until::of(lease) }),
+                LeaseState::AtRisk => shared.output.print(&Event::AtRisk { lease: id.clone(), until: Until::of(lease) }),
                 LeaseState::Held => {}
                 over => {
                     // Of the request that is carried out, the answer comes, and says that the lease is lost.
                     if let Some(answer) = answer {
-                        session.output.print(&answer.await);
+                        shared.output.print(&answer.await);
                     }
                     return End::ByItself(over);
                 }
             },
             Some(event) = OptionFuture::from(answer.as_mut()) => {
                 answer = None;
-                session.output.print(&event);
+                shared.output.print(&event);
             }
             Ok(()) = refreshed.changed() => {
                 let until = Until::of(lease);
                 if until.deadline_ms > deadline.saturating_add(MOVED) {
                     deadline = until.deadline_ms;
-                    session.output.print(&Event::Held { lease: id.clone(), until });
+                    shared.output.print(&Event::Held { lease: id.clone(), until });
                 }
             }
             Some((request, verb)) = requests.recv() => {
                 if matches!(verb, Verb::Progress) {
                     lease.progress();
-                    session.output.print(&Event::Progressed { id: request, lease: id.clone() });
+                    shared.output.print(&Event::Progressed { id: request, lease: id.clone() });
                 } else if left.len().saturating_add(answer.iter().len()) < MAX_UNANSWERED {
                     left.push_back((request, verb));
                 } else {
-                    session.output.print(&Event::refused(Some(request), Some(id.clone()), Refusal::busy()));
+                    shared.output.print(&Event::refused(Some(request), Some(id.clone()), Refusal::busy()));
                 }
             }
         }
@@ -219,9 +214,9 @@ async fn put(put: mongoseal::PutValue, keep_for: Option<Duration>) -> mongoseal:
 }
 
 /// Prints how a lease ends. Returns whether it is lost.
-async fn over(session: &Session, id: &Id, held: Held, end: End) -> bool {
+async fn over(shared: &Shared, id: &Id, held: Held, end: End) -> bool {
     let (key, token) = (held.lease().key().clone(), held.lease().token());
-    let print = |event: &Event| session.output.print(event);
+    let print = |event: &Event| shared.output.print(event);
     let (request, verb) = match end {
         End::ByRequest(request, verb) => (request, verb),
         End::ByItself(state) => {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use super::event::Refusal;
+use super::refusal::Refusal;
 
 /// The longest id that is a string, in bytes.
 const MAX_ID: usize = 64;
