@@ -92,6 +92,12 @@ programs-on-servers minutes="60":
 mutants:
     cargo mutants --package mongoseal --file '{{ state_machine }}' --exclude-re '{{ equal_mutant }}' -- --lib
 
+# The manual pages and completion scripts, which the package of the program has and git has not.
+pages:
+    mkdir -p cli/completions
+    cargo run -p mongoseal-cli -- man --dir cli/man
+    for shell in bash zsh fish; do cargo run -q -p mongoseal-cli -- completions $shell > cli/completions/mongoseal.$shell || exit; done
+
 # Licences, bans, sources and advisories of the dependencies. Needs cargo-deny.
 deny:
     cargo deny check

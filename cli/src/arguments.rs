@@ -1,5 +1,6 @@
 //! The commands and options of the program, with their help texts.
 
+mod help;
 mod holding;
 
 use std::{
@@ -10,7 +11,7 @@ use std::{
 };
 
 use clap::{
-    Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
+    Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint,
     builder::{NonEmptyStringValueParser, Resettable},
     error::{ContextKind, ContextValue, ErrorKind},
 };
@@ -52,20 +53,22 @@ impl Arguments {
         });
         program.build();
         // Otherwise the usage in an error lists the options that the environment sets as if they were required.
-        program.mut_subcommands(|mut command| {
+        help::add(program.mut_subcommands(|mut command| {
             let usage = command.render_usage().to_string();
             command.override_usage(usage.trim_start_matches("Usage: ").to_owned())
-        })
+        }))
     }
 
     /// Parses the arguments of this process, and the environment variables that stand for missing ones. An empty
     /// variable counts as unset. Prints the requested help, or what is wrong with the arguments.
     pub(crate) fn read() -> Result<Self, Failure> {
+        let has_arguments = env::args_os().len() > 1;
         let mut variables = Vec::new();
         let mut choose_variable = |arg: Arg| {
             let Some(own) = arg.get_env().map(OsStr::to_owned) else { return arg };
             let [first, fallback] = URI_VARIABLES;
-            let is_set = |name: &OsStr| env::var_os(name).is_some_and(|value| !value.is_empty());
+            // Without arguments the parser prints the help, unless a variable stands for an option.
+            let is_set = |name: &OsStr| has_arguments && env::var_os(name).is_some_and(|value| !value.is_empty());
             let arg = match is_set(&own) {
                 true => arg,
                 false if own == first && is_set(fallback.as_ref()) => arg.env(fallback),
@@ -205,10 +208,19 @@ pub(crate) enum Command {
         /// Shell: bash, elvish, fish, powershell or zsh
         #[arg(hide_possible_values = true)]
         shell: Shell,
+        /// Print keys that begin with this, for the script
+        #[arg(long, value_name = "PREFIX", hide = true, allow_hyphen_values = true)]
+        keys: Option<String>,
     },
-    /// Print the manual page
+    /// Print the manual page, or write one for each command
     #[command(after_long_help = examples::MAN)]
-    Man,
+    Man {
+        /// Folder for the pages of all commands
+        ///
+        /// It is created if it does not exist. Without this option, the main page is printed.
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        dir: Option<PathBuf>,
+    },
 }
 
 #[derive(Args, Debug)]

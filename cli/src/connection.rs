@@ -80,6 +80,7 @@ pub(crate) struct Connection {
         global = true,
         env = "MONGOSEAL_RETENTION",
         hide_env = true,
+        hide_short_help = true,
         default_value = "24h",
         value_parser = time::parse,
         value_name = "TIME"
@@ -88,12 +89,12 @@ pub(crate) struct Connection {
     /// Accept a sharded cluster
     ///
     /// Only on MongoDB. On a sharded cluster only expiry is promised.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true)]
     pub(crate) allow_sharded: bool,
     /// Redis replicas that acknowledge each write
     ///
     /// If fewer do so in time, the request is not confirmed. Default: none.
-    #[arg(long, global = true, value_name = "N")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "N")]
     redis_replicas: Option<u32>,
 }
 

@@ -54,7 +54,7 @@ Exit status 0 after a release; 121 if the key is held; 122 if the lease was lost
 the arguments or the deployment must be changed; 128 plus the number of a signal that ended the wait.";
 
 pub(crate) const ACQUIRE: &str = "Examples:
-  token=$(mongoseal acquire deploy --ttl 15m --lease-file deploy.lease)
+  mongoseal acquire deploy --ttl 15m --lease-file deploy.lease > token
   mongoseal acquire deploy --ttl 15m --no-wait --lease-fd 3 3> >(save-secret)
 
 For scripts whose steps no single command contains. If one command contains them, use `mongoseal run`: it refreshes the \
@@ -199,13 +199,16 @@ pub(crate) const DEMO: &str = "Examples:
   mongoseal demo";
 
 pub(crate) const COMPLETIONS: &str = "Examples:
-  mongoseal completions bash > /etc/bash_completion.d/mongoseal
+  mongoseal completions bash > ~/.local/share/bash-completion/completions/mongoseal
   mongoseal completions zsh > \"${fpath[1]}/_mongoseal\"
-  mongoseal completions fish > ~/.config/fish/completions/mongoseal.fish";
+  mongoseal completions fish > ~/.config/fish/completions/mongoseal.fish
+
+After `--`, the scripts for bash, zsh and fish complete the command as the shell does. In bash, its arguments need the \
+package bash-completion. Keys are completed if MongoDB answers within 300 ms, unless the line has a connection option.";
 
 pub(crate) const MAN: &str = "Examples:
-  mongoseal man > /usr/local/share/man/man1/mongoseal.1
-  mongoseal man | man -l -";
+  mongoseal man | man -l -
+  mongoseal man --dir /usr/local/share/man/man1; man mongoseal-run";
 
 /// What the manual has beside the help of the program.
 pub(crate) const PROGRAM: &str = "Exit status: that of the command of run, once and elect, or 128 plus the number of the signal that ended it. Otherwise:

@@ -67,7 +67,7 @@ async fn perform_on(connection: &connection::Connection, command: Command) -> Re
         Command::Conform(options) => Box::pin(command::conform::perform(connection, options)).await,
         Command::Verify(options) => command::verify::perform(connection, options).await,
         Command::Demo => command::demo::perform().await,
-        Command::Completions { shell } => command::completions::perform(shell),
-        Command::Man => command::man::perform(),
+        Command::Completions { shell, keys } => command::completions::perform(connection, shell, keys).await,
+        Command::Man { dir } => command::man::perform(dir.as_deref()),
     }
 }

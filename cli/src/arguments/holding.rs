@@ -10,6 +10,9 @@ use crate::{
     time,
 };
 
+/// The place in the help of options that are seldom needed.
+const LAST: usize = 900;
+
 /// The options of a lease that a command runs under.
 #[derive(Args, Debug)]
 pub(crate) struct LeaseOptions {
@@ -26,12 +29,12 @@ pub(crate) struct LeaseOptions {
     /// SIGTERM this long before the end; default: ttl/6
     ///
     /// The command has this time, less --kill-before, to stop before its lease ends. At most half of the ttl.
-    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    #[arg(long, value_parser = time::parse, value_name = "TIME", display_order = LAST)]
     pub(crate) term_before: Option<Duration>,
     /// SIGKILL this long before the end of the lease
     ///
     /// Default: a fifth of --term-before.
-    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    #[arg(long, value_parser = time::parse, value_name = "TIME", display_order = LAST + 1)]
     pub(crate) kill_before: Option<Duration>,
 }
 
@@ -118,9 +121,9 @@ pub(crate) struct Run {
     #[arg(required = true, value_name = "KEY")]
     pub(crate) keys: Vec<String>,
     #[command(flatten)]
-    pub(crate) lease: LeaseOptions,
-    #[command(flatten)]
     pub(crate) wait: WaitOptions,
+    #[command(flatten)]
+    pub(crate) lease: LeaseOptions,
     #[command(flatten)]
     pub(crate) hold: HoldOptions,
     #[command(flatten)]
@@ -165,15 +168,21 @@ pub(crate) struct Once {
     /// at midnight UTC, and weeks on Thursday. The clock of this machine does not matter.
     #[arg(long, value_parser = time::parse, value_name = "TIME", conflicts_with = "reset")]
     pub(crate) every: Option<Duration>,
-    /// Period of a schedule with --tick; default: 1m, or 1d for a date
+    /// Period of a schedule with --tick
     ///
-    /// A tick that is further ahead of the time of MongoDB is refused.
+    /// Default: 1 minute, or 1 day for a date. A tick that is further ahead of the time of MongoDB is refused.
     #[arg(long, value_parser = time::parse, value_name = "TIME", requires = "tick")]
     pub(crate) period: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) wait: WaitOptions,
+    #[command(flatten)]
+    pub(crate) lease: LeaseOptions,
+    #[command(flatten)]
+    pub(crate) hold: HoldOptions,
     /// Also complete the tick of a failed command
     #[arg(long)]
     pub(crate) complete_on_error: bool,
-    /// Note for the history of the schedule, such as a version
+    /// Note for the history, such as a version
     ///
     /// A longer note is cut to 200 bytes. Default: none, or the exit status of a failed command.
     #[arg(long, value_name = "TEXT")]
@@ -191,12 +200,6 @@ pub(crate) struct Once {
     /// Operator of a reset; default: user@host
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), requires = "reset")]
     pub(crate) by: Option<String>,
-    #[command(flatten)]
-    pub(crate) lease: LeaseOptions,
-    #[command(flatten)]
-    pub(crate) wait: WaitOptions,
-    #[command(flatten)]
-    pub(crate) hold: HoldOptions,
     /// Metadata that others see; can be repeated
     ///
     /// For example build=1.4.2.
@@ -214,9 +217,9 @@ pub(crate) struct Elect {
     /// Value to publish, for example the address 10.0.0.7:4000
     pub(crate) value: String,
     #[command(flatten)]
-    pub(crate) lease: LeaseOptions,
-    #[command(flatten)]
     pub(crate) wait: WaitOptions,
+    #[command(flatten)]
+    pub(crate) lease: LeaseOptions,
     #[command(flatten)]
     pub(crate) labels: Labels,
     /// Command, after `--`; default: lead until a signal
@@ -232,6 +235,8 @@ pub(crate) struct Hold {
     /// For example reports/nightly. Without a key, the program holds any number of keys. It reads requests and prints events in the form of
     /// `protocol/pipe.md`.
     pub(crate) key: Option<String>,
+    #[command(flatten)]
+    pub(crate) wait: WaitOptions,
     /// Time to live of the lease
     ///
     /// The lease expires if no refresh reaches the server for this long. For example 5m.
@@ -250,8 +255,6 @@ pub(crate) struct Hold {
     /// No refresh extends the lease past this time, counted from the grant.
     #[arg(long, value_parser = time::parse, value_name = "TIME", requires = "key")]
     pub(crate) max_hold: Option<Duration>,
-    #[command(flatten)]
-    pub(crate) wait: WaitOptions,
     #[command(flatten)]
     pub(crate) labels: Labels,
     /// Do not read requests, and ignore the end of stdin
@@ -283,15 +286,15 @@ impl Hold {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 pub(crate) struct LeasePlace {
-    /// File that keeps the lease, for example deploy.lease
+    /// File that keeps the lease, such as deploy.lease
     ///
     /// `acquire` creates it, and only this user can read it. It contains a secret: a program that knows it can release
     /// the lease.
     #[arg(long, value_name = "PATH")]
     pub(crate) lease_file: Option<PathBuf>,
-    /// Inherited descriptor that keeps the lease, such as 3
+    /// Descriptor that keeps the lease, such as 3
     ///
-    /// `acquire` writes the lease to it, `refresh` and `release` read the lease from it: a pipe, or a file that only this
+    /// It is inherited. `acquire` writes the lease to it, `refresh` and `release` read the lease from it: a pipe, or a file that only this
     /// user can read.
     #[arg(long, value_name = "N")]
     pub(crate) lease_fd: Option<u32>,
@@ -309,13 +312,13 @@ pub(crate) struct Acquire {
     /// before, the key stays held for this time. For example 15m.
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) ttl: Duration,
+    #[command(flatten)]
+    pub(crate) wait: WaitOptions,
     /// Owner that other programs see, for example web-1
     ///
     /// Environment: `MONGOSEAL_OWNER`. Default: host, process id and a random part.
     #[arg(long, env = "MONGOSEAL_OWNER", hide_env = true, value_name = "NAME")]
     pub(crate) owner: Option<String>,
-    #[command(flatten)]
-    pub(crate) wait: WaitOptions,
     #[command(flatten)]
     pub(crate) terms: Terms,
     /// Print one JSON object instead of the token

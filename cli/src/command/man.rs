@@ -1,8 +1,8 @@
-//! `mongoseal man`: one manual page for all commands.
+//! `mongoseal man`: the manual pages, one for the program and one for each command.
 
-use std::io;
+use std::{fs, io, path::Path};
 
-use clap_mangen::{Man, roff::Roff};
+use clap_mangen::Man;
 
 use crate::{
     arguments::Arguments,
@@ -11,36 +11,29 @@ use crate::{
     ui::output,
 };
 
-pub(crate) fn perform() -> Result<Status, Failure> {
-    output::bytes(&page()?)?;
+pub(crate) fn perform(dir: Option<&Path>) -> Result<Status, Failure> {
+    let program =
+        Arguments::program().after_long_help(examples::PROGRAM).mut_subcommand("help", |help| help.hide(true));
+    let Some(dir) = dir else {
+        output::bytes(&page(program)?.1)?;
+        return Ok(Status::DONE);
+    };
+    let commands = program.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    for command in commands.chain([program.clone()]) {
+        let (name, page) = page(command)?;
+        let path = dir.join(name);
+        let written = fs::create_dir_all(dir).and_then(|()| fs::write(&path, page));
+        written.map_err(|error| Failure::invalid(format!("cannot write {}: {error}", path.display())))?;
+    }
     Ok(Status::DONE)
 }
 
-fn page() -> io::Result<Vec<u8>> {
-    let program = Arguments::program();
-    let man = Man::new(program.clone().after_long_help(examples::PROGRAM));
+/// Returns the name of the file of a page, and the page.
+fn page(command: clap::Command) -> io::Result<(String, Vec<u8>)> {
+    let man = Man::new(command);
     let mut page = Vec::new();
-    man.render_title(&mut page)?;
-    man.render_name_section(&mut page)?;
-    man.render_synopsis_section(&mut page)?;
-    man.render_description_section(&mut page)?;
-    man.render_options_section(&mut page)?;
-    man.render_extra_section(&mut page)?;
-    for command in program.get_subcommands().filter(|command| command.get_name() != "help") {
-        // The options of all commands are in the first section.
-        let mut command = command.clone().mut_args(|arg| {
-            let is_hidden =
-                arg.is_hide_set() || arg.is_global_set() || ["help", "version"].contains(&arg.get_id().as_str());
-            arg.hide(is_hidden)
-        });
-        let usage = command.render_usage().to_string();
-        let mut section = Vec::new();
-        Roff::new().control("SH", [usage.trim_start_matches("Usage: ")]).to_writer(&mut page)?;
-        let man = Man::new(command);
-        man.render_description_section(&mut section)?;
-        man.render_options_section(&mut section)?;
-        man.render_extra_section(&mut section)?;
-        page.extend(String::from_utf8_lossy(&section).replace(".SH ", ".SS ").bytes());
-    }
-    Ok(page)
+    man.render(&mut page)?;
+    // The section has the examples, then the notes.
+    let page = String::from_utf8_lossy(&page).replacen(".SH EXTRA\n", ".SH NOTES\n", 1);
+    Ok((man.get_filename(), page.into_bytes()))
 }

@@ -1,5 +1,7 @@
 //! What needs no database: help, manual, completions, demo.
 
+use std::{fs, path::Path};
+
 use crate::{Said, program, secs, shell};
 
 async fn said(arguments: &[&str]) -> Said {
@@ -28,10 +30,14 @@ async fn the_demo_loses_an_update_without_a_fence_and_none_with_one() {
     assert!(told.out.lines().all(|line| line.chars().count() <= 80), "{}", told.out);
 }
 
-const COMMANDS: [&str; 19] = [
+pub(crate) const COMMANDS: [&str; 23] = [
     "run",
+    "once",
     "elect",
     "hold",
+    "acquire",
+    "refresh",
+    "release",
     "leader",
     "ls",
     "show",
@@ -60,7 +66,8 @@ async fn each_command_has_help_with_an_example_that_its_parser_takes() {
         assert!(!examples.is_empty(), "{command}");
         for example in examples {
             // What comes behind it in a pipe is not ours.
-            let ours = example.split([';', '|', '>']).next().unwrap().split(" && ").next().unwrap();
+            let ours = example.split(" 3>").next().unwrap().split([';', '|', '>']).next().unwrap();
+            let ours = ours.split(" && ").next().unwrap();
             let parsed =
                 shell("", &format!("export MONGOSEAL_KEY=k MONGOSEAL_TOKEN=7; set -- {ours} --help; \"$@\"")).await;
             // Behind `--` it is the command's.
@@ -139,45 +146,90 @@ async fn what_cannot_be_printed_is_a_failure_and_a_closed_pipe_is_none() {
 }
 
 #[tokio::test]
-async fn the_manual_names_each_command_option_status_and_variable() {
-    let mut man = program();
-    man.arg("man").env("MONGODB_URI", "mongodb://user:hunter2@h").env("MONGOSEAL_URI", "mongodb://user:hunter2@h");
-    let page = Said::by(man).await;
-    assert_eq!(page.status, 0);
-    let page = page.out.replace("\\-", "-");
-    for command in COMMANDS {
-        assert!(page.contains(&format!(".SH \"mongoseal {command}")), "{command}:\n{page}");
+async fn the_short_help_has_the_options_in_the_order_of_their_use_and_the_long_help_has_all() {
+    let order = async |command: &str, options: &[&str]| {
+        let help = said(&[command, "-h"]).await.out;
+        let (_, help) = help.split_once("\nOptions:\n").unwrap();
+        let places: Vec<_> = options.iter().map(|option| help.find(&format!(" {option}"))).collect();
+        assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{command} {options:?}: {places:?}\n{help}");
+    };
+    let last = ["--term-before", "--kill-before", "-h, --help", "--uri ", "--timeout"];
+    for command in ["run", "once", "elect"] {
+        order(command, &[&["-w, --wait", "-n, --no-wait", "--ttl", "--owner"][..], &last].concat()).await;
     }
-    for part in [
-        "--expiring",
-        "--reason",
-        "--retention",
-        "MONGODB_URI",
-        "MONGOSEAL_OWNER",
-        "NO_COLOR",
-        "Exit status",
-        "121",
-        "Examples:",
-    ] {
-        assert!(page.contains(part), "{part}");
+    order("hold", &["-w, --wait", "-n, --no-wait", "--ttl", "--json", "--uri "]).await;
+    order("acquire", &["--lease-file", "--ttl", "-w, --wait", "--owner", "--uri "]).await;
+    for command in ["run", "ls", "doctor"] {
+        let (short, long) = (said(&[command, "-h"]).await.out, said(&[command, "--help"]).await.out);
+        for seldom in ["--retention", "--allow-sharded", "--redis-replicas"] {
+            assert!(!short.contains(seldom) && long.contains(seldom), "{command}: {seldom}");
+        }
     }
-    assert!(!page.contains("hunter2"), "the connection string is not in it");
 }
 
 #[tokio::test]
-async fn what_is_printed_for_a_shell_completes_each_command_and_bash_can_read_its_own() {
-    for shell in ["bash", "zsh", "fish"] {
-        let script = said(&["completions", shell]).await;
-        assert_eq!((script.status, script.err.as_str()), (0, ""));
-        for word in COMMANDS.into_iter().chain(["reason", "expiring", "no-wait"]) {
-            assert!(script.out.contains(word), "{shell}: {word}");
-        }
+async fn the_help_has_the_commands_in_four_groups_and_is_printed_if_there_are_no_arguments() {
+    let (short, long) = (said(&["-h"]).await.out, said(&["--help"]).await.out);
+    for help in [&short, &long] {
+        let groups = ["Run under a lease:\n  run ", "\nLook:\n  ls ", "\nIntervene:\n  revoke ", "\nCheck:\n  doctor "];
+        let places: Vec<_> = groups.iter().map(|group| help.find(group)).collect();
+        assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{help}");
     }
-    let asked = "set -e; mongoseal completions bash | bash -n; eval \"$(mongoseal completions bash)\"; complete -p mongoseal; \
-                 COMP_WORDS=(mongoseal rev); COMP_CWORD=1; _mongoseal mongoseal rev mongoseal; echo \"${COMPREPLY[@]}\"";
-    let completed = shell("", asked).await;
-    assert_eq!((completed.status, completed.err.as_str()), (0, ""), "{}", completed.out);
-    assert!(completed.out.lines().last() == Some("revoke"), "{}", completed.out);
+    for command in COMMANDS {
+        let line = format!("\n  {command} ");
+        assert!(long.contains(&line) && short.contains(&line) == (command != "purge"), "{command}\n{short}");
+    }
+    for uri in ["", "mongodb://h"] {
+        let mut bare = program();
+        bare.env("MONGODB_URI", uri);
+        let bare = Said::by(bare).await;
+        assert_eq!((bare.status, bare.out.as_str(), bare.err.as_str()), (125, "", short.as_str()));
+    }
+}
+
+/// The long options of a help.
+fn options(help: &str) -> Vec<&str> {
+    let listed = help.lines().filter(|line| line.trim_start().starts_with('-'));
+    listed.flat_map(|line| line.split([' ', ','])).filter(|word| word.starts_with("--") && word.len() > 2).collect()
+}
+
+#[tokio::test]
+async fn each_command_has_a_manual_page_with_all_options_of_its_help_and_the_main_page_has_statuses_and_variables() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("man-{}", std::process::id()));
+    let mut man = program();
+    man.args(["man", "--dir"]).arg(folder.join("man1"));
+    man.env("MONGODB_URI", "mongodb://user:hunter2@h").env("MONGOSEAL_URI", "mongodb://user:hunter2@h");
+    let written = Said::by(man).await;
+    assert_eq!((written.status, written.out.as_str(), written.err.as_str()), (0, "", ""));
+    let page = |name: &str| {
+        let page = fs::read_to_string(folder.join(format!("man1/{name}.1"))).unwrap().replace("\\-", "-");
+        assert!(!page.contains("hunter2"), "the connection string is not in {name}");
+        page
+    };
+    for command in COMMANDS {
+        let (help, page) = (said(&[command, "--help"]).await.out, page(&format!("mongoseal-{command}")));
+        let options = options(&help);
+        assert!(options.len() > 1, "{help}");
+        for option in options {
+            assert!(page.contains(option), "{command}: {option}\n{page}");
+        }
+        assert!(page.contains("Examples:") && page.contains(&format!("mongoseal {command}")), "{page}");
+    }
+    assert_eq!(fs::read_dir(folder.join("man1")).unwrap().count(), COMMANDS.len() + 1);
+    let overview = page("mongoseal");
+    assert_eq!(said(&["man"]).await.out.replace("\\-", "-"), overview);
+    for part in COMMANDS.iter().map(|command| format!("mongoseal-{command}")) {
+        assert!(overview.contains(&part), "{part}\n{overview}");
+    }
+    for part in ["--retention", "MONGODB_URI", "MONGOSEAL_OWNER", "NO_COLOR", "Exit status", "121"] {
+        assert!(overview.contains(part), "{part}");
+    }
+    fs::write(folder.join("file"), "").unwrap();
+    let mut refused = program();
+    refused.args(["man", "--dir"]).arg(folder.join("file"));
+    let refused = Said::by(refused).await;
+    assert!(refused.status == 125 && refused.err.contains("cannot write "), "{}", refused.err);
+    fs::remove_dir_all(folder).unwrap();
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 
 mod alone;
+mod completions;
 mod conform;
 mod connection;
 mod doctor;
