@@ -373,7 +373,7 @@ async fn many_leases_are_kept_and_each_has_its_deadlines() {
     while Instant::now() < until {
         let Ok(Ok(Some(line))) = timeout(millis(500), pipe.events.next_line()).await else { continue };
         let event: Value = serde_json::from_str(&line).unwrap();
-        assert!(["granted", "held"].contains(&event["event"].as_str().unwrap()), "{event}");
+        assert!(["granted", "held", "at_risk"].contains(&event["event"].as_str().unwrap()), "{event}");
         deadlines.insert(event["lease"].as_u64().unwrap(), event["deadline_ms"].as_u64().unwrap());
     }
     let now = u64::try_from(Clock::Boot.now().since_origin().as_millis()).unwrap();
