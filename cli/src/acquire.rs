@@ -14,7 +14,7 @@ use crate::{
     job::signals::Signals,
     leases::{Leases, OuterLeases},
     time,
-    ui::message::print_message,
+    ui::message::print_note,
 };
 use progress::Progress;
 
@@ -52,11 +52,12 @@ impl<'a> Wait<'a> {
             if clock.now() >= until {
                 // The error has the time of the last attempt only.
                 let waited = time::brief(clock.now().since(self.began));
-                let message = format!("after {waited} the wait ended without an answer of the server: {error}");
+                let message = format!("the wait ended after {waited}: {error}");
                 return Err(Error::unavailable(message).caused_by(error));
             }
             if !is_reported {
-                print_message(&format!("the server did not answer, retrying {:?}: {error}", self.keys));
+                let keys: Vec<String> = self.keys.iter().map(|key| format!("{key:?}")).collect();
+                print_note(&format!("retrying {}: {}", keys.join(", "), Failure::from(&error).message()));
                 is_reported = true;
             }
             sleep(RETRY_DELAY).await;
@@ -67,7 +68,7 @@ impl<'a> Wait<'a> {
     pub(crate) fn report_grant(&self, leases: &Leases<'_>) {
         if self.verbose {
             let waited = time::brief(Clock::Boot.now().since(self.began));
-            print_message(&format!("granted {leases} after {waited}"));
+            print_note(&format!("granted {leases} after {waited}"));
         }
     }
 }

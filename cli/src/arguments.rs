@@ -22,6 +22,7 @@ pub(crate) use holding::{
 use mongoseal::FencingToken;
 
 use crate::{
+    arguments::holding::LAST,
     connection::{Connection, URI_VARIABLES},
     examples,
     exit_status::{Failure, Status},
@@ -33,6 +34,11 @@ use crate::{
 #[derive(Debug, Parser)]
 #[command(name = "mongoseal", version, propagate_version = true)]
 pub(crate) struct Arguments {
+    /// Print no notes on stderr, only errors and warnings
+    ///
+    /// Notes are the progress of a wait, what a retry waits for, and why the status is 1, 119, 120 or 121.
+    #[arg(short, long, global = true, display_order = LAST + 2)]
+    pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) connection: Connection,
     #[command(subcommand)]

@@ -1,6 +1,7 @@
 //! The connection options, and how they become a handle.
 
 mod product;
+mod reach;
 mod uri;
 
 use std::{path::PathBuf, pin::pin, sync::OnceLock, time::Duration};
@@ -14,7 +15,7 @@ pub(crate) use self::{
     product::Product,
     uri::{HIDDEN_URI, hide_uri},
 };
-use crate::{exit_status::Failure, time, ui::message::print_message};
+use crate::{exit_status::Failure, time, ui::message::print_note};
 
 /// The variable of the connection string, and the variable that is read if that is unset.
 pub(crate) const URI_VARIABLES: [&str; 2] = ["MONGOSEAL_URI", "MONGODB_URI"];
@@ -163,27 +164,32 @@ impl Connection {
             match product {
                 #[cfg(feature = "redis")]
                 Product::Redis => {
-                    let redis = mongoseal_redis::RedisBackend::new(uri)?.with_replicas(self.redis_replicas());
+                    let redis = mongoseal_redis::RedisBackend::new(uri.as_str())?.with_replicas(self.redis_replicas());
                     builder.connect_to(redis).await
                 }
                 #[cfg(not(feature = "redis"))]
                 Product::Redis => unreachable!("`target` refuses it"),
-                Product::MongoDb => builder.connect(uri).await,
+                Product::MongoDb => builder.connect(uri.as_str()).await,
             }
         };
-        Ok(self.report_wait(product, connecting).await?)
+        Ok(self.report_wait(&uri, product, connecting).await?)
     }
 
-    /// Waits for `connected`, and reports that the server does not answer.
-    pub(crate) async fn report_wait<T>(&self, product: Product, connected: impl Future<Output = T>) -> T {
+    /// Waits for `connected`, and reports that the server does not answer, with the cause.
+    pub(crate) async fn report_wait<T>(&self, uri: &str, product: Product, connected: impl Future<Output = T>) -> T {
         let mut connected = pin!(connected);
-        tokio::select! {
+        let causes = async {
+            sleep(PATIENCE).await;
+            reach::causes(uri, product).await
+        };
+        let causes = tokio::select! {
             biased;
             done = &mut connected => return done,
-            () = sleep(PATIENCE) => {}
-        }
+            causes = causes => causes,
+        };
         let (elapsed, limit) = (time::brief(PATIENCE), time::brief(self.timeout));
-        print_message(&format!("{product} has not answered for {elapsed}, waiting up to {limit} (--timeout)"));
+        let causes = if causes.is_empty() { causes } else { format!(": {causes}") };
+        print_note(&format!("{product} has not answered for {elapsed}{causes}; waiting up to {limit} (--timeout)"));
         connected.await
     }
 

@@ -7,7 +7,10 @@ use nix::libc::{SIGINT, SIGQUIT};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use signal_hook::low_level::emulate_default_handler;
 
-use crate::{ui::message::print_message, ui::output::ReaderGone};
+use crate::{
+    ui::message::{print_error, print_note},
+    ui::output::ReaderGone,
+};
 
 /// The process id of the first process of a system or a container.
 const INIT: u32 = 1;
@@ -82,7 +85,7 @@ impl From<Status> for ExitCode {
 }
 
 /// Words of the library's messages, and the same with the option of the program.
-const OPTIONS: [(&str, &str); 9] = [
+const OPTIONS: [(&str, &str); 11] = [
     ("`min_hold`", "--min-hold"),
     ("`max_hold`", "--max-hold"),
     ("`operation_timeout`", "--timeout"),
@@ -91,20 +94,25 @@ const OPTIONS: [(&str, &str); 9] = [
     ("`shared_up_to`", "--shared"),
     ("`by`", "--by"),
     ("`reason`", "--reason"),
+    ("set `allow_sharded` (--allow-sharded)", "pass --allow-sharded"),
+    ("acquire the key without `shared`, or `upgrade` the lease", "acquire the key without --shared"),
     // The program has no such option.
     (", or raise `queue_limit`", ""),
 ];
 
-/// An error: a message of one line, and the exit status.
+/// Why the program has not done what it should: a message of one line, and the exit status.
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: String,
     status: Status,
+    /// Whether something has failed. Otherwise the answer is no, or another process keeps the key or has done the work.
+    is_error: bool,
 }
 
 impl Failure {
     pub(crate) fn new(status: Status, message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), status }
+        let is_error = ![Status::NO, Status::SUPERSEDED, Status::ALREADY_DONE, Status::HELD].contains(&status);
+        Self { message: message.to_string(), status, is_error }
     }
 
     pub(crate) fn invalid(message: impl fmt::Display) -> Self {
@@ -130,9 +138,11 @@ impl Failure {
     }
 
     /// Prints the message to the standard error, and returns the status.
-    pub(crate) fn report(self) -> Status {
-        if !self.message.is_empty() {
-            print_message(&self.message);
+    pub(crate) fn report(&self) -> Status {
+        match self {
+            Self { message, .. } if message.is_empty() => {}
+            Self { message, is_error: true, .. } => print_error(message),
+            Self { message, .. } => print_note(message),
         }
         self.status
     }
@@ -140,7 +150,13 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::of(&error, &OPTIONS)
+        Self::from(&error)
+    }
+}
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        Self::of(error, &OPTIONS)
     }
 }
 
@@ -167,7 +183,7 @@ impl Failure {
             }
             source = cause.source();
         }
-        Self { message, status }
+        Self::new(status, message)
     }
 }
 
@@ -188,11 +204,7 @@ fn without_dump(cause: &str) -> Option<&str> {
 /// If the reader of the output has closed the pipe, as `head` does, the program exits with 0 silently.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        if ReaderGone::is_cause_of(&error) {
-            Self { message: String::new(), status: Status::DONE }
-        } else {
-            Self::invalid(error)
-        }
+        if ReaderGone::is_cause_of(&error) { Self::new(Status::DONE, "") } else { Self::invalid(error) }
     }
 }
 
@@ -210,6 +222,36 @@ mod tests {
             (full.status(), full.message()),
             (Status::INVALID, "cannot write the standard output: no storage space")
         );
+    }
+
+    #[test]
+    fn a_message_has_the_option_in_place_of_the_name_in_the_library() {
+        for (message, shown) in [
+            (
+                "use a replica set, or set `allow_sharded` (--allow-sharded) if",
+                "use a replica set, or pass --allow-sharded if",
+            ),
+            ("acquire the key without `shared`, or `upgrade` the lease", "acquire the key without --shared"),
+            ("retry later, or raise `queue_limit`", "retry later"),
+            ("`operation_timeout` must be from 10 ms", "--timeout must be from 10 ms"),
+        ] {
+            assert_eq!(Failure::from(Error::invalid(message)).message(), shown);
+        }
+    }
+
+    #[test]
+    fn an_answer_or_a_key_that_is_held_is_no_error_whatever_its_status_is() {
+        for (status, is_error) in [
+            (Status::NO, false),
+            (Status::SUPERSEDED, false),
+            (Status::ALREADY_DONE, false),
+            (Status::HELD, false),
+            (Status::LOST, true),
+            (Status::UNAVAILABLE, true),
+            (Status::INVALID, true),
+        ] {
+            assert_eq!(Failure::new(status, "").with_status(Status::of_command(9)).is_error, is_error, "{status:?}");
+        }
     }
 
     #[test]

@@ -48,7 +48,7 @@ use crate::{
     leases::{Leases, OuterLeases, is_end_of_time},
     process::this_program,
     time,
-    ui::message::print_message,
+    ui::message::print_warning,
 };
 
 /// The time within which a guard must report the end of a command that was killed. Also the least time of a release.
@@ -401,10 +401,10 @@ pub(crate) async fn release_in_time(
 pub(crate) fn report_doubt(released: Option<mongoseal::Result<ReleaseOutcome>>) {
     let doubt = match released {
         Some(Ok(outcome)) => format!("{outcome:?}"),
-        Some(Err(error)) => error.to_string(),
+        Some(Err(error)) => Failure::from(&error).message().to_owned(),
         None => "no answer".to_owned(),
     };
-    print_message(&format!(
+    print_warning(&format!(
         "the release of the lease is not confirmed, so the lease may last until it expires: {doubt}"
     ));
 }

@@ -25,17 +25,21 @@ use std::process::ExitCode;
 use arguments::{Arguments, Command};
 use exit_status::{Failure, Status};
 use job::guard;
+use ui::message;
 
 fn main() -> ExitCode {
     if let Some(status) = guard::run_stage() {
         return status;
     }
     let status = connection::hide_uri().map_err(Failure::from).and_then(|()| perform(Arguments::read()?));
-    status.unwrap_or_else(Failure::report).end()
+    status.unwrap_or_else(|failure| failure.report()).end()
 }
 
 fn perform(arguments: Arguments) -> Result<Status, Failure> {
-    let Arguments { connection, command } = arguments;
+    let Arguments { quiet, connection, command } = arguments;
+    if quiet {
+        message::suppress_notes();
+    }
     // One thread is enough: a command mostly waits.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let status = runtime.block_on(perform_on(&connection, command));

@@ -1,7 +1,7 @@
 //! Reports a wait on the standard error: on a terminal by a line that is rewritten, otherwise, if wanted, by messages.
 
 use std::{
-    io::{self, IsTerminal, Write},
+    io::{self, Write},
     pin::pin,
     time::Duration,
 };
@@ -11,7 +11,7 @@ use rustix::termios::tcgetwinsize;
 use tokio::time::sleep;
 
 use super::OuterLeases;
-use crate::{time, ui::escape, ui::message::print_message, ui::output, ui::table};
+use crate::{time, ui::escape, ui::message, ui::table};
 
 /// The wait after which it is first reported, and the interval of the updates.
 const DELAY: Duration = Duration::from_millis(300);
@@ -39,7 +39,7 @@ enum Form {
 
 impl<'a> Progress<'a> {
     pub(super) fn new(seal: &'a Mongoseal, keys: &'a [String], verbose: bool) -> Self {
-        let form = match (verbose, io::stderr().is_terminal() && !output::is_dumb()) {
+        let form = match (verbose, message::has_progress_line()) {
             (true, _) => Form::Messages { last: None },
             (false, true) => Form::Line(Line { is_shown: false }),
             (false, false) => Form::Silent,
@@ -96,7 +96,7 @@ impl<'a> Progress<'a> {
                 Form::Messages { last } => {
                     let state = (position.clone(), live_holder(&record));
                     if last.as_ref() != Some(&state) {
-                        print_message(&text(&record, &position));
+                        message::print_note(&text(&record, &position));
                         *last = Some(state);
                     }
                 }
@@ -112,7 +112,7 @@ impl<'a> Progress<'a> {
         let is_own = self.outer.tokens(key).any(|token| record.holders.iter().any(|holder| holder.token == token));
         if is_own && self.may_wait_for_itself {
             self.end(());
-            print_message(&format!(
+            message::print_warning(&format!(
                 "this program waits for itself: it was started under the lease on {key:?}, which MONGOSEAL_KEY names"
             ));
             self.may_wait_for_itself = false;

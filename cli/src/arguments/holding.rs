@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The place in the help of options that are seldom needed.
-const LAST: usize = 900;
+pub(super) const LAST: usize = 900;
 
 /// The options of a lease that a command runs under.
 #[derive(Args, Debug)]

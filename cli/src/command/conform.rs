@@ -31,7 +31,7 @@ use crate::{
     connection::Connection,
     exit_status::{Failure, Status},
     job::signals::Signals,
-    ui::message::print_message,
+    ui::message::{print_error, print_warning},
 };
 
 /// The width of the column with the names of the checks.
@@ -49,7 +49,7 @@ pub(crate) async fn perform(connection: &Connection, options: Conform) -> Result
     if product == crate::connection::Product::Redis {
         return Box::pin(redis::perform(&uri, connection, options, &mut signals)).await;
     }
-    let opened = signals.unless(connection.report_wait(product, open(&uri, connection))).await;
+    let opened = signals.unless(connection.report_wait(&uri, product, open(&uri, connection))).await;
     let deployment = opened.map_err(Failure::by_signal)??;
     let ended = check(&deployment, connection, options, &mut signals).await;
     deployment.close().await;
@@ -68,7 +68,7 @@ async fn open(uri: &str, connection: &Connection) -> Result<Deployment, Failure>
     seal.shutdown().await;
     Err(Failure::new(
         Status::UNAVAILABLE,
-        format!("MongoDB did not answer at first: retry, and drop the empty collection {name}"),
+        format!("MongoDB has not answered at first: retry, and drop the empty collection {name}"),
     ))
 }
 
@@ -99,7 +99,7 @@ async fn check(
 fn end(report: &mut Report, ended: Result<Option<i32>, Failure>, removed: &Finding) -> Result<Status, Failure> {
     let printed = report.add_timed("scratch", removed);
     if printed.is_err() && removed.verdict == Verdict::Fail {
-        print_message(&removed.found);
+        print_error(&removed.found);
     }
     let signal = ended?;
     printed?;
@@ -116,7 +116,7 @@ async fn until_signal(
     match signals.unless(&mut checks).await {
         Ok(done) => done.map(|()| None),
         Err(number) => {
-            print_message("a signal was received: the remaining checks do not run");
+            print_warning("a signal was received: the remaining checks do not run");
             stop.send_replace(true);
             // After a second signal, the program does not wait for the probe that is running.
             drop(signals.unless(checks).await);

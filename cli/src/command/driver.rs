@@ -348,7 +348,7 @@ async fn with_timeout<T: Send + 'static>(
     match tokio::time::timeout(within, task.0.join_next()).await {
         Ok(Some(Ok(done))) => Ok(done?),
         Ok(_) => Err(Refusal::Other("the task of the command ended early".into())),
-        Err(_elapsed) => Err(Refusal::Other(format!("no answer within {}", time::format(within)))),
+        Err(_elapsed) => Err(Refusal::Other(format!("MongoDB has not answered for {}", time::format(within)))),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
     job::guard::protocol::Times,
     job::signals::Signals,
     leases::Leases,
-    ui::message::print_message,
+    ui::message::print_note,
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Elect) -> Result<Status, Failure> {
@@ -53,7 +53,7 @@ async fn campaign(seal: &Mongoseal, options: &Elect) -> mongoseal::Result<Leader
 /// Leads until a signal, which is success, or until the leadership is lost.
 async fn lead(leader: &Leader, signals: &mut Signals) -> Result<Status, Failure> {
     let lease = leader.lease();
-    print_message(&format!("leading {:?} with token {}", lease.key(), lease.token()));
+    print_note(&format!("leading {:?} with token {}", lease.key(), lease.token()));
     // The state decides, also after a signal: the lease may have been lost just before it.
     drop(signals.unless(lease.cancelled()).await);
     match lease.state() {

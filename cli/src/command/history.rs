@@ -8,7 +8,7 @@ use crate::{
     connection::Connection,
     exit_status::{Failure, Status},
     tick, time,
-    ui::{output, table::Table},
+    ui::{message::print_answer, output, table::Table},
 };
 
 pub(crate) async fn perform(connection: &Connection, options: History) -> Result<Status, Failure> {
@@ -19,7 +19,7 @@ pub(crate) async fn perform(connection: &Connection, options: History) -> Result
     if options.json {
         output::json(&history_json(key, &runs, now))?;
     } else if runs.is_empty() {
-        anstream::eprintln!("No run of {key:?} was completed.");
+        print_answer(&format!("No run of {key:?} was completed."));
     } else {
         output::lines(&table(&runs, now).lines(output::width()))?;
     }

@@ -28,7 +28,7 @@ use crate::{
     job::signals::Signals,
     leases::Leases,
     ui::json::Until,
-    ui::message::print_message,
+    ui::message::print_warning,
     ui::output,
 };
 
@@ -146,7 +146,7 @@ async fn wait(
             request = client.next_request(true) => match request {
                 Request::Release(id) => return Ok(Err(End { id: Some(id), status: Status::DONE })),
                 Request::End => {
-                    print_message("the standard input ended before the grant: pass --no-stdin to ignore its end");
+                    print_warning("the standard input ended before the grant: pass --no-stdin to ignore its end");
                     return Ok(Err(End::DONE));
                 }
                 Request::Verify(id) | Request::Refresh(id) => client.print(&Event::Error {

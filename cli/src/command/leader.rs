@@ -13,7 +13,7 @@ use crate::{
     job::signals::Signals,
     time,
     ui::escape,
-    ui::message::print_message,
+    ui::message::print_note,
     ui::output,
 };
 
@@ -31,7 +31,7 @@ pub(crate) async fn perform(connection: &Connection, options: Leader) -> Result<
     if leader.is_some() || options.json {
         print(&options, leader.as_ref())?;
     } else {
-        print_message(&format!("{name:?} has no leader"));
+        print_note(&format!("{name:?} has no leader"));
     }
     Ok(if leader.is_some() { Status::DONE } else { Status::NO })
 }

@@ -22,7 +22,7 @@ use crate::{
     command::driver,
     connection::{Connection, Product},
     exit_status::Failure,
-    ui::message::print_message,
+    ui::message::print_warning,
 };
 
 /// The version of the form that this program writes and reads.
@@ -279,7 +279,7 @@ impl LeftLease {
         if let Place::Path(path) = &self.place
             && let Err(error) = fs::remove_file(path)
         {
-            print_message(&format!("cannot remove {}: {error}: remove it, its lease has ended", self.place));
+            print_warning(&format!("cannot remove {}: {error}: remove it, its lease has ended", self.place));
         }
     }
 }

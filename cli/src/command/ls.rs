@@ -9,6 +9,7 @@ use crate::{
     connection::Connection,
     exit_status::{Failure, Status},
     ui::json::{LeaseView, lease_row, lease_table},
+    ui::message::print_answer,
     ui::output,
     ui::prometheus::Gauges,
     ui::table::Table,
@@ -176,7 +177,7 @@ impl Printer {
                 None if has_filters(options) => "No matching leases.".into(),
                 None => "No leases.".into(),
             };
-            anstream::eprintln!("{message}");
+            print_answer(&message);
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use crate::{
     job::signals::Signals,
     leases::Leases,
     tick, time,
-    ui::message::print_message,
+    ui::message::print_note,
     ui::output,
 };
 
@@ -60,7 +60,7 @@ async fn begin(seal: &Mongoseal, options: &Once) -> mongoseal::Result<(u64, Once
     if let OnceOutcome::Started(lease) = &begun {
         wait.report_grant(&Leases::of([lease.lease()], None));
         if options.wait.verbose {
-            print_message(&format!("running tick {} of {:?}", tick::text(number), options.key));
+            print_note(&format!("running tick {} of {:?}", tick::text(number), options.key));
         }
     }
     Ok((number, begun))
@@ -113,7 +113,11 @@ fn not_run(options: &Once, number: u64, ended: &OnceOutcome<TickLease>) -> Failu
         }
         other => return Failure::invalid(format!("{of_key} is not run: {other:?}")),
     };
-    Failure::new(options.done_status.map_or(status, Status::of_command), message)
+    let failure = Failure::new(status, message);
+    match options.done_status {
+        Some(code) => failure.with_status(Status::of_command(code)),
+        None => failure,
+    }
 }
 
 /// Returns the note of a command that failed.

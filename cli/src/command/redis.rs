@@ -256,7 +256,7 @@ impl Server {
 async fn with_timeout<T>(within: Duration, reply: impl Future<Output = Result<T, RedisError>>) -> Answer<T> {
     match tokio::time::timeout(within, reply).await {
         Ok(reply) => Ok(reply?),
-        Err(_elapsed) => Err(Refusal::Other(format!("no answer within {}", time::format(within)))),
+        Err(_elapsed) => Err(Refusal::Other(format!("Redis has not answered for {}", time::format(within)))),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     exit_status::{Failure, Status},
     job::{End, guard::protocol::Exit},
     leases::Leases,
-    ui::message::print_message,
+    ui::message::print_error,
 };
 
 /// The file, which exists and is empty until the end.
@@ -67,7 +67,7 @@ impl StatusFile {
             "message": message,
         });
         if let Err(error) = writeln!(self.file, "{view}") {
-            print_message(&cannot_write(&self.path, &error));
+            print_error(&cannot_write(&self.path, &error));
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     arguments::Verify,
     connection::Connection,
     exit_status::{Failure, Status},
-    ui::{message::print_message, output},
+    ui::{message::print_note, output},
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Verify) -> Result<Status, Failure> {
@@ -32,7 +32,7 @@ pub(crate) async fn perform(connection: &Connection, options: Verify) -> Result<
         Some(record) => format!("token {token} was not issued for {key:?}, which has version {}", record.version),
         None => format!("{key:?} has no record: it was never used, or its idle record was deleted"),
     };
-    print_message(&message);
+    print_note(&message);
     Ok(Status::NO)
 }
 

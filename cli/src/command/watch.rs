@@ -51,7 +51,7 @@ async fn watch(seal: &Mongoseal, options: &Watch, signals: &mut Signals) -> Resu
 async fn check(seal: &Mongoseal) -> Option<String> {
     sleep(CHECK_INTERVAL).await;
     match seal.now().await {
-        Err(error @ Error::Unavailable { .. }) => Some(format!("waiting for the server: {error}")),
+        Err(error @ Error::Unavailable { .. }) => Some(Failure::from(&error).message().to_owned()),
         _ => None,
     }
 }

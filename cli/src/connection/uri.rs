@@ -14,7 +14,7 @@ use std::{
 use nix::unistd::execve;
 
 use super::Connection;
-use crate::{exit_status::Failure, process::this_program, process::to_c_strings, ui::message::print_message};
+use crate::{exit_status::Failure, process::this_program, process::to_c_strings, ui::message::print_warning};
 
 /// The environment variable that [`hide_uri`] moves the connection string to. Commands that this program runs do not
 /// inherit it.
@@ -55,7 +55,7 @@ fn read_uri(path: &Path) -> Result<String, Failure> {
         && metadata.permissions().mode() & 0o004 != 0
     {
         let path = path.display();
-        print_message(&format!("all users can read --uri-file {path}: run chmod o-r {path} if it has a password"));
+        print_warning(&format!("all users can read --uri-file {path}: run chmod o-r {path} if it has a password"));
     }
     let text = String::from_utf8(fs::read(path).map_err(cannot_read)?)
         .map_err(|_| not_utf8(&format!("--uri-file {}", path.display())))?;

@@ -80,7 +80,7 @@ pub(crate) fn run_stage() -> Option<ExitCode> {
     (first == GUARD).then(|| match guard(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            crate::ui::message::print_message(&format!("cannot set up the guard of the command: {error}"));
+            crate::ui::message::print_error(&format!("cannot set up the guard of the command: {error}"));
             crate::exit_status::Status::INVALID.into()
         }
     })

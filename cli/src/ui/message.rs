@@ -1,10 +1,65 @@
-//! Messages on the standard error.
+//! Messages on the standard error: errors, warnings, and notes, which `--quiet` suppresses.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, IsTerminal, Write},
+    sync::atomic::{AtomicBool, Ordering},
+};
 
-use super::escape;
+use anstream::{AutoStream, ColorChoice};
+use clap::builder::Styles;
 
-/// Prints a line to the standard error, with characters that act on a terminal escaped. Ignores a closed pipe.
-pub(crate) fn print_message(line: &str) {
-    drop(writeln!(io::stderr(), "mongoseal: {}", escape::visible(line)));
+use super::{escape, output};
+
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Suppresses notes from now on.
+pub(crate) fn suppress_notes() {
+    IS_QUIET.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn is_quiet() -> bool {
+    IS_QUIET.load(Ordering::Relaxed)
+}
+
+/// Whether progress can be shown in a line that is rewritten.
+pub(crate) fn has_progress_line() -> bool {
+    !is_quiet() && io::stderr().is_terminal() && !output::is_dumb()
+}
+
+/// Prints what the program does or has found, unless this is suppressed.
+pub(crate) fn print_note(line: &str) {
+    if !is_quiet() {
+        print("", line);
+    }
+}
+
+/// Prints the sentence that stands for an empty output, unless notes are suppressed.
+pub(crate) fn print_answer(line: &str) {
+    if !is_quiet() {
+        print_line(line);
+    }
+}
+
+/// Prints what may need attention.
+pub(crate) fn print_warning(line: &str) {
+    print("", line);
+}
+
+/// Prints why the program, or a part of it, has failed. On a terminal the word `error` has the colour that it has in the
+/// errors of the parser.
+pub(crate) fn print_error(line: &str) {
+    let style = match AutoStream::choice(&io::stderr()) {
+        ColorChoice::Never => anstyle::Style::new(),
+        _ => *Styles::styled().get_error(),
+    };
+    print(&format!("{style}error:{style:#} "), line);
+}
+
+fn print(label: &str, line: &str) {
+    print_line(&format!("mongoseal: {label}{}", escape::visible(line)));
+}
+
+/// Prints a line by one write. Ignores a closed pipe.
+fn print_line(line: &str) {
+    drop(io::stderr().write_all(format!("{line}\n").as_bytes()));
 }

@@ -362,9 +362,9 @@ async fn options_of_one_key_are_refused_without_one() {
 /// None of many leases is lost while their batches are refreshed, and each has its deadlines.
 #[tokio::test]
 async fn many_leases_are_kept_and_each_has_its_deadlines() {
+    const LEASES: u64 = 500;
     let sandbox = Sandbox::new("pipe_many").await;
     let mut pipe = Pipe::start(&sandbox).await;
-    const LEASES: u64 = 500;
     for number in 0..LEASES {
         pipe.send(&acquire(number, &format!("k/{number}"), 6_000)).await;
     }

@@ -240,3 +240,41 @@ async fn leases_and_checks_are_printed_for_prometheus() {
     let verdicts = |value: &str| said.out.lines().filter(|line| line.ends_with(&format!("}} {value}"))).count();
     assert_eq!(verdicts("0"), 3 * verdicts("1"), "each check has one verdict of four: {}", said.out);
 }
+
+#[tokio::test]
+async fn the_word_error_has_a_colour_on_a_terminal_unless_it_wants_none() {
+    for (before, shown) in
+        [("", "mongoseal: \u{1b}[1m\u{1b}[31merror:\u{1b}[0m "), ("NO_COLOR=1 ", "mongoseal: error: ")]
+    {
+        let words = format!("{before}mongoseal run k --uri mongodb://h --ttl 0 -- true");
+        let (seen, status) = crate::on_a_terminal_of(80, "", &words).await;
+        assert!(status == 125 && seen.starts_with(shown), "{seen:?}");
+    }
+    let piped = shell("", "mongoseal run k --uri mongodb://h --ttl 0 -- true").await;
+    assert!(piped.err.starts_with("mongoseal: error: --ttl 0s leaves"), "{:?}", piped.err);
+}
+
+#[tokio::test]
+async fn quiet_suppresses_notes_and_answers_and_no_error_or_warning() {
+    let console = Console::new("quiet").await;
+    let _lease = console.seal("alice").acquire("k").ttl(secs(600)).await.unwrap();
+    for (arguments, status) in [
+        (&["ls", "nothing/"][..], 0),
+        (&["show", "nothing"], 1),
+        (&["leader", "nothing"], 1),
+        (&["verify", "k", "7"], 1),
+        (&["history", "nothing"], 0),
+        (&["run", "k", "--no-wait", "--", "true"], 121),
+        (&["run", "k", "--no-wait", "--held-status", "3", "--", "true"], 3),
+        (&["run", "other", "--verbose", "--", "true"], 0),
+    ] {
+        let loud = console.run(arguments).await;
+        assert!(loud.status == status && !loud.err.is_empty(), "{arguments:?}: {}", loud.err);
+        let quiet = console.run(&[&["--quiet"], arguments].concat()).await;
+        assert_eq!((quiet.status, quiet.out.as_str(), quiet.err.as_str()), (status, "", ""), "{arguments:?}");
+    }
+    let unreachable = ["ls", "-q", "--timeout", "1500ms", "--uri", "mongodb://127.0.0.1:9/?replicaSet=none"];
+    let refused = console.run(&unreachable).await;
+    assert!(refused.status == 123 && refused.err.starts_with("mongoseal: error: no primary"), "{}", refused.err);
+    assert_eq!(refused.err.lines().count(), 1, "{}", refused.err);
+}

@@ -207,7 +207,7 @@ async fn a_watch_reports_that_mongodb_does_not_answer_and_continues_when_it_does
     assert!(next().await.contains("first"));
     set.pause(0).await;
     let message = timeout(secs(60), messages.next_line()).await.expect("it comes").unwrap().unwrap();
-    assert!(message.starts_with("mongoseal: waiting for the server: "), "{message}");
+    assert!(message.starts_with("mongoseal: MongoDB has not answered for "), "{message}");
     set.resume(0).await;
     let _second = seal.acquire("second").ttl(secs(600)).wait(secs(60)).await.unwrap();
     assert!(next().await.contains("second"));

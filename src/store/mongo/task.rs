@@ -32,7 +32,7 @@ pub(crate) fn run<T: Send + 'static>(
     Box::pin(async move {
         timeout(deadline.remaining(), run_until_end(work)).await.unwrap_or_else(|_elapsed| {
             Err(Error::unavailable(format!(
-                "MongoDB did not answer within {}: check that a primary can be reached and that the client has a free connection (`maxPoolSize`), and retry",
+                "MongoDB has not answered for {}: check that a primary can be reached and that the client has a free connection (`maxPoolSize`), and retry",
                 format_duration(deadline.whole())
             )))
         })

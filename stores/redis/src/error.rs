@@ -127,7 +127,7 @@ pub(super) fn is_of_connection(error: &RedisError) -> bool {
 pub(super) fn late(timeout: Duration) -> Error {
     // The clock has moved on since the deadline was set.
     let timeout = Duration::from_millis(millis(timeout.saturating_add(Duration::from_micros(500))));
-    Error::unavailable(format!("Redis did not answer within {timeout:?}: check the server and the network, and retry"))
+    Error::unavailable(format!("Redis has not answered for {timeout:?}: check the server and the network, and retry"))
 }
 
 /// The error of a request whose deadline has passed while it waited for a connection.

@@ -48,7 +48,7 @@ pub(crate) async fn a_call_to_a_stopped_server_ends_before_its_deadline_and_the_
     let took = began.elapsed();
     assert!(matches!(late, Error::Unavailable { .. }), "{late:?}");
     // The store's own error, or that of the queue of the key if its timer is first.
-    let is_named = ["did not answer", "was not confirmed"].iter().any(|cause| late.to_string().contains(cause));
+    let is_named = ["has not answered", "was not confirmed"].iter().any(|cause| late.to_string().contains(cause));
     assert!(is_named, "{late}");
     assert!(took >= millis(900) && took < secs(3), "{took:?}");
     server.resume();

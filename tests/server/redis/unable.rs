@@ -76,7 +76,7 @@ pub(crate) async fn a_server_that_is_paused_for_writes_is_unavailable() {
     let holder = Holder::on(&server).await;
     let () = send(&server, "CLIENT PAUSE 600000 WRITE").await;
     let leave = async || send(&server, "CLIENT UNPAUSE").await;
-    holder.ensure_refused_until("did not answer", leave).await;
+    holder.ensure_refused_until("has not answered", leave).await;
 }
 
 pub(crate) async fn a_server_that_cannot_save_is_unavailable() {

@@ -39,7 +39,7 @@ pub(super) async fn perform(
     let mut report = Report::new(options.json, COLUMN);
     let prefix = options.scratch.unwrap_or_else(scratch::random_name);
     let opening = Box::pin(open(uri, connection, &prefix));
-    let opened = signals.unless(connection.report_wait(Product::Redis, opening)).await;
+    let opened = signals.unless(connection.report_wait(uri, Product::Redis, opening)).await;
     let (server, store) = opened.map_err(Failure::by_signal)??;
     let (stop, mut stopped) = watch::channel(false);
     let ended =

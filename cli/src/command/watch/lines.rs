@@ -4,7 +4,7 @@ use mongoseal::{Mongoseal, WatchItem};
 use tokio::{sync::mpsc::Sender, time::timeout};
 
 use super::{LAST_WRITES, check, events::Events, format};
-use crate::{exit_status::Failure, job::signals::Signals, ui::message::print_message, ui::output};
+use crate::{exit_status::Failure, job::signals::Signals, ui::message::print_note, ui::output};
 
 /// How many lines wait for the reader. Then the watch waits, too.
 const CHANNEL_SIZE: usize = 16;
@@ -17,7 +17,7 @@ pub(super) async fn print(
     signals: &mut Signals,
 ) -> Result<(), Failure> {
     if !seal.capabilities().change_streams {
-        print_message(
+        print_note(
             "this server has no change streams, so the watch polls: a lease that is granted and ends between two polls has no events",
         );
     }
@@ -59,7 +59,7 @@ async fn relay(seal: &Mongoseal, events: &mut Events, is_json: bool, lines: &Sen
                 checked.set(check(seal));
                 let is_new = !std::mem::replace(&mut is_reported, failure.is_some());
                 if let Some(message) = failure.filter(|_| is_new) {
-                    print_message(&message);
+                    print_note(&message);
                 }
             }
         }

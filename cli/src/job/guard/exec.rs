@@ -10,7 +10,7 @@ use std::{
 
 use nix::{libc::SIGPIPE, unistd::execvp};
 
-use crate::{exit_status::Status, job::signals::SignalMask, process::to_c_strings, ui::message::print_message};
+use crate::{exit_status::Status, job::signals::SignalMask, process::to_c_strings, ui::message::print_error};
 
 /// The first argument that makes this program execute a command. The second is the process id of the guard, the third
 /// is the mask of the signals that were blocked when the program started.
@@ -20,12 +20,12 @@ pub(crate) const EXEC: &str = "__exec";
 pub(super) fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let (guard, blocked) = (arguments.next(), arguments.next());
     if let Err(error) = prepare(guard.as_deref(), blocked.as_deref()) {
-        print_message(&format!("cannot tie the command to its guard: {error}"));
+        print_error(&format!("cannot tie the command to its guard: {error}"));
         return Status::INVALID.into();
     }
     let command: Vec<OsString> = arguments.collect();
     let Err(error) = execute(&command);
-    print_message(&format!("cannot run {}: {error}", command.first().unwrap_or(&OsString::new()).display()));
+    print_error(&format!("cannot run {}: {error}", command.first().unwrap_or(&OsString::new()).display()));
     let status = if error.kind() == io::ErrorKind::NotFound { Status::NOT_FOUND } else { Status::NOT_EXECUTABLE };
     status.into()
 }
