@@ -13,6 +13,7 @@ import pytest
 
 from mongoseal import Mongoseal
 from mongoseal._program import find
+from mongoseal._session import Session
 from mongoseal.testing import FakeMongoseal
 
 SECONDS = 10.0
@@ -26,11 +27,16 @@ def until(condition: Callable[[], object], what: str, seconds: float = SECONDS) 
         time.sleep(0.01)
 
 
-def program_pid(seal: Mongoseal) -> int:
-    """The process id of the program of a client."""
+def session_of(seal: Mongoseal) -> Session:
+    """The present run of the program of a client."""
     session = seal._client._session
     assert session is not None
-    return int(session._program._process.pid)  # type: ignore[attr-defined]
+    return session
+
+
+def program_pid(seal: Mongoseal) -> int:
+    """The process id of the program of a client."""
+    return int(session_of(seal)._program._process.pid)  # type: ignore[attr-defined]
 
 
 class Server:

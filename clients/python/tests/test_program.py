@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -11,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import until
+from conftest import session_of, until
 
-from mongoseal import LeaseLost, Mongoseal, ProgramError, Unavailable
+from mongoseal import LeaseLost, Mongoseal, ProgramError, TickLease, Unavailable, aio
 from mongoseal._program import Process, find
 
 READY = {"event": "ready", "protocol": 1, "version": "0.1.0", "owner": "web-1"}
@@ -115,6 +116,53 @@ def test_a_file_that_is_no_program_is_an_error(tmp_path: Path) -> None:
 GRANTED = {"event": "granted", "id": 1, "lease": 1, "key": "k", "owner": "o", "token": 7, "deadline_ms": 2**50}
 
 
+def test_a_program_that_does_not_answer_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    granted = {**GRANTED, "tick": 7}
+    program = script(tmp_path, says(READY), "sys.stdin.readline()", says(granted), "sys.stdin.read()")
+    with Mongoseal(program=program) as seal:
+        lease = seal.acquire("k")
+        session_of(seal).patience = 0.2
+        assert lease.release() is False
+        session_of(seal).patience = 5
+    with Mongoseal(program=program) as seal:
+        tick = seal.once("k", tick=7)
+        assert isinstance(tick, TickLease)
+        session_of(seal).patience = 0.2
+        with pytest.raises(Unavailable, match="stopped"):
+            tick.complete()
+        session_of(seal).patience = 5
+
+    async def main() -> None:
+        async with aio.Mongoseal(program=program) as seal:
+            lease = await seal.acquire("k")
+            lease._state.session.patience = 0.2
+            assert await lease.release() is False
+            lease._state.session.patience = 5
+
+    asyncio.run(main())
+
+
+def test_a_lease_that_expires_here_is_released_there(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    program = script(
+        tmp_path,
+        says(READY),
+        "sys.stdin.readline()",
+        f"granted = {GRANTED}",
+        "granted['deadline_ms'] = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000) + 200",
+        "print(json.dumps(granted), flush=True)",
+        f"open({str(seen)!r}, 'w').write(sys.stdin.readline())",
+        "sys.stdin.read()",
+    )
+    with Mongoseal(program=program) as seal:
+        lease = seal.acquire("k")
+        until(lambda: seen.exists() and seen.read_text(), "the release")
+        assert json.loads(seen.read_text()) == {"id": 2, "do": "release", "lease": 1}
+        assert lease.cause == "expired"
+        with pytest.raises(LeaseLost):
+            lease.release()
+
+
 def test_a_request_that_is_larger_than_the_pipe_is_written_while_the_program_reads(tmp_path: Path) -> None:
     put = {"event": "value_put", "id": 2, "lease": 1}
     program = script(
@@ -161,7 +209,7 @@ def test_requests_that_a_stopped_program_does_not_read_are_bounded(tmp_path: Pat
         for _ in range(100):
             lease._state.ask("put_value", {"value": "x" * 500_000})
     assert lease.is_valid
-    seal._client._exit_seconds = 0.2
+    session_of(seal).patience = 0.2
     assert seal.close() is False
     with pytest.raises(LeaseLost, match="closed"):
         lease.check()

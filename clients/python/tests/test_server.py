@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Server, program_pid, until
+from conftest import Server, program_pid, session_of, until
 
 from mongoseal import Done, Held, Invalid, LeaderInfo, Lease, LeaseLost, Mongoseal, TickLease, Unavailable, aio
 
@@ -119,7 +119,7 @@ def test_a_killed_program_loses_its_leases_and_is_started_again(server: Server) 
         with pytest.raises(LeaseLost):
             lease.verify()
         # The key is held until the lease expires at the server.
-        with seal.acquire("k", wait=20) as later:
+        with seal.acquire("k", wait=30) as later:
             assert later.token > lease.token and program_pid(seal) != first
         assert not lease.is_valid
 
@@ -178,9 +178,8 @@ def test_a_fork_leaves_no_pipe_open_in_the_child(server: Server) -> None:
             os._exit(0)
         os.waitpid(child, 0)
         inherited = set(json.loads(os.read(read, 65536)))
-        session = seal._client._session
-        assert session is not None
-        pipes = [session._pipe._input, session._pipe._output, session._pipe._wake_read, session._pipe._wake_write]
+        pipe = session_of(seal)._pipe
+        pipes = [pipe._input, pipe._output, pipe._wake_read, pipe._wake_write]
         own = {os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in pipes}
         assert len(own) == 3 and own <= open_files() and not own & inherited
 
@@ -232,11 +231,11 @@ def test_a_stopped_program_loses_its_leases_at_their_deadline(server: Server) ->
 
 
 def test_a_stopped_program_is_killed_by_close(server: Server) -> None:
-    seal = Mongoseal(server.uri, db=server.db, collection=server.collection, timeout=0.5)
+    seal = Mongoseal(server.uri, db=server.db, collection=server.collection, timeout=3)
     lease = seal.acquire("k")
     pid = program_pid(seal)
     os.kill(pid, signal.SIGSTOP)
-    seal._client._exit_seconds = 0.5
+    session_of(seal).patience = 0.5
     assert seal.close() is False
     assert lease.cause == "closed"
     until(lambda: not os.path.exists(f"/proc/{pid}"), "the end of the program")
@@ -265,7 +264,7 @@ def test_a_signal_to_the_program_ends_all_leases(server: Server) -> None:
 def test_a_thousand_leases_are_held_by_one_process(server: Server) -> None:
     async def main() -> None:
         async with aio.Mongoseal(server.uri, db=server.db, collection=server.collection) as seal:
-            leases = await asyncio.gather(*(seal.acquire(f"k{number}", ttl=6) for number in range(1_000)))
+            leases = await asyncio.gather(*(seal.acquire(f"k{number}", ttl=12) for number in range(1_000)))
             await asyncio.sleep(8)
             assert all(lease.is_valid for lease in leases)
             assert all(await asyncio.gather(*(lease.release() for lease in leases)))

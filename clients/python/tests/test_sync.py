@@ -243,6 +243,7 @@ def test_a_failed_run_leaves_its_tick_to_the_next(seal: Mongoseal) -> None:
     with seal.once("k", tick=7, wait=0) as tick:
         assert isinstance(tick, TickLease)
         tick.complete(failed=True)
+        assert tick.release() is True
     assert isinstance(seal.once("k", tick=7), Done)
 
 
@@ -303,6 +304,18 @@ def test_an_unconfirmed_release_keeps_the_key_until_it_expires(fake: FakeMongose
     with pytest.raises(Held):
         seal.acquire("k", wait=0)
     seal.acquire("k", wait=5)
+
+
+def test_a_release_that_meets_the_close_is_not_confirmed(fake: FakeMongoseal) -> None:
+    seal = fake.client()
+    lease = seal.acquire("k")
+    released: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    with fake._lock:  # The fake answers nothing.
+        threading.Thread(target=lambda: released.put(lease.release())).start()
+        until(lambda: not lease.is_valid, "the release")
+        seal._client.close()
+        assert released.get(timeout=5) is False
+    assert seal.close() is True
 
 
 def test_close_ends_leases_waits_and_observations(fake: FakeMongoseal) -> None:

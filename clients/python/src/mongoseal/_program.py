@@ -19,8 +19,8 @@ _INSTALL = (
     "install the wheel of this package that contains it, put it on the PATH, or name it in MONGOSEAL_PROGRAM"
 )
 
-_EXIT_MARGIN = 5.0
-"""How many seconds the program can take to exit beyond the timeout of a request, in which it releases its leases."""
+_MARGIN = 5.0
+"""How many seconds the program can take to release its leases beyond the timeout of a request to the server."""
 
 
 class Program(Protocol):
@@ -98,7 +98,7 @@ def launcher(
     timeout: Seconds | None,
     program: str | os.PathLike[str] | None,
 ) -> tuple[Callable[[], Program], float]:
-    """Returns what starts the program with these options, and how many seconds it can take to exit."""
+    """Returns what starts the program with these options, and how many seconds it can take to end a lease or to exit."""
     timeout_ms = None if timeout is None else millis(timeout)
     named = {
         "--db": db,
@@ -113,4 +113,4 @@ def launcher(
     def launch() -> Program:
         return Process([find(program), "hold", *options], {**os.environ, **secret})
 
-    return launch, (10_000 if timeout_ms is None else timeout_ms) / 1000 + _EXIT_MARGIN
+    return launch, (10_000 if timeout_ms is None else timeout_ms) / 1000 + _MARGIN

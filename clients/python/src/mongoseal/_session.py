@@ -66,7 +66,9 @@ class Request:
 class Session:
     """One run of the program. All methods but those of the thread take `lock`."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, patience: float) -> None:
+        self.patience = patience
+        """How many seconds the program can take to answer a request that ends a lease, and to exit."""
         self.is_over = False
         """Whether the program has ended."""
         self._is_closing = False
@@ -114,10 +116,6 @@ class Session:
                 with suppress(MongosealError):
                     self.send("release", {"lease": request.id})
 
-    def knows(self, lease: LeaseState) -> bool:
-        """Whether the program may still refresh the lease."""
-        return not self.is_over and not self._is_closing and lease.id in self._leases
-
     def unobserve(self, number: int) -> None:
         """Ends an observation."""
         with lock:
@@ -156,10 +154,10 @@ class Session:
             self._fail_requests(closed)
             self._pipe.close_input()
 
-    def wait(self, timeout: float) -> bool:
-        """Waits for the exit of the program, and kills it after `timeout` seconds. Returns whether it ended by itself."""
+    def wait(self) -> bool:
+        """Waits for the exit of the program, and kills it after some seconds. Returns whether it ended by itself."""
         try:
-            self._exit.result(timeout)
+            self._exit.result(self.patience)
             return True
         except FutureTimeout:
             _log.warning("the program did not exit in time and is killed: its leases expire by their ttl")
@@ -290,7 +288,7 @@ class Session:
         request.future.set_result(event)
 
     def _on_error(self, request: Request, error: MongosealError) -> None:
-        """Ends a request by an error. A lease whose end was refused goes on, and any other error ends it."""
+        """Answers a request by an error. Of a request that ends a lease, any error ends it that does not refuse the request."""
         lease = request.lease
         del self._requests[request.id]
         if lease is not None and error.code in ("lost", "unknown_lease"):
@@ -312,15 +310,19 @@ class Session:
 
     # With `lock`.
 
+    def expire(self, lease: LeaseState) -> None:
+        """Loses a lease whose deadline has passed, and releases it, because the program may still refresh it."""
+        is_ending = lease.is_ending
+        self.lose(lease, "expired")
+        if not is_ending:
+            with suppress(MongosealError):
+                self.send("release", {"lease": lease.id})
+
     def lose(self, lease: LeaseState, cause: str) -> None:
         """Notes the loss of a lease, and answers the requests about it."""
         lease.lose(cause)
         for request in [request for request in self._requests.values() if request.lease is lease]:
-            del self._requests[request.id]
-            if cause == "expired" and request.do in ("release", "resign"):
-                request.future.set_result({"confirmed": False})
-            else:
-                request.future.set_exception(lease.error())
+            self._answer_about_lost(request, lease, cause)
 
     def _end_leases(self, cause: str) -> None:
         """Loses all leases. One pass over the requests is enough for all of them."""
@@ -329,8 +331,15 @@ class Session:
         self._leases.clear()
         for request in [request for request in self._requests.values() if request.lease is not None]:
             assert request.lease is not None
-            del self._requests[request.id]
-            request.future.set_exception(request.lease.error())
+            self._answer_about_lost(request, request.lease, cause)
+
+    def _answer_about_lost(self, request: Request, lease: LeaseState, cause: str) -> None:
+        """Answers a request about a lease that has ended. The work of a holder who releases it was done before."""
+        del self._requests[request.id]
+        if cause in ("expired", "closed") and request.do in ("release", "resign"):
+            request.future.set_result({"confirmed": False})
+        else:
+            request.future.set_exception(lease.error())
 
     def _end_callbacks(self) -> None:
         if self._callbacks is not None:
@@ -351,9 +360,9 @@ class Session:
 class Client:
     """Starts the program at the first request, and again after it has ended."""
 
-    def __init__(self, start: Callable[[], Program], exit_seconds: float) -> None:
+    def __init__(self, start: Callable[[], Program], patience: float) -> None:
         self._start = start
-        self._exit_seconds = exit_seconds
+        self._patience = patience
         self._session: Session | None = None
         self._is_closed = False
 
@@ -363,7 +372,7 @@ class Client:
             if self._is_closed:
                 raise Invalid("the client is closed: create another one")
             if self._session is None or self._session.is_over:
-                self._session = Session(self._start())
+                self._session = Session(self._start(), self._patience)
             return self._session, self._session.send(do, members, sink=sink)
 
     def close(self) -> Callable[[], bool]:
@@ -373,7 +382,7 @@ class Client:
             session = self._session
             if session is not None:
                 session.close()
-        return lambda: session is None or session.wait(self._exit_seconds)
+        return lambda: session is None or session.wait()
 
 
 def _line(request: Json) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from ._program import launcher
 from ._session import Client, Request, Session
 from ._time import Seconds, members
 from ._values import Done, LeaderInfo, ObservationEnd, StoredValue, Tick, tick_members
-from .errors import Invalid, MongosealError
+from .errors import Invalid, MongosealError, Unavailable
 
 L = TypeVar("L", bound="Lease")
 LostCallback = Callable[["Lease"], object]
@@ -37,8 +38,7 @@ class Lease(BaseLease):
 
         Raises `LeaseLost` if the lease was lost.
         """
-        event = self._state.end("release", value_members(value, keep_for)).result()
-        return bool(event["confirmed"])
+        return self._confirmed("release", value_members(value, keep_for))
 
     def refresh(self, ttl: Seconds | None = None) -> None:
         """Refreshes the lease now, by `ttl` seconds. The program also does that every third of the ttl.
@@ -89,25 +89,29 @@ class Lease(BaseLease):
         return self._state.cause
 
     def __enter__(self: L) -> L:
-        self._state.enter()
+        self.check()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None and self.cause in (None, "released"):
+        if kind is not None:
+            with suppress(MongosealError):  # The error of the body is what counts.
+                self.release()
+        elif self.cause is None:
             self._end()
-            return
-        # The loss, or the error of the body, is what counts.
-        with suppress(MongosealError):
-            ended = self._state.end("release", {})
-            if self.cause is None:
-                ended.result()
-        if kind is None:
+        elif self.cause != "released":
             raise self._state.error()
 
     def _end(self) -> None:
         self.release()
+
+    def _confirmed(self, do: str, members: dict[str, Any]) -> bool:
+        try:
+            event = self._state.end(do, members).result(self._state.session.patience)
+            return bool(event.get("confirmed", True))
+        except FutureTimeout:
+            return False
 
     def _ask(self, do: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
         return self._state.ask(do, members or {}).result()
@@ -144,11 +148,13 @@ class TickLease(Lease):
 
         Raises `LeaseLost` and `Unavailable`. The tick may then be completed or not.
         """
-        self._state.end("complete", complete_members(failed, self.note)).result()
+        try:
+            self._state.end("complete", complete_members(failed, self.note)).result(self._state.session.patience)
+        except FutureTimeout:
+            raise unanswered() from None
 
     def _end(self) -> None:
-        if self.cause is None:
-            self.complete()
+        self.complete()
 
 
 class Leader(Lease):
@@ -160,7 +166,7 @@ class Leader(Lease):
 
     def resign(self) -> bool:
         """Ends the leadership: as `release`."""
-        return bool(self._state.end("resign", {}).result()["confirmed"])
+        return self._confirmed("resign", {})
 
     def _end(self) -> None:
         self.resign()
@@ -369,6 +375,10 @@ def result(session: Session, request: Request) -> dict[str, Any]:
 
 def done(event: dict[str, Any]) -> Done:
     return Done(event["outcome"], event["tick"], event["by"], event["at"])
+
+
+def unanswered() -> Unavailable:
+    return Unavailable("the program does not answer: check whether it is stopped. The tick may be completed or not")
 
 
 def value_members(value: Any, keep_for: Seconds | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ._lease import UNSET, BaseLease
 from ._lease_state import LeaseState
 from ._program import launcher
 from ._session import Client, Session
-from ._sync import complete_members, done, value_members
+from ._sync import complete_members, done, unanswered, value_members
 from ._time import Seconds, members
 from ._values import Done, LeaderInfo, ObservationEnd, StoredValue, Tick, tick_members
 from .errors import MongosealError
@@ -50,8 +50,7 @@ class Lease(BaseLease):
 
         Raises `LeaseLost` if the lease was lost.
         """
-        event = await _answer(self._state.end("release", value_members(value, keep_for)))
-        return bool(event["confirmed"])
+        return await self._confirmed("release", value_members(value, keep_for))
 
     async def refresh(self, ttl: Seconds | None = None) -> None:
         """Refreshes the lease now, by `ttl` seconds. The program also does that every third of the ttl.
@@ -97,7 +96,7 @@ class Lease(BaseLease):
         return str(self._state.cause)
 
     async def __aenter__(self: L) -> L:
-        self._state.enter()
+        self.check()
         self._scope = _Scope(self._state)
         return self
 
@@ -106,19 +105,25 @@ class Lease(BaseLease):
     ) -> None:
         assert self._scope is not None
         is_cancelled_by_loss = self._scope.leave(error)
-        if kind is None and self.cause in (None, "released"):
-            await self._end()
-            return
-        # The loss, or the error of the body, is what counts.
-        with suppress(MongosealError):
-            ended = self._state.end("release", {})
-            if self.cause is None:
-                await _answer(ended)
-        if kind is None or is_cancelled_by_loss:
+        if is_cancelled_by_loss:
             raise self._state.error() from error
+        if kind is not None:
+            with suppress(MongosealError):  # The error of the body is what counts.
+                await self.release()
+        elif self.cause is None:
+            await self._end()
+        elif self.cause != "released":
+            raise self._state.error()
 
     async def _end(self) -> None:
         await self.release()
+
+    async def _confirmed(self, do: str, members: dict[str, Any]) -> bool:
+        try:
+            event = await _answer(self._state.end(do, members), self._state.session.patience)
+            return bool(event.get("confirmed", True))
+        except asyncio.TimeoutError:
+            return False
 
     async def _ask(self, do: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
         return await _answer(self._state.ask(do, members or {}))
@@ -155,11 +160,13 @@ class TickLease(Lease):
 
         Raises `LeaseLost` and `Unavailable`. The tick may then be completed or not.
         """
-        await _answer(self._state.end("complete", complete_members(failed, self.note)))
+        try:
+            await _answer(self._state.end("complete", complete_members(failed, self.note)), self._state.session.patience)
+        except asyncio.TimeoutError:
+            raise unanswered() from None
 
     async def _end(self) -> None:
-        if self.cause is None:
-            await self.complete()
+        await self.complete()
 
 
 class Leader(Lease):
@@ -171,7 +178,7 @@ class Leader(Lease):
 
     async def resign(self) -> bool:
         """Ends the leadership: as `release`."""
-        return bool((await _answer(self._state.end("resign", {})))["confirmed"])
+        return await self._confirmed("resign", {})
 
     async def _end(self) -> None:
         await self.resign()
@@ -408,8 +415,17 @@ class _Scope:
         return is_own and isinstance(error, asyncio.CancelledError)
 
 
-async def _answer(future: Future[dict[str, Any]]) -> dict[str, Any]:
-    return await asyncio.wrap_future(future)
+async def _answer(future: Future[dict[str, Any]], timeout: float | None = None) -> dict[str, Any]:
+    """Returns the answer. Raises `TimeoutError` if there is none after `timeout` seconds."""
+    answer = asyncio.wrap_future(future)
+    try:
+        # Before Python 3.12, `asyncio.wait_for` can swallow a cancellation.
+        await asyncio.wait([answer], timeout=timeout)
+        if not answer.done():
+            raise asyncio.TimeoutError
+        return answer.result()
+    finally:
+        answer.cancel()
 
 
 def _in_loop(callback: Callable[[], object]) -> Callable[[], None]:

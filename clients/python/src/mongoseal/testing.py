@@ -75,7 +75,7 @@ class FakeMongoseal:
                 time.sleep(0.001)
 
     def _client(self) -> Client:
-        client = Client(lambda: _Program(self, client), exit_seconds=5)
+        client = Client(lambda: _Program(self, client), patience=5)
         return client
 
     def _carry_out(self, program: _Program, request: _Json) -> None:
@@ -219,14 +219,11 @@ class FakeMongoseal:
 
     def _forget(self, program: _Program) -> None:
         """Releases the leases of a program that ends."""
-        for lease in list(program.leases.values()):
-            state = self._keys[lease.key]
-            if lease in state.queue:
-                state.queue.remove(lease)
-            else:
+        for key, state in list(self._keys.items()):
+            state.queue = [lease for lease in state.queue if lease.program is not program]
+            for lease in [lease for lease in state.holders if lease.program is program and not lease.is_orphan]:
                 self._free(lease)
-            self._grant_next(lease.key)
-        for state in self._keys.values():
+            self._grant_next(key)
             state.observers = [entry for entry in state.observers if entry[0] is not program]
 
 
