@@ -275,14 +275,14 @@ impl Job {
 
     /// Kills the command's group. If the group is unknown yet, kills the guard, with which the command dies.
     fn kill(&mut self) {
-        match self.rest() {
-            Some(rest) => rest.act_on_group(Action::Kill),
+        match self.group {
+            Some(_) => self.rest().act_on_group(Action::Kill),
             None => drop(self.guard.start_kill()),
         }
     }
 
-    fn rest(&self) -> Option<Rest> {
-        self.group.map(|group| Rest::new(group, self.others.clone()))
+    fn rest(&self) -> Rest {
+        Rest::new(self.group, self.others.clone())
     }
 
     /// Kills the rest of the command after the guard has ended or stopped reporting. If a process cannot be killed,
@@ -293,13 +293,8 @@ impl Job {
         let status = self.guard.wait().await?;
         // It has reported why.
         let has_failed = status.code().is_some_and(|code| code != 0);
-        let Some(mut rest) = self.rest() else {
-            if self.killed_at.is_some() {
-                return Ok(End::Signalled);
-            }
-            let what = if has_failed { "failed".to_owned() } else { format!("was ended ({status})") };
-            return Err(Failure::invalid(format!("the guard of the command {what}, so the command was not started")));
-        };
+        // If the guard had not reported the group yet, the command may run all the same.
+        let mut rest = self.rest();
         let by = Clock::Boot.now().after(GRACE);
         while !rest.is_over() {
             rest.act_on_orphans(Action::Kill);
@@ -308,10 +303,18 @@ impl Job {
             }
             sleep(GRACE / 100).await;
         }
-        match self.killed_at {
-            Some(_) => Ok(End::Signalled),
-            None if has_failed => Err(Failure::invalid("the guard of the command failed, so the command was killed")),
-            None => Ok(End::Unguarded),
+        match (self.killed_at, self.group) {
+            (Some(_), _) => Ok(End::Signalled),
+            (None, None) => {
+                let what = if has_failed { "failed".to_owned() } else { format!("was ended ({status})") };
+                Err(Failure::invalid(format!(
+                    "the guard of the command {what} at the start: the command did not begin, or was killed"
+                )))
+            }
+            (None, _) if has_failed => {
+                Err(Failure::invalid("the guard of the command failed, so the command was killed"))
+            }
+            (None, _) => Ok(End::Unguarded),
         }
     }
 }

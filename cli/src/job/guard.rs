@@ -111,7 +111,7 @@ fn guard(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let group = start(blocked, arguments, stdin)?;
     report(&socket, Report::Group(group.as_raw_pid()));
     [to_wait.0, to_reap.0].into_iter().try_for_each(|thread| thread.send(group)).map_err(io::Error::other)?;
-    let exit = supervise(&socket, &events, &mut Rest::new(group, HashSet::new()), &mut schedule, is_nested);
+    let exit = supervise(&socket, &events, &mut Rest::new(Some(group), HashSet::new()), &mut schedule, is_nested);
     report_end(&mut socket, exit, schedule.is_signalled(), order)
 }
 

@@ -84,6 +84,36 @@ async fn what_has_left_the_group_is_ended_when_the_guard_is_killed() {
     sandbox.is_free().await;
 }
 
+/// The guard is stopped in the moment in which it starts the command, mostly before it has reported that.
+#[tokio::test]
+async fn what_has_left_the_group_is_ended_when_the_guard_is_killed_at_the_start() {
+    let mut unreported = 0;
+    for round in 0..10 {
+        let sandbox = Sandbox::new(&format!("escaped_start_{round}")).await;
+        let run = sandbox.run(WAYS[2].1).env("STUBBORN", STUBBORN).spawn().unwrap();
+        let program = id(&run);
+        let guard = tokio::task::spawn_blocking(move || {
+            loop {
+                if let [guard, ..] = *children(program)
+                    && !children(guard).is_empty()
+                {
+                    kill(guard, SIGSTOP).unwrap();
+                    return guard;
+                }
+            }
+        });
+        let guard = tokio::time::timeout(secs(20), guard).await.expect("it starts its command").unwrap();
+        let escaped = sandbox.processes("ids", 1).await;
+        signal(guard, SIGKILL);
+        let ended = ended(run).await;
+        assert!([Some(125), Some(137)].contains(&ended.code), "{:?}: {}", ended.code, ended.stderr);
+        unreported += usize::from(ended.code == Some(125));
+        gone(&escaped, millis(1)).await;
+        sandbox.is_free().await;
+    }
+    println!("{unreported} of 10 starts were not reported");
+}
+
 /// The children of all threads of a process.
 fn all_children(process: Pid) -> usize {
     let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
