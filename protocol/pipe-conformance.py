@@ -303,6 +303,7 @@ class Run:
                 self.step_event({"event": READY})
         elif does == "stops":
             self.program().signal(signal.SIGSTOP)
+            self.wait(lambda: self.program().is_stopped, "that the program is stopped")
         elif does == "continues":
             self.program().signal(signal.SIGCONT)
         elif does == "input_ends":

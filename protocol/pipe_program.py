@@ -145,6 +145,14 @@ class Program:
             except ProcessLookupError:
                 pass  # It has ended.
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it has been stopped by a signal: a request that it has read by then was written before."""
+        if self.started is None:
+            return False
+        with open(f"/proc/{self.started['pid']}/stat", encoding="utf-8") as stat:
+            return stat.read().rpartition(")")[2].split()[0] == "T"
+
     def stop(self) -> None:
         """Ends the process, whatever it does."""
         self.signal(signal.SIGKILL)
