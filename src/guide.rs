@@ -43,6 +43,7 @@ pages! {
     metrics = "metrics.md",
     tracing = "tracing.md",
     cli = "cli.md",
+    command = "command.md",
     operating = "operating.md",
     doctor = "doctor.md",
     glossary = "glossary.md",

@@ -11,7 +11,7 @@ use mongoseal::FencingToken;
 use crate::{Console, secs, shell};
 
 /// The pages, in the order in which their examples run. One page goes on with the leases of the page before.
-const PAGES: [&str; 4] = ["cli", "shell", "operating", "doctor"];
+const PAGES: [&str; 5] = ["cli", "command", "shell", "operating", "doctor"];
 
 const BEGIN: &str = "```console\n";
 const END: &str = "```";

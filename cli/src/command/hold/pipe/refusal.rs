@@ -6,12 +6,14 @@ use serde::Serialize;
 use crate::exit_status::{Failure, Status};
 
 /// Words of the library's messages, and the same with the member of a request or the option of the program.
-const MEMBERS: [(&str, &str); 6] = [
+const MEMBERS: [(&str, &str); 8] = [
     ("`min_hold`", "`min_hold_ms`"),
     ("`max_hold`", "`max_hold_ms`"),
     ("`shared_up_to`", "`shared`"),
     ("`operation_timeout`", "--timeout"),
     ("`retention`", "--retention"),
+    ("set `allow_sharded` (--allow-sharded)", "pass --allow-sharded"),
+    ("acquire the key without `shared`, or `upgrade` the lease", "acquire the key without `shared`"),
     (", or raise `queue_limit`", ""),
 ];
 
