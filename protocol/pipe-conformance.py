@@ -302,8 +302,7 @@ class Run:
             if does == "is_ready":
                 self.step_event({"event": READY})
         elif does == "stops":
-            self.program().signal(signal.SIGSTOP)
-            self.wait(lambda: self.program().is_stopped, "that the program is stopped")
+            self.program().suspend()
         elif does == "continues":
             self.program().signal(signal.SIGCONT)
         elif does == "input_ends":

@@ -145,13 +145,13 @@ class Program:
             except ProcessLookupError:
                 pass  # It has ended.
 
-    @property
-    def is_stopped(self) -> bool:
-        """Whether it has been stopped by a signal: a request that it has read by then was written before."""
-        if self.started is None:
-            return False
-        with open(f"/proc/{self.started['pid']}/stat", encoding="utf-8") as stat:
-            return stat.read().rpartition(")")[2].split()[0] == "T"
+    def suspend(self) -> None:
+        """Stops the program by SIGSTOP, and waits until it has stopped: it reads no later request."""
+        self.signal(signal.SIGSTOP)
+        state = ""
+        while self.started is not None and state not in ("T", "Z"):
+            with open(f"/proc/{self.started['pid']}/stat", encoding="utf-8") as stat:
+                state = stat.read().rpartition(")")[2].split()[0]
 
     def stop(self) -> None:
         """Ends the process, whatever it does."""
