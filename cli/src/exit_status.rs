@@ -137,6 +137,16 @@ impl Failure {
         self.status
     }
 
+    /// Returns the code that the events of `hold` have for it.
+    pub(crate) fn code(&self) -> &'static str {
+        match self.status {
+            Status::HELD => "held",
+            Status::LOST => "lost",
+            Status::UNAVAILABLE => "unavailable",
+            _ => "invalid",
+        }
+    }
+
     /// Prints the message to the standard error, and returns the status.
     pub(crate) fn report(&self) -> Status {
         match self {

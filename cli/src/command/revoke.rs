@@ -86,7 +86,7 @@ fn print(options: &Revoke, revoked: &[HolderInfo]) -> io::Result<bool> {
     Ok(!revoked.is_empty())
 }
 
-/// Prints who holds the key after the revocation, which grants it to the first waiter.
+/// Prints the holders of the key after the revocation, which grants the key to the first waiter.
 async fn print_holders(seal: &Mongoseal, key: &str) -> Result<(), Failure> {
     let holders = seal.inspect(key).await?.map(|record| record.holders).unwrap_or_default();
     let mut is_free = true;

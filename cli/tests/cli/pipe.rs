@@ -329,12 +329,17 @@ async fn an_outage_is_reported_for_each_lease() {
     pipe.expect("granted", acquire("long", "long", 30_000)).await;
     set.proxy().cut_both(&Peer::Member(0), &Peer::Anyone, How::Blackhole);
     pipe.of("short", "at_risk").await;
+    // The server does not answer it before the deadline, nor in the 10 s of a request.
+    pipe.send(&json!({"id":"asked","do":"verify","lease":"short"})).await;
+    let asked = Instant::now();
     assert_eq!(pipe.of("short", "lost").await["cause"], "expired");
+    assert!(asked.elapsed() < secs(6), "{:?} to the event of a ttl of 2 s", asked.elapsed());
     pipe.of("long", "at_risk").await;
     pipe.refused("unknown_lease", json!({"id":1,"do":"release","lease":"short"})).await;
     set.proxy().heal();
     pipe.of("long", "held").await;
     pipe.expect("verified", json!({"id":2,"do":"verify","lease":"long"})).await;
+    assert_eq!(pipe.answer("asked").await["event"], "error");
     pipe.close().await.is_quiet(0);
 }
 

@@ -104,7 +104,7 @@ async fn a_pipe_that_nobody_reads_is_no_panic() {
     lease.resign().await.unwrap();
 }
 
-/// How a run ended is in its file, so that a status of the command is told from one of the program.
+/// The program writes to the file how the run ended: a status of the command differs there from one of the program.
 #[tokio::test]
 async fn the_status_file_tells_the_command_s_status_from_the_program_s() {
     let sandbox = Sandbox::new("status_file").await;

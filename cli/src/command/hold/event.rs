@@ -6,12 +6,7 @@ use mongoseal::{FencingToken, Lease, LossCause};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{
-    exit_status::{Failure, Status},
-    ui::escape,
-    ui::json::Until,
-    ui::output,
-};
+use crate::{exit_status::Failure, ui::escape, ui::json::Until, ui::output};
 
 /// An event. `docs/languages.md` describes each member.
 #[derive(Debug, Serialize)]
@@ -82,7 +77,7 @@ impl Event {
 
     /// The answer to the request with this id, or the last event of a program that ends with this failure.
     pub(super) fn failed(id: Option<Value>, failure: &Failure) -> Self {
-        Self::Error { id, code: code(failure.status()), message: failure.message().to_owned() }
+        Self::Error { id, code: failure.code(), message: failure.message().to_owned() }
     }
 
     /// Whether the next such event replaces this one, if the reader has not read it.
@@ -93,16 +88,6 @@ impl Event {
     /// The line that is printed.
     pub(super) fn line(&self, is_json: bool) -> String {
         if is_json { output::json_line(self) } else { escape::visible(&self.to_string()) }
-    }
-}
-
-/// The code of a failure with this exit status.
-fn code(status: Status) -> &'static str {
-    match status {
-        Status::HELD => "held",
-        Status::LOST => "lost",
-        Status::UNAVAILABLE => "unavailable",
-        _ => "invalid",
     }
 }
 

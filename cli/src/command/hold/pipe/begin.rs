@@ -6,7 +6,7 @@ use mongoseal::{Leader, Lease, Mongoseal, OnceOutcome, ReleaseOutcome, StoreTime
 
 use super::{
     refusal::Refusal,
-    request::{Acquire, BeginLease, Campaign, Once},
+    request::{Acquire, BeginLease, Campaign, Millis, Once},
 };
 
 /// What is held.
@@ -75,16 +75,15 @@ impl BeginLease {
 }
 
 async fn acquire(seal: &Mongoseal, options: Acquire) -> Result<Begun, Refusal> {
-    let Acquire { key, wait, ttl, grace, shared, min_hold, max_hold, stalled_after, without_expiry, group, metadata } =
-        options;
+    let Acquire { key, shared, without_expiry, group, metadata, .. } = options;
     let mut acquire = with!(
-        seal.acquire(key).wait(wait.unwrap_or(Duration::MAX)),
-        ttl: ttl,
-        grace: grace,
+        seal.acquire(key).wait(options.wait_ms.map_or(Duration::MAX, Millis::duration)),
+        ttl: options.ttl_ms.map(Millis::duration),
+        grace: options.grace_ms.map(Millis::duration),
         shared_up_to: shared,
-        min_hold: min_hold,
-        max_hold: max_hold,
-        stalled_after: stalled_after,
+        min_hold: options.min_hold_ms.map(Millis::duration),
+        max_hold: options.max_hold_ms.map(Millis::duration),
+        stalled_after: options.stalled_after_ms.map(Millis::duration),
         group: group,
     );
     if without_expiry {
@@ -97,8 +96,8 @@ async fn acquire(seal: &Mongoseal, options: Acquire) -> Result<Begun, Refusal> {
 }
 
 async fn once(seal: &Mongoseal, options: Once) -> Result<Begun, Refusal> {
-    let Once { key, every, tick, period, keep_for, wait, ttl, grace, min_hold, max_hold, stalled_after, metadata } =
-        options;
+    let Once { key, tick, metadata, .. } = options;
+    let (every, period) = (options.every_ms.map(Millis::duration), options.period_ms.map(Millis::duration));
     let wanted = match (every, tick, period) {
         (Some(every), ..) => Tick::of(every),
         (None, Some(millis), Some(period)) => Tick::at_millis(millis).period(period),
@@ -108,13 +107,13 @@ async fn once(seal: &Mongoseal, options: Once) -> Result<Begun, Refusal> {
     let number = wanted.number_at(seal.now().await?)?;
     let tick = every.map_or(wanted, |every| Tick::at_millis(number).period(every));
     let mut once = with!(
-        seal.once(key, tick).wait(wait.unwrap_or(Duration::MAX)),
-        ttl: ttl,
-        grace: grace,
-        min_hold: min_hold,
-        max_hold: max_hold,
-        stalled_after: stalled_after,
-        keep_for: keep_for,
+        seal.once(key, tick).wait(options.wait_ms.map_or(Duration::MAX, Millis::duration)),
+        ttl: options.ttl_ms.map(Millis::duration),
+        grace: options.grace_ms.map(Millis::duration),
+        min_hold: options.min_hold_ms.map(Millis::duration),
+        max_hold: options.max_hold_ms.map(Millis::duration),
+        stalled_after: options.stalled_after_ms.map(Millis::duration),
+        keep_for: options.keep_for_ms.map(Millis::duration),
     );
     for (name, text) in metadata {
         once = once.metadata(name, text);
@@ -130,7 +129,9 @@ async fn once(seal: &Mongoseal, options: Once) -> Result<Begun, Refusal> {
     }
 }
 
-async fn campaign(seal: &Mongoseal, Campaign { name, value, ttl, wait }: Campaign) -> Result<Begun, Refusal> {
-    let campaign = with!(seal.campaign(name).value(value).wait(wait.unwrap_or(Duration::MAX)), ttl: ttl);
+async fn campaign(seal: &Mongoseal, options: Campaign) -> Result<Begun, Refusal> {
+    let Campaign { name, value, ttl_ms, wait_ms } = options;
+    let wait = wait_ms.map_or(Duration::MAX, Millis::duration);
+    let campaign = with!(seal.campaign(name).value(value).wait(wait), ttl: ttl_ms.map(Millis::duration));
     Ok(Begun::Held(Box::new(Held::Leader(campaign.into_future().await?))))
 }

@@ -1,6 +1,6 @@
 //! The task of a lease: it acquires the lease, prints its events, and carries out its requests one after the other.
 
-use std::{collections::VecDeque, pin::Pin, sync::Arc, time::Duration};
+use std::{collections::VecDeque, future::ready, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::future::OptionFuture;
 use mongoseal::{Error, FencingToken, Json, LeaseState, ReleaseOutcome};
@@ -10,7 +10,7 @@ use super::{
     begin::{Begun, Held},
     event::Event,
     refusal::Refusal,
-    request::{BeginLease, Complete, Id, NewValue, Verb},
+    request::{Ask, BeginLease, Complete, Ending, Id, NewValue, Verb},
     shared::Shared,
 };
 use crate::ui::json::{self, Until};
@@ -65,7 +65,7 @@ async fn wait(shared: &Shared, id: &Id, begin: BeginLease, requests: &mut Reques
                 }
             },
             Some((request, verb)) = requests.recv() => match verb {
-                Verb::Release(None) | Verb::Resign => {
+                Verb::End(Ending::Release(None) | Ending::Resign) => {
                     // The library withdraws the waiter in the background.
                     drop(grant);
                     refuse(id.clone(), None, Refusal::new("cancelled", "a request ended the wait"));
@@ -80,8 +80,9 @@ async fn wait(shared: &Shared, id: &Id, begin: BeginLease, requests: &mut Reques
 
 /// How a lease ends.
 enum End {
-    ByRequest(Id, Verb),
-    ByItself(LeaseState),
+    ByRequest(Id, Ending),
+    /// The event that it is lost was printed.
+    Lost,
 }
 
 /// Prints the events of a lease and carries out its requests, until it ends. The requests that are `left` have no answer.
@@ -97,7 +98,7 @@ async fn keep(shared: &Shared, id: &Id, held: &Held, requests: &mut Requests, le
         {
             match carry_out(id, held, request, verb) {
                 Ok(begun) => answer = Some(begun),
-                Err((request, verb)) => return End::ByRequest(request, verb),
+                Err((request, ending)) => return End::ByRequest(request, ending),
             }
         }
         tokio::select! {
@@ -106,11 +107,12 @@ async fn keep(shared: &Shared, id: &Id, held: &Held, requests: &mut Requests, le
                 LeaseState::AtRisk => shared.output.print(&Event::AtRisk { lease: id.clone(), until: Until::of(lease) }),
                 LeaseState::Held => {}
                 over => {
-                    // Of the request that is carried out, the answer comes, and says that the lease is lost.
+                    shared.output.print(&lost(id, lease.token(), &over));
+                    // A server that does not answer delays the answer, and not the event.
                     if let Some(answer) = answer {
                         shared.output.print(&answer.await);
                     }
-                    return End::ByItself(over);
+                    return End::Lost;
                 }
             },
             Some(event) = OptionFuture::from(answer.as_mut()) => {
@@ -126,8 +128,7 @@ async fn keep(shared: &Shared, id: &Id, held: &Held, requests: &mut Requests, le
             }
             Some((request, verb)) = requests.recv() => {
                 if matches!(verb, Verb::Progress) {
-                    lease.progress();
-                    shared.output.print(&Event::Progressed { id: request, lease: id.clone() });
+                    shared.output.print(&progress(id, held, request));
                 } else if left.len().saturating_add(answer.iter().len()) < MAX_UNANSWERED {
                     left.push_back((request, verb));
                 } else {
@@ -138,70 +139,75 @@ async fn keep(shared: &Shared, id: &Id, held: &Held, requests: &mut Requests, le
     }
 }
 
+fn progress(id: &Id, held: &Held, request: Id) -> Event {
+    held.lease().progress();
+    Event::Progressed { id: request, lease: id.clone() }
+}
+
 /// Begins to carry out a request, unless it ends the lease. Then returns it.
-fn carry_out<'a>(id: &'a Id, held: &'a Held, request: Id, verb: Verb) -> Result<Answer<'a>, (Id, Verb)> {
-    let refusal = match (&verb, held) {
-        (Verb::Release(None), _)
-        | (Verb::Release(_), Held::Lease(_))
-        | (Verb::Complete(_), Held::Tick(_))
-        | (Verb::Resign, Held::Leader(_)) => None,
-        (Verb::Release(_), _) => Some("a tick and a leadership are released without a value: put it before"),
-        (Verb::Complete(_), _) => Some("the lease has no tick: send `release`"),
-        (Verb::Resign, _) => Some("the lease is no leadership: send `release`"),
-        (Verb::Proclaim(_), Held::Lease(_) | Held::Tick(_)) => Some("the lease is no leadership: put a value"),
-        _ => return Ok(Box::pin(answer(id, held, request, verb))),
+fn carry_out<'a>(id: &'a Id, held: &'a Held, request: Id, verb: Verb) -> Result<Answer<'a>, (Id, Ending)> {
+    match verb {
+        Verb::Progress => Ok(Box::pin(ready(progress(id, held, request)))),
+        Verb::Ask(ask) => Ok(Box::pin(answer(id, held, request, ask))),
+        Verb::End(ending) => match refusal(held, &ending) {
+            Some(refusal) => Ok(Box::pin(ready(Event::refused(Some(request), Some(id.clone()), refusal)))),
+            None => Err((request, ending)),
+        },
+    }
+}
+
+/// Returns why a request cannot end what is held.
+fn refusal(held: &Held, ending: &Ending) -> Option<Refusal> {
+    let message = match (ending, held) {
+        (Ending::Release(None), _) | (Ending::Complete(_), Held::Tick(_)) | (Ending::Resign, Held::Leader(_)) => {
+            return None;
+        }
+        (Ending::Release(Some(value)), Held::Lease(_)) => return Json::of(&value.content).err().map(Refusal::from),
+        (Ending::Release(Some(_)), _) => "a tick and a leadership are released without a value: put it before",
+        (Ending::Complete(_), _) => "the lease has no tick: send `release`",
+        (Ending::Resign, _) => "the lease is no leadership: send `release`",
     };
-    let content = if let Verb::Release(Some(value)) = &verb { Json::of(&value.content).err() } else { None };
-    let refusal = refusal.map(|message| Refusal::new("invalid", message)).or(content.map(Refusal::from));
-    match refusal {
-        Some(refusal) => Ok(Box::pin(std::future::ready(Event::refused(Some(request), Some(id.clone()), refusal)))),
-        None => Err((request, verb)),
-    }
+    Some(Refusal::new("invalid", message))
 }
 
-/// Carries out a request that does not end the lease.
-async fn answer(id: &Id, held: &Held, request: Id, verb: Verb) -> Event {
-    match try_to_answer(id, held, request.clone(), verb).await {
-        Ok(event) => event,
-        Err(error) => Event::refused(Some(request), Some(id.clone()), error.into()),
-    }
+/// Carries out a request that leaves the lease as it is.
+async fn answer(id: &Id, held: &Held, request: Id, ask: Ask) -> Event {
+    let answered = try_to_answer(id, held, request.clone(), ask).await;
+    answered.unwrap_or_else(|refusal| Event::refused(Some(request), Some(id.clone()), refusal))
 }
 
-async fn try_to_answer(id: &Id, held: &Held, request: Id, verb: Verb) -> mongoseal::Result<Event> {
+async fn try_to_answer(id: &Id, held: &Held, request: Id, ask: Ask) -> Result<Event, Refusal> {
     let (lease, id) = (held.lease(), id.clone());
-    Ok(match verb {
-        Verb::Refresh(ttl) => {
+    Ok(match ask {
+        Ask::Refresh(ttl) => {
             match ttl {
                 Some(ttl) => lease.extend(ttl).await?,
                 None => lease.refresh().await?,
             }
             Event::Refreshed { id: request, lease: id, until: Until::of(lease) }
         }
-        Verb::Verify => {
+        Ask::Verify => {
             lease.verify().await?;
             Event::Verified { id: request, lease: id, until: Until::of(lease) }
         }
-        Verb::PutValue(NewValue { content, keep_for }) => {
+        Ask::PutValue(NewValue { content, keep_for }) => {
             put(lease.put_value(&content), keep_for).await?;
             Event::ValuePut { id: request, lease: id }
         }
-        Verb::ClearValue => {
+        Ask::ClearValue => {
             lease.clear_value().await?;
             Event::ValueCleared { id: request, lease: id }
         }
-        Verb::Value => {
+        Ask::Value => {
             let value = lease.value::<Json>().await?;
             Event::Value { id: request, lease: id, value: value.as_ref().map(json::value) }
         }
-        Verb::Proclaim(value) => {
-            if let Held::Leader(leader) = held {
-                leader.proclaim(value).await?;
-            }
+        Ask::Proclaim(value) => {
+            let Held::Leader(leader) = held else {
+                return Err(Refusal::new("invalid", "the lease is no leadership: put a value"));
+            };
+            leader.proclaim(value).await?;
             Event::Proclaimed { id: request, lease: id }
-        }
-        // The task does all others itself.
-        Verb::Progress | Verb::Release(_) | Verb::Complete(_) | Verb::Resign => {
-            Event::Progressed { id: request, lease: id }
         }
     })
 }
@@ -213,26 +219,20 @@ async fn put(put: mongoseal::PutValue, keep_for: Option<Duration>) -> mongoseal:
     }
 }
 
-/// Prints how a lease ends. Returns whether it is lost.
+/// Ends a lease by a request, and prints how it ended. Returns whether it is lost.
 async fn over(shared: &Shared, id: &Id, held: Held, end: End) -> bool {
     let (key, token) = (held.lease().key().clone(), held.lease().token());
     let print = |event: &Event| shared.output.print(event);
-    let (request, verb) = match end {
-        End::ByRequest(request, verb) => (request, verb),
-        End::ByItself(state) => {
-            print(&lost(id, token, &state));
-            return true;
-        }
-    };
+    let End::ByRequest(request, ending) = end else { return true };
     let states = held.lease().watch_state();
     let lease = id.clone();
-    let ended = match (held, verb) {
-        (Held::Tick(tick), Verb::Complete(Complete { failed, note })) => {
+    let ended = match (held, ending) {
+        (Held::Tick(tick), Ending::Complete(Complete { failed, note })) => {
             tick.note(note);
             let completed = if failed { tick.complete_failed().await } else { tick.complete().await };
             completed.map(|()| Event::Completed { id: request.clone(), lease })
         }
-        (Held::Lease(held), Verb::Release(Some(NewValue { content, keep_for }))) => {
+        (Held::Lease(held), Ending::Release(Some(NewValue { content, keep_for }))) => {
             let released = put(held.release_with_value(&content), keep_for).await;
             released.map(|()| Event::Released { id: request.clone(), lease, confirmed: true })
         }

@@ -3,7 +3,7 @@
 use mongoseal::Error;
 use serde::Serialize;
 
-use crate::exit_status::{Failure, Status};
+use crate::exit_status::Failure;
 
 /// Words of the library's messages, and the same with the member of a request or the option of the program.
 const MEMBERS: [(&str, &str); 8] = [
@@ -53,22 +53,12 @@ impl Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         let failure = Failure::of(&error, &MEMBERS);
-        Self::new(code(failure.status()), failure.message())
+        Self::new(failure.code(), failure.message())
     }
 }
 
 impl From<&Failure> for Refusal {
     fn from(failure: &Failure) -> Self {
-        Self::new(code(failure.status()), failure.message())
-    }
-}
-
-/// The code of a failure with this exit status.
-fn code(status: Status) -> &'static str {
-    match status {
-        Status::HELD => "held",
-        Status::LOST => "lost",
-        Status::UNAVAILABLE => "unavailable",
-        _ => "invalid",
+        Self::new(failure.code(), failure.message())
     }
 }

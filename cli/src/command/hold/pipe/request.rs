@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 use super::refusal::Refusal;
@@ -70,15 +70,27 @@ impl BeginLease {
 /// A request about a lease.
 #[derive(Debug)]
 pub(super) enum Verb {
-    Release(Option<NewValue>),
-    Complete(Complete),
+    Progress,
+    Ask(Ask),
+    End(Ending),
+}
+
+/// A request that leaves the lease as it is.
+#[derive(Debug)]
+pub(super) enum Ask {
     Refresh(Option<Duration>),
     Verify,
-    Progress,
     PutValue(NewValue),
     ClearValue,
     Value,
     Proclaim(String),
+}
+
+/// A request that ends the lease.
+#[derive(Debug)]
+pub(super) enum Ending {
+    Release(Option<NewValue>),
+    Complete(Complete),
     Resign,
 }
 
@@ -92,7 +104,7 @@ pub(super) struct NewValue {
 impl NewValue {
     fn read(name: &str, mut members: Map<String, Value>) -> Result<Self, String> {
         let content = members.remove("value").ok_or_else(|| format!("`{name}` has no `value`"))?;
-        Ok(Self { content, keep_for: read::<Keep>(name, members)?.keep_for })
+        Ok(Self { content, keep_for: read::<Keep>(name, members)?.keep_for_ms.map(Millis::duration) })
     }
 }
 
@@ -100,19 +112,13 @@ impl NewValue {
 #[serde(deny_unknown_fields)]
 pub(super) struct Acquire {
     pub(super) key: String,
-    #[serde(default, rename = "wait_ms", deserialize_with = "millis")]
-    pub(super) wait: Option<Duration>,
-    #[serde(default, rename = "ttl_ms", deserialize_with = "millis")]
-    pub(super) ttl: Option<Duration>,
-    #[serde(default, rename = "grace_ms", deserialize_with = "millis")]
-    pub(super) grace: Option<Duration>,
+    pub(super) wait_ms: Option<Millis>,
+    pub(super) ttl_ms: Option<Millis>,
+    pub(super) grace_ms: Option<Millis>,
     pub(super) shared: Option<u32>,
-    #[serde(default, rename = "min_hold_ms", deserialize_with = "millis")]
-    pub(super) min_hold: Option<Duration>,
-    #[serde(default, rename = "max_hold_ms", deserialize_with = "millis")]
-    pub(super) max_hold: Option<Duration>,
-    #[serde(default, rename = "stalled_after_ms", deserialize_with = "millis")]
-    pub(super) stalled_after: Option<Duration>,
+    pub(super) min_hold_ms: Option<Millis>,
+    pub(super) max_hold_ms: Option<Millis>,
+    pub(super) stalled_after_ms: Option<Millis>,
     #[serde(default)]
     pub(super) without_expiry: bool,
     pub(super) group: Option<String>,
@@ -124,25 +130,16 @@ pub(super) struct Acquire {
 #[serde(deny_unknown_fields)]
 pub(super) struct Once {
     pub(super) key: String,
-    #[serde(default, rename = "every_ms", deserialize_with = "millis")]
-    pub(super) every: Option<Duration>,
+    pub(super) every_ms: Option<Millis>,
     pub(super) tick: Option<u64>,
-    #[serde(default, rename = "period_ms", deserialize_with = "millis")]
-    pub(super) period: Option<Duration>,
-    #[serde(default, rename = "keep_for_ms", deserialize_with = "millis")]
-    pub(super) keep_for: Option<Duration>,
-    #[serde(default, rename = "wait_ms", deserialize_with = "millis")]
-    pub(super) wait: Option<Duration>,
-    #[serde(default, rename = "ttl_ms", deserialize_with = "millis")]
-    pub(super) ttl: Option<Duration>,
-    #[serde(default, rename = "grace_ms", deserialize_with = "millis")]
-    pub(super) grace: Option<Duration>,
-    #[serde(default, rename = "min_hold_ms", deserialize_with = "millis")]
-    pub(super) min_hold: Option<Duration>,
-    #[serde(default, rename = "max_hold_ms", deserialize_with = "millis")]
-    pub(super) max_hold: Option<Duration>,
-    #[serde(default, rename = "stalled_after_ms", deserialize_with = "millis")]
-    pub(super) stalled_after: Option<Duration>,
+    pub(super) period_ms: Option<Millis>,
+    pub(super) keep_for_ms: Option<Millis>,
+    pub(super) wait_ms: Option<Millis>,
+    pub(super) ttl_ms: Option<Millis>,
+    pub(super) grace_ms: Option<Millis>,
+    pub(super) min_hold_ms: Option<Millis>,
+    pub(super) max_hold_ms: Option<Millis>,
+    pub(super) stalled_after_ms: Option<Millis>,
     #[serde(default)]
     pub(super) metadata: BTreeMap<String, String>,
 }
@@ -153,10 +150,8 @@ pub(super) struct Campaign {
     pub(super) name: String,
     #[serde(default)]
     pub(super) value: String,
-    #[serde(default, rename = "ttl_ms", deserialize_with = "millis")]
-    pub(super) ttl: Option<Duration>,
-    #[serde(default, rename = "wait_ms", deserialize_with = "millis")]
-    pub(super) wait: Option<Duration>,
+    pub(super) ttl_ms: Option<Millis>,
+    pub(super) wait_ms: Option<Millis>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -177,15 +172,13 @@ pub(super) struct Complete {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Refresh {
-    #[serde(default, rename = "ttl_ms", deserialize_with = "millis")]
-    ttl: Option<Duration>,
+    ttl_ms: Option<Millis>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Keep {
-    #[serde(default, rename = "keep_for_ms", deserialize_with = "millis")]
-    keep_for: Option<Duration>,
+    keep_for_ms: Option<Millis>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -198,9 +191,14 @@ struct Proclaim {
 #[serde(deny_unknown_fields)]
 struct Nothing {}
 
-/// Reads a duration in milliseconds.
-fn millis<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    Ok(Option::<u64>::deserialize(deserializer)?.map(Duration::from_millis))
+/// A duration in milliseconds.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct Millis(u64);
+
+impl Millis {
+    pub(super) fn duration(self) -> Duration {
+        Duration::from_millis(self.0)
+    }
 }
 
 impl Request {
@@ -254,7 +252,7 @@ impl Begin {
             "acquire" => Self::Lease(BeginLease::Acquire(read(name, members)?)),
             "once" => {
                 let once: Once = read(name, members)?;
-                if once.every.is_some() == once.tick.is_some() || (once.period.is_some() && once.tick.is_none()) {
+                if once.every_ms.is_some() == once.tick.is_some() || (once.period_ms.is_some() && once.tick.is_none()) {
                     return Err("`once` has either `every_ms`, or `tick` and optionally `period_ms`".into());
                 }
                 Self::Lease(BeginLease::Once(once))
@@ -273,20 +271,22 @@ const VERBS: [&str; 10] =
 impl Verb {
     fn read(name: &str, members: Map<String, Value>) -> Result<Self, String> {
         Ok(match name {
-            "release" if members.contains_key("value") => Self::Release(Some(NewValue::read(name, members)?)),
-            "complete" => Self::Complete(read(name, members)?),
-            "refresh" => Self::Refresh(read::<Refresh>(name, members)?.ttl),
-            "put_value" => Self::PutValue(NewValue::read(name, members)?),
-            "proclaim" => Self::Proclaim(read::<Proclaim>(name, members)?.value),
+            "release" if members.contains_key("value") => {
+                Self::End(Ending::Release(Some(NewValue::read(name, members)?)))
+            }
+            "complete" => Self::End(Ending::Complete(read(name, members)?)),
+            "refresh" => Self::Ask(Ask::Refresh(read::<Refresh>(name, members)?.ttl_ms.map(Millis::duration))),
+            "put_value" => Self::Ask(Ask::PutValue(NewValue::read(name, members)?)),
+            "proclaim" => Self::Ask(Ask::Proclaim(read::<Proclaim>(name, members)?.value)),
             _ => {
                 let Nothing {} = read(name, members)?;
                 match name {
-                    "release" => Self::Release(None),
-                    "verify" => Self::Verify,
+                    "release" => Self::End(Ending::Release(None)),
+                    "verify" => Self::Ask(Ask::Verify),
                     "progress" => Self::Progress,
-                    "clear_value" => Self::ClearValue,
-                    "value" => Self::Value,
-                    _ => Self::Resign,
+                    "clear_value" => Self::Ask(Ask::ClearValue),
+                    "value" => Self::Ask(Ask::Value),
+                    _ => Self::End(Ending::Resign),
                 }
             }
         })
