@@ -10,6 +10,7 @@
 //! the command can be left.
 
 mod exec;
+mod holder;
 pub(crate) mod orphans;
 pub(crate) mod protocol;
 pub(crate) mod release;
@@ -19,26 +20,28 @@ use std::{
     collections::HashSet,
     env,
     ffi::OsString,
-    io::{self, BufRead, BufReader, Write},
+    io::{self, PipeReader, PipeWriter, Read, Write},
     os::{
         fd::{AsFd, OwnedFd},
         unix::{net::UnixStream, process::CommandExt},
     },
     process::{Command, ExitCode},
-    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    sync::mpsc::channel,
     thread,
     time::Duration,
 };
 
 pub(crate) use exec::EXEC;
+use holder::Holder;
 use mongoseal::{Clock, Reading};
 use nix::sys::signal::{SigSet, Signal::SIGCHLD};
 use orphans::Rest;
 use protocol::{Exit, GuardCommand, Report};
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     net::SendFlags,
-    process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, waitid},
+    process::{Pid, Signal, WaitId, WaitIdOptions, waitid},
 };
 pub(crate) use schedule::Action;
 use schedule::Schedule;
@@ -52,19 +55,6 @@ pub(crate) const GUARD: &str = "__guard";
 const CLOCK_INTERVAL: Duration = Duration::from_millis(250);
 /// The interval of the check whether the rest of the command has ended.
 const REST_INTERVAL: Duration = Duration::from_millis(5);
-/// The longest time for which events are gathered after this process was stopped.
-const GATHER_LIMIT: Duration = Duration::from_millis(50);
-
-/// What the guard reacts to.
-enum Event {
-    Command(GuardCommand),
-    /// The holder of the lease has ended or closed the socket.
-    HolderGone,
-    /// The command was stopped by this signal.
-    Stopped(i32),
-    /// The command has ended, and is still a zombie.
-    Ended(Exit),
-}
 
 /// Runs this process as a guard or as the start of a command, if the first argument says so. Only this program passes
 /// these arguments, to itself.
@@ -101,17 +91,16 @@ fn guard(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
         return report_end(&mut socket, Exit::Code(0), true, order);
     }
     let blocked = arguments.next().unwrap_or_default();
-    let (sender, events) = channel();
-    let reader = (sender.clone(), BufReader::new(socket.try_clone()?));
-    thread::Builder::new().spawn(move || read_commands(&reader.0, reader.1))?;
+    let (stops, stopped) = io::pipe()?;
     // Before the command starts, because a limit on threads can refuse them.
     let (to_wait, to_reap) = (channel(), channel());
-    thread::Builder::new().spawn(move || to_wait.1.recv().map(|group| wait_for_command(&sender, group)))?;
+    thread::Builder::new().spawn(move || to_wait.1.recv().map(|group| report_stops(stopped, group)))?;
     thread::Builder::new().spawn(move || to_reap.1.recv().map(reap_orphans))?;
     let group = start(blocked, arguments, stdin)?;
     report(&socket, Report::Group(group.as_raw_pid()));
     [to_wait.0, to_reap.0].into_iter().try_for_each(|thread| thread.send(group)).map_err(io::Error::other)?;
-    let exit = supervise(&socket, &events, &mut Rest::new(Some(group), HashSet::new()), &mut schedule, is_nested);
+    let mut holder = Holder::new(socket.try_clone()?);
+    let exit = supervise(&mut holder, group, stops, &mut schedule, is_nested);
     report_end(&mut socket, exit, schedule.is_signalled(), order)
 }
 
@@ -143,19 +132,9 @@ fn report_end(socket: &mut UnixStream, exit: Exit, signalled: bool, order: Optio
     }
 }
 
-/// Reads the holder's commands, until the socket ends or a line is invalid.
-fn read_commands(sender: &Sender<Event>, lines: BufReader<UnixStream>) {
-    for line in lines.lines() {
-        let Some(command) = line.ok().and_then(|line| protocol::parse(&line)) else { break };
-        if sender.send(Event::Command(command)).is_err() {
-            return;
-        }
-    }
-    drop(sender.send(Event::HolderGone));
-}
-
-/// Waits until the command has ended, and reports its stops.
-fn wait_for_command(sender: &Sender<Event>, group: Pid) {
+/// Writes the signal of each stop of the command to the pipe, and closes the pipe when the command has ended. The command
+/// stays a zombie.
+fn report_stops(mut stops: PipeWriter, group: Pid) {
     let command = WaitId::Pid(group);
     // NOWAIT leaves the zombie, so that no other process gets its id.
     let of_interest = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
@@ -164,14 +143,26 @@ fn wait_for_command(sender: &Sender<Event>, group: Pid) {
             Ok(Some(status)) if status.stopped() => {
                 let seen = waitid(command.clone(), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
                 if let Ok(Some(signal)) = seen.map(|status| status?.stopping_signal()) {
-                    drop(sender.send(Event::Stopped(signal)));
+                    stops.write_all(&[u8::try_from(signal).unwrap_or_default()]).unwrap_or_default();
                 }
             }
-            Ok(Some(status)) => return drop(sender.send(Event::Ended(exit(&status)))),
             Ok(None) | Err(Errno::INTR) => {}
-            // The status is unknown.
-            Err(_) => return drop(sender.send(Event::Ended(Exit::Code(u8::MAX)))),
+            Ok(Some(_)) | Err(_) => return,
         }
+    }
+}
+
+/// Returns how the command has ended, if it has. It stays a zombie.
+fn exit(group: Pid) -> Option<Exit> {
+    match waitid(WaitId::Pid(group), WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT) {
+        Ok(None) | Err(Errno::INTR) => None,
+        Ok(Some(status)) => Some(match (status.exit_status(), status.terminating_signal()) {
+            (None, Some(signal)) => Exit::Signal(signal),
+            // Exit statuses have 8 bits.
+            (code, _) => Exit::Code(u8::try_from(code.unwrap_or_default() & 0xff).unwrap_or_default()),
+        }),
+        // The status is unknown.
+        Err(_) => Some(Exit::Code(u8::MAX)),
     }
 }
 
@@ -186,25 +177,39 @@ fn reap_orphans(group: Pid) {
     }
 }
 
-fn exit(status: &WaitIdStatus) -> Exit {
-    match (status.exit_status(), status.terminating_signal()) {
-        (None, Some(signal)) => Exit::Signal(signal),
-        // Exit statuses have 8 bits.
-        (code, _) => Exit::Code(u8::try_from(code.unwrap_or_default() & 0xff).unwrap_or_default()),
-    }
-}
-
 /// Signals the command on schedule, until nothing of it is left. Returns how the command ended.
-fn supervise(
-    socket: &UnixStream,
-    events: &Receiver<Event>,
-    rest: &mut Rest,
-    schedule: &mut Schedule,
-    is_nested: bool,
-) -> Exit {
+fn supervise(holder: &mut Holder, group: Pid, mut stops: PipeReader, schedule: &mut Schedule, is_nested: bool) -> Exit {
+    let mut rest = Rest::new(Some(group), HashSet::new());
     let (mut ended, mut action) = (None, None);
     loop {
+        // Before the commands are read: then a refresh counts before the deadline that it extends, even if this process was
+        // stopped meanwhile.
         let now = Clock::Boot.now();
+        for command in holder.receive() {
+            match command {
+                GuardCommand::Begin { until, .. } | GuardCommand::Until(until) => {
+                    schedule.extend_to(Reading::at(until));
+                }
+                GuardCommand::Signal(number) => {
+                    if let Some(named) = Signal::from_named_raw(number) {
+                        rest.signal_group(named);
+                    }
+                }
+                GuardCommand::End => schedule.end(now),
+            }
+        }
+        match holder.is_gone() {
+            // The program was ended by an outer guard, whose lease ends sooner than the times of this one allow.
+            true if is_nested => schedule.kill(now),
+            true => schedule.end(now),
+            false => {}
+        }
+        if ended.is_none()
+            && let Some(exit) = exit(group)
+        {
+            schedule.ended(now);
+            ended = Some(exit);
+        }
         if let Some(due) = schedule.due(now) {
             rest.act_on_group(due);
             action = Some(due);
@@ -217,53 +222,24 @@ fn supervise(
         if let Some(action) = action {
             rest.act_on_orphans(action);
         }
-        let pause = if ended.is_some() { REST_INTERVAL } else { schedule.next(now).min(CLOCK_INTERVAL) };
-        for event in receive(events, pause) {
-            let now = Clock::Boot.now();
-            match event {
-                Event::Command(GuardCommand::Begin { until, .. } | GuardCommand::Until(until)) => {
-                    schedule.extend_to(Reading::at(until));
-                }
-                Event::Command(GuardCommand::Signal(number)) => {
-                    if let Some(named) = Signal::from_named_raw(number) {
-                        rest.signal_group(named);
-                    }
-                }
-                // The program was ended by an outer guard, whose lease ends sooner than the times of this one allow.
-                Event::HolderGone if is_nested => schedule.kill(now),
-                Event::Command(GuardCommand::End) | Event::HolderGone => schedule.end(now),
-                Event::Stopped(signal) => report(socket, Report::Stopped(signal)),
-                Event::Ended(exit) => {
-                    schedule.ended(now);
-                    ended = Some(exit);
-                }
-            }
+        match ended {
+            Some(_) => thread::sleep(REST_INTERVAL),
+            None => wait(holder, &mut stops, schedule.next(now).min(CLOCK_INTERVAL)),
         }
     }
 }
 
-/// Returns the next event within this time. If it took much longer, this process was stopped: then the events since are
-/// returned, commands first, so that a refresh counts before the deadline that it extends.
-fn receive(events: &Receiver<Event>, pause: Duration) -> Vec<Event> {
-    let late = Clock::Boot.now().after(pause).after(CLOCK_INTERVAL);
-    let mut all = match events.recv_timeout(pause) {
-        Ok(event) => vec![event],
-        Err(RecvTimeoutError::Timeout) => Vec::new(),
-        // Both threads have ended, and so has the command.
-        Err(RecvTimeoutError::Disconnected) => {
-            thread::sleep(pause);
-            return Vec::new();
-        }
-    };
-    let now = Clock::Boot.now();
-    if now > late {
-        let until = now.after(GATHER_LIMIT);
-        while Clock::Boot.now() < until
-            && let Ok(event) = events.recv_timeout(REST_INTERVAL)
-        {
-            all.push(event);
-        }
-        all.sort_by_key(|event| !matches!(event, Event::Command(_)));
+/// Waits until the holder has sent something, or the command was stopped or has ended, or this time has passed. Reports the
+/// stops.
+fn wait(holder: &Holder, stops: &mut PipeReader, pause: Duration) {
+    let pause = Timespec::try_from(pause).ok();
+    let mut of_interest = [PollFd::new(stops, PollFlags::IN), PollFd::new(holder.socket(), PollFlags::IN)];
+    // The socket of a holder that is gone would end each wait at once.
+    let watched = if holder.is_gone() { &mut of_interest[..1] } else { &mut of_interest[..] };
+    poll(watched, pause.as_ref()).unwrap_or_default();
+    if of_interest[0].revents().contains(PollFlags::IN) {
+        let mut signals = [0; 16];
+        let count = stops.read(&mut signals).unwrap_or_default();
+        signals[..count].iter().for_each(|signal| report(holder.socket(), Report::Stopped(i32::from(*signal))));
     }
-    all
 }
