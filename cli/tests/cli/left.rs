@@ -18,7 +18,7 @@ use tokio::process::{Child, Command};
 
 use crate::{
     millis,
-    sandbox::{KEY, Sandbox, TTL, children, ended, id, is_running, signal},
+    sandbox::{KEY, Sandbox, TTL, children, ended, id, install, is_running, signal},
     secs,
 };
 
@@ -32,8 +32,7 @@ impl Copied {
     fn new() -> Self {
         let path =
             std::env::temp_dir().join(format!("mongoseal-{}-{:?}", std::process::id(), std::thread::current().id()));
-        fs::copy(env!("CARGO_BIN_EXE_mongoseal"), &path).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        install(Path::new(env!("CARGO_BIN_EXE_mongoseal")), &path);
         Self(path)
     }
 }

@@ -1,10 +1,10 @@
 //! The recipes of `docs/schedules.md`: each runs its command once for a tick, whichever machine starts it first.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use std::{fs, path::Path};
 
 use tokio::process::Command;
 
-use crate::sandbox::{Ended, Sandbox, done};
+use crate::sandbox::{Ended, Sandbox, done, install_script};
 
 /// The commands of the page in the form of a shell, each with the recipe that it is from.
 fn commands(page: &str) -> Vec<(&'static str, String)> {
@@ -43,13 +43,6 @@ fn commands(page: &str) -> Vec<(&'static str, String)> {
     commands
 }
 
-/// Puts a script on the machine.
-fn install(folder: &Path, name: &str, script: &str) {
-    let path = folder.join(name);
-    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-}
-
 #[tokio::test]
 async fn each_recipe_for_a_schedule_runs_its_command_once_for_a_tick() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schedules.md");
@@ -58,9 +51,9 @@ async fn each_recipe_for_a_schedule_runs_its_command_once_for_a_tick() {
     let sandbox = Sandbox::new("recipes").await;
     let bin = sandbox.file("bin");
     fs::create_dir_all(&bin).unwrap();
-    install(&bin, "mongoseal", &format!("exec '{}' \"$@\"", env!("CARGO_BIN_EXE_mongoseal")));
-    install(&bin, "report.sh", r#"echo "$MONGOSEAL_TICK" >>"$F/runs""#);
-    install(&bin, "logger", r#"cat >>"$F/log""#);
+    install_script(&bin.join("mongoseal"), &format!("exec '{}' \"$@\"", env!("CARGO_BIN_EXE_mongoseal")));
+    install_script(&bin.join("report.sh"), r#"echo "$MONGOSEAL_TICK" >>"$F/runs""#);
+    install_script(&bin.join("logger"), r#"cat >>"$F/log""#);
     let run = async |command: &str| -> Ended {
         let mut shell = Command::new("sh");
         shell.args(["-c", &command.replace("/usr/local/bin/", "")]);

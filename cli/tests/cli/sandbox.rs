@@ -208,6 +208,21 @@ pub(crate) async fn done(mut command: Command) -> Ended {
     ended(command.spawn().unwrap()).await
 }
 
+/// Copies a file to where it can be executed. Another process copies: processes that other tests start at this moment would
+/// inherit a descriptor for writing, and a file that is open for writing cannot be executed.
+pub(crate) fn install(from: &Path, to: &Path) {
+    let status = std::process::Command::new("install").args(["-m", "755"]).args([from, to]).status().unwrap();
+    assert!(status.success(), "{}: {status}", to.display());
+}
+
+/// Writes a script for `sh` that can be executed.
+pub(crate) fn install_script(path: &Path, script: &str) {
+    let source = path.with_extension("source");
+    fs::write(&source, format!("#!/bin/sh\n{script}\n")).unwrap();
+    install(&source, path);
+    fs::remove_file(source).unwrap();
+}
+
 pub(crate) fn id(child: &Child) -> Pid {
     Pid::from_raw(child.id().expect("it was not waited for yet").try_into().unwrap())
 }

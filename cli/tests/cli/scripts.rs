@@ -10,7 +10,7 @@ use tokio::process::Command;
 
 use crate::{
     eventually, millis,
-    sandbox::{Ended, KEY, Sandbox, done, ended, id, mongoseal, signal},
+    sandbox::{Ended, KEY, Sandbox, done, ended, id, install_script, mongoseal, signal},
     secs,
 };
 
@@ -346,10 +346,8 @@ async fn the_pipeline_of_the_document_holds_the_key_from_its_first_step_to_its_l
     let steps = scripts_of("Steps that no command contains");
     assert_eq!(steps.len(), 3);
     for name in ["build.sh", "deploy.sh"] {
-        let path = sandbox.file(name);
-        let script = format!("#!/bin/sh\nmongoseal ls --json deploy >>held; echo \"{name} $1\" >>work\n");
-        fs::write(&path, script).unwrap();
-        fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
+        let script = format!("mongoseal ls --json deploy >>held; echo \"{name} $1\" >>work");
+        install_script(&sandbox.file(name), &script);
     }
     for _ in 0..2 {
         for step in &steps {
