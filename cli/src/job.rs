@@ -273,16 +273,16 @@ impl Job {
         }
     }
 
-    /// Kills the command's group. If the group is unknown yet, kills the guard, with which the command dies.
+    /// Kills the command's group. If the guard has not reported it, kills the guard: the command has not begun.
     fn kill(&mut self) {
-        match self.group {
-            Some(_) => self.rest().act_on_group(Action::Kill),
+        match self.rest() {
+            Some(rest) => rest.act_on_group(Action::Kill),
             None => drop(self.guard.start_kill()),
         }
     }
 
-    fn rest(&self) -> Rest {
-        Rest::new(self.group, self.others.clone())
+    fn rest(&self) -> Option<Rest> {
+        Some(Rest::new(self.group?, self.others.clone()))
     }
 
     /// Kills the rest of the command after the guard has ended or stopped reporting. If a process cannot be killed,
@@ -293,8 +293,13 @@ impl Job {
         let status = self.guard.wait().await?;
         // It has reported why.
         let has_failed = status.code().is_some_and(|code| code != 0);
-        // If the guard had not reported the group yet, the command may run all the same.
-        let mut rest = self.rest();
+        let Some(mut rest) = self.rest() else {
+            let what = if has_failed { "failed".to_owned() } else { format!("was ended ({status})") };
+            return match self.killed_at {
+                Some(_) => Ok(End::Signalled),
+                None => Err(Failure::invalid(format!("the guard of the command {what} before the command began"))),
+            };
+        };
         let by = Clock::Boot.now().after(GRACE);
         while !rest.is_over() {
             rest.act_on_orphans(Action::Kill);
@@ -303,18 +308,10 @@ impl Job {
             }
             sleep(GRACE / 100).await;
         }
-        match (self.killed_at, self.group) {
-            (Some(_), _) => Ok(End::Signalled),
-            (None, None) => {
-                let what = if has_failed { "failed".to_owned() } else { format!("was ended ({status})") };
-                Err(Failure::invalid(format!(
-                    "the guard of the command {what} at the start: the command did not begin, or was killed"
-                )))
-            }
-            (None, _) if has_failed => {
-                Err(Failure::invalid("the guard of the command failed, so the command was killed"))
-            }
-            (None, _) => Ok(End::Unguarded),
+        match self.killed_at {
+            Some(_) => Ok(End::Signalled),
+            None if has_failed => Err(Failure::invalid("the guard of the command failed, so the command was killed")),
+            None => Ok(End::Unguarded),
         }
     }
 }

@@ -96,26 +96,34 @@ fn guard(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let (to_wait, to_reap) = (channel(), channel());
     thread::Builder::new().spawn(move || to_wait.1.recv().map(|group| report_stops(stopped, group)))?;
     thread::Builder::new().spawn(move || to_reap.1.recv().map(reap_orphans))?;
-    let group = start(blocked, arguments, stdin)?;
-    report(&socket, Report::Group(group.as_raw_pid()));
+    let group = start(&socket, blocked, arguments, &stdin)?;
     [to_wait.0, to_reap.0].into_iter().try_for_each(|thread| thread.send(group)).map_err(io::Error::other)?;
     let mut holder = Holder::new(socket.try_clone()?);
     let exit = supervise(&mut holder, group, stops, &mut schedule, is_nested);
     report_end(&mut socket, exit, schedule.is_signalled(), order)
 }
 
-/// Starts the command and returns its process group. The command dies with this thread.
-fn start(blocked: OsString, command: impl Iterator<Item = OsString>, stdin: OwnedFd) -> io::Result<Pid> {
+/// Starts the command, reports and returns its process group. The command dies with this thread.
+fn start(
+    socket: &UnixStream,
+    blocked: OsString,
+    command: impl Iterator<Item = OsString>,
+    stdin: &OwnedFd,
+) -> io::Result<Pid> {
+    let (ours, theirs) = UnixStream::pair()?;
     let child = Command::new(this_program()?)
         .arg0("mongoseal")
         .arg(EXEC)
         .arg(std::process::id().to_string())
         .arg(blocked)
         .args(command)
-        .stdin(stdin)
+        .stdin(OwnedFd::from(theirs))
         .process_group(0)
         .spawn()?;
-    Ok(Pid::from_child(&child))
+    let group = Pid::from_child(&child);
+    report(socket, Report::Group(group.as_raw_pid()));
+    protocol::send_stdin(&ours, stdin.as_fd())?;
+    Ok(group)
 }
 
 /// Sends a report that the holder can do without. If the socket is full, or the holder is gone, drops the report.
@@ -179,7 +187,7 @@ fn reap_orphans(group: Pid) {
 
 /// Signals the command on schedule, until nothing of it is left. Returns how the command ended.
 fn supervise(holder: &mut Holder, group: Pid, mut stops: PipeReader, schedule: &mut Schedule, is_nested: bool) -> Exit {
-    let mut rest = Rest::new(Some(group), HashSet::new());
+    let mut rest = Rest::new(group, HashSet::new());
     let (mut ended, mut action) = (None, None);
     loop {
         // Before the commands are read: then a refresh counts before the deadline that it extends, even if this process was

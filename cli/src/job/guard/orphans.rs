@@ -37,8 +37,7 @@ pub(crate) fn reap_except(kept: &HashSet<Pid>) {
 /// The rest of a command: its process group, and its orphans in other groups.
 #[derive(Debug)]
 pub(crate) struct Rest {
-    /// `None`: it is unknown, so all processes of the command count as orphans.
-    group: Option<Pid>,
+    group: Pid,
     /// Children of this process that do not descend from the command.
     others: HashSet<Pid>,
     /// The orphans that got SIGTERM.
@@ -46,15 +45,13 @@ pub(crate) struct Rest {
 }
 
 impl Rest {
-    pub(crate) fn new(group: Option<Pid>, others: HashSet<Pid>) -> Self {
+    pub(crate) fn new(group: Pid, others: HashSet<Pid>) -> Self {
         Self { group, others, terminated: HashSet::new() }
     }
 
     /// Signals the group. Ignores that no process of the group is left.
     pub(crate) fn signal_group(&self, signal: Signal) {
-        if let Some(group) = self.group {
-            kill_process_group(group, signal).unwrap_or_default();
-        }
+        kill_process_group(self.group, signal).unwrap_or_default();
     }
 
     /// Applies an action to the group, once.
@@ -86,21 +83,19 @@ impl Rest {
 
     /// Returns the children of this process that are orphans of the command, outside its group.
     fn orphans(&self) -> Vec<Pid> {
-        let is_outside = |child: &Pid| getpgid(Some(*child)).is_ok_and(|group| Some(group) != self.group);
+        let is_outside = |child: &Pid| getpgid(Some(*child)).is_ok_and(|group| group != self.group);
         children().difference(&self.others).copied().filter(is_outside).collect()
     }
 
     /// Reaps what has ended, and returns whether no process of the group and no orphan is left. The command itself must
     /// have ended.
     pub(crate) fn is_over(&self) -> bool {
-        if let Some(group) = self.group {
-            while let Ok(Some(_reaped)) =
-                waitid(WaitId::Pgid(Some(group)), WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
-            {}
-        }
+        while let Ok(Some(_reaped)) =
+            waitid(WaitId::Pgid(Some(self.group)), WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
+        {}
         reap_except(&self.others);
         // EPERM means that a process of another user is left.
-        let is_group_over = self.group.is_none_or(|group| test_kill_process_group(group) == Err(Errno::SRCH));
+        let is_group_over = test_kill_process_group(self.group) == Err(Errno::SRCH);
         is_group_over && children().is_subset(&self.others)
     }
 }

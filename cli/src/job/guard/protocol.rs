@@ -12,6 +12,7 @@ use std::{
 
 use rustix::{
     cmsg_space,
+    io::{FdFlags, fcntl_setfd, retry_on_intr},
     net::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
         recvmsg, sendmsg,
@@ -91,23 +92,24 @@ pub(crate) fn send_begin(
     stdin: BorrowedFd<'_>,
     order: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
+    let descriptors: Vec<_> = [Some(stdin), order].into_iter().flatten().collect();
+    send_with(socket, line(&command).as_bytes(), &descriptors)
+}
+
+fn send_with(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors: Vec<_> = [Some(stdin), order].into_iter().flatten().collect();
-    if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+    if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other("no room for the descriptors in the message"));
     }
-    sendmsg(socket.as_fd(), &[IoSlice::new(line(&command).as_bytes())], &mut ancillary, SendFlags::empty())?;
+    sendmsg(socket.as_fd(), &[IoSlice::new(bytes)], &mut ancillary, SendFlags::empty())?;
     Ok(())
 }
 
 /// Receives the first message, with the command's standard input and the order. Reads nothing of the next.
 pub(crate) fn receive_begin(socket: &UnixStream) -> io::Result<(GuardCommand, OwnedFd, Option<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
-    // The descriptors come with the first byte.
-    recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::empty())?;
+    let mut received = receive_with(socket.as_fd(), &mut byte)?.into_iter();
     let mut line = byte.to_vec();
     let mut rest = socket;
     while !line.ends_with(b"\n") && line.len() < MAX_LINE {
@@ -115,6 +117,17 @@ pub(crate) fn receive_begin(socket: &UnixStream) -> io::Result<(GuardCommand, Ow
         line.extend(byte);
     }
     let command = str::from_utf8(&line).ok().and_then(parse);
+    match (command, received.next()) {
+        (Some(command), Some(stdin)) => Ok((command, stdin, received.next())),
+        _ => Err(io::Error::other("it was not started by this program")),
+    }
+}
+
+/// Receives a byte and its descriptors.
+fn receive_with(socket: BorrowedFd<'_>, byte: &mut [u8; 1]) -> io::Result<Vec<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(byte)], &mut ancillary, RecvFlags::empty()))?;
     let mut received = Vec::new();
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = message {
@@ -123,13 +136,19 @@ pub(crate) fn receive_begin(socket: &UnixStream) -> io::Result<(GuardCommand, Ow
     }
     for descriptor in &received {
         // The command inherits its standard input only, and not the order.
-        rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::CLOEXEC)?;
+        fcntl_setfd(descriptor, FdFlags::CLOEXEC)?;
     }
-    let mut received = received.into_iter();
-    match (command, received.next()) {
-        (Some(command), Some(stdin)) => Ok((command, stdin, received.next())),
-        _ => Err(io::Error::other("it was not started by this program")),
-    }
+    Ok(received)
+}
+
+/// Sends its standard input to the process that executes the command.
+pub(crate) fn send_stdin(socket: &UnixStream, stdin: BorrowedFd<'_>) -> io::Result<()> {
+    send_with(socket, b"\n", &[stdin])
+}
+
+/// Receives the standard input. Returns `None` if the guard has ended.
+pub(crate) fn receive_stdin(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    Ok(receive_with(socket, &mut [0])?.into_iter().next())
 }
 
 #[cfg(test)]
@@ -192,5 +211,18 @@ mod tests {
         assert_eq!(text, "together");
         drop(one);
         assert!(receive_begin(&other).is_err());
+    }
+
+    #[test]
+    fn a_command_gets_its_standard_input_from_a_guard_that_has_not_ended() {
+        let (guard, command) = UnixStream::pair().unwrap();
+        let (reads, mut writes) = io::pipe().unwrap();
+        io::Write::write_all(&mut writes, b"input").unwrap();
+        drop(writes);
+        send_stdin(&guard, reads.as_fd()).unwrap();
+        let stdin = receive_stdin(command.as_fd()).unwrap().unwrap();
+        assert_eq!(io::read_to_string(std::fs::File::from(stdin)).unwrap(), "input");
+        drop(guard);
+        assert!(receive_stdin(command.as_fd()).unwrap().is_none());
     }
 }
