@@ -41,6 +41,8 @@ impl Sandbox {
         set.client().await.database(&database).drop().await.unwrap();
         let seal = Mongoseal::builder().database(&database).connect(set.uri()).await.unwrap();
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{database}-{}", std::process::id()));
+        // A process that was killed may have had this id and left its folder.
+        fs::remove_dir_all(&folder).ok();
         fs::create_dir_all(&folder).unwrap();
         Self { uri: set.uri(), database, folder, seal }
     }
