@@ -140,7 +140,7 @@ async fn of_several_holders_each_expires_in_its_time_and_one_without_expiry_does
         let event = next(&mut events).await;
         assert_eq!((event.token, event.kind), (token, EventKind::Expired));
     }
-    nothing(&mut events, 24 * 3600).await;
+    nothing(&mut events, 3600).await;
     seal.revoke("k").by("alice").reason("stuck").await.unwrap();
     let event = next(&mut events).await;
     assert_eq!(event.token, forever.token());

@@ -91,7 +91,7 @@ async fn it_begins_with_the_holders_of_all_keys_and_goes_on_with_what_happens_to
             let revoked = is("reports/001", "revoked", held.last().unwrap().token());
             assert_eq!(both, [revoked, is("reports/new", "granted", new.token())]);
         }
-        nothing(&mut some, 600).await;
+        nothing(&mut some, 60).await;
     }
 }
 

@@ -18,6 +18,11 @@ use mongoseal_test_support::{built, find_libfaketime};
 
 static RUNNER: LazyLock<PathBuf> = LazyLock::new(|| built("chaos"));
 
+/// Whether `just nightly` runs the tests, which has time for those that take long.
+fn is_long() -> bool {
+    std::env::var_os("MONGOSEAL_LONG").is_some()
+}
+
 /// How many sabotages run side by side. Each keeps two thirds of a processor busy.
 const SIDE_BY_SIDE: usize = 2;
 
@@ -98,13 +103,15 @@ fn failovers_break_nothing() -> Result<(), Failed> {
 
 /// In one run, because the start and the end of a run take 20 seconds.
 fn locked_records_delays_outages_and_refusals_cost_no_other_key_and_no_wait() -> Result<(), Failed> {
-    let said = breaks_nothing(&["--minutes", "2", "--only", "lock-record,latency,outage,refuse"])?;
-    for (name, least) in [("beside locks", 200), ("delayed", 10), ("outlasted", 3)] {
+    let minutes = if is_long() { "2" } else { "1" };
+    let said = breaks_nothing(&["--minutes", minutes, "--only", "lock-record,latency,outage,refuse"])?;
+    let figures = if is_long() { [200, 10, 3, 3] } else { [100, 5, 1, 1] };
+    for (name, least) in ["beside locks", "delayed", "outlasted"].into_iter().zip(figures) {
         let found = figure(&said, name)?;
         assert!(found >= least, "{found} {name} of {least}");
     }
     let refused = said.split("refuse ").nth(1).and_then(|rest| rest.split([',', '\n']).next()).unwrap_or_default();
-    assert!(refused.parse::<usize>()? >= 3, "{refused} of refuse");
+    assert!(refused.parse::<usize>()? >= figures[3], "{refused} of refuse");
     Ok(())
 }
 
@@ -146,6 +153,9 @@ fn no_grace_is_caught() -> Result<Completion, Failed> {
     is_caught("no-grace", "step-down,step-up", &["I4", "I5", "I9"], &["--clock-offsets"])?;
     Ok(Completion::Completed)
 }
+
+/// The sabotages that take half a minute or more to be caught, which `just nightly` runs, as it runs `no-grace`.
+const CAUGHT_LATE: [&str; 5] = ["grant-by-read", "transaction-left", "slow-close", "lost-position", "shared-refreshes"];
 
 /// The seeds of a sabotage's runs. The next seed follows if the sabotage's fault met no request that shows it, as with
 /// `grant-by-read`, whose race is the rarest. It follows also if a call that took long on a busy machine ended the run.
@@ -221,24 +231,24 @@ fn main() -> ExitCode {
     ];
     let mut tests: Vec<_> = sabotages
         .into_iter()
+        .filter(|(name, ..)| is_long() || !CAUGHT_LATE.contains(name))
         .map(|(name, only, by)| Trial::test(format!("{name}_is_caught"), move || is_caught(name, only, by, &[])))
         .collect();
-    // What takes minutes to be caught is left to `just nightly`.
-    if std::env::var_os("MONGOSEAL_LONG").is_some() {
-        tests.push(Trial::ignorable_test("no-grace_is_caught", no_grace_is_caught));
-    }
     let by_hand = histories::each_invariant_is_broken_by_a_history_made_for_it_and_no_other;
     tests.push(Trial::test("each_invariant_is_broken_by_a_history_made_for_it_and_no_other", by_hand));
     let others = locked_records_delays_outages_and_refusals_cost_no_other_key_and_no_wait;
     tests.push(Trial::test("locked_records_delays_outages_and_refusals_cost_no_other_key_and_no_wait", others));
     let logins = failing_logins_end_no_wait_and_no_lease_without_a_cause;
     tests.push(Trial::test("failing_logins_end_no_wait_and_no_lease_without_a_cause", logins));
-    let commits = refused_commits_leave_nothing_locked;
-    tests.push(Trial::test("refused_commits_leave_nothing_locked", commits));
-    let quarter = waits_outlast_an_outage_of_a_quarter_of_a_minute;
-    tests.push(Trial::test("waits_outlast_an_outage_of_a_quarter_of_a_minute", quarter));
-    let blocked = blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread;
-    tests.push(Trial::test("blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread", blocked));
+    if is_long() {
+        tests.push(Trial::ignorable_test("no-grace_is_caught", no_grace_is_caught));
+        let commits = refused_commits_leave_nothing_locked;
+        tests.push(Trial::test("refused_commits_leave_nothing_locked", commits));
+        let quarter = waits_outlast_an_outage_of_a_quarter_of_a_minute;
+        tests.push(Trial::test("waits_outlast_an_outage_of_a_quarter_of_a_minute", quarter));
+        let blocked = blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread;
+        tests.push(Trial::test("blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread", blocked));
+    }
     tests.push(Trial::test("a_run_of_two_minutes_breaks_nothing", a_run_of_two_minutes_breaks_nothing));
     // On MongoDB 7, under Wine, it is the only run. Elsewhere the run of two minutes has these faults, too.
     if std::env::var("MONGOSEAL_TEST_SERVER").is_ok_and(|version| version == "7") {

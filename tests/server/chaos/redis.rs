@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     figure,
     histories::{ends, fault, grant, inspect, invariant, judged_on, lost, record, run_event, with, write},
-    is_caught, run,
+    is_caught, is_long, run,
 };
 
 /// The faults after which a confirmed write is still there.
@@ -34,8 +34,10 @@ pub(super) fn tests() -> Vec<Trial> {
     tests.push(test("failovers_of_redis_repeat_no_token_if_they_take_longer_than_clocks_differ", within));
     let alike = || on_redis(two_primaries_of_redis_repeat_no_token_if_clocks_agree);
     tests.push(test("two_primaries_of_redis_repeat_no_token_if_clocks_agree", alike));
-    let beyond = || with_clocks(two_primaries_of_redis_whose_clocks_differ_are_counted);
-    tests.push(test("two_primaries_of_redis_whose_clocks_differ_are_counted", beyond));
+    if is_long() {
+        let beyond = || with_clocks(two_primaries_of_redis_whose_clocks_differ_are_counted);
+        tests.push(test("two_primaries_of_redis_whose_clocks_differ_are_counted", beyond));
+    }
     let by_hand = what_a_failover_of_redis_excuses_is_excused_and_no_more;
     tests.push(Trial::test("what_a_failover_of_redis_excuses_is_excused_and_no_more", by_hand));
     tests

@@ -16,12 +16,12 @@ use libtest_mimic::{Arguments, Completion, Trial};
 const LONGEST: Duration = Duration::from_secs(1_200);
 
 /// How much of the machine there is.
-const WHOLE: u32 = 6;
+const WHOLE: u32 = 10;
 
 /// What a test needs of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// It mostly waits. Six run at once.
+    /// It mostly waits. Ten run at once.
     Waiting,
     /// It measures times. Two run at once.
     Timed,
