@@ -335,13 +335,15 @@ fn histories_of_ticks() -> Vec<History> {
     ]
 }
 
+/// A call about the value of the key `hot/0`.
+pub(super) fn value(verb: &str, token: u64, content: (u64, u64), end: u64) -> Value {
+    json!({
+        "event": "value", "worker": 1, "key": "hot/0", "token": token, "verb": verb, "content": content,
+        "begin": (end - 10) * 1000, "end": end * 1000, "outcome": "ok",
+    })
+}
+
 fn histories_of_values() -> Vec<History> {
-    let value = |verb: &str, token: u64, content: (u64, u64), end: u64| {
-        json!({
-            "event": "value", "worker": 1, "key": "hot/0", "token": token, "verb": verb, "content": content,
-            "begin": (end - 10) * 1000, "end": end * 1000, "outcome": "ok",
-        })
-    };
     let put = |number: u64, end: u64| value("put", 5, (5, number), end);
     let drop = || with(fault(30, 40), "kind", json!("drop"));
     vec![

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     figure,
-    histories::{ends, fault, grant, inspect, invariant, judged_on, lost, record, run_event, with, write},
+    histories::{ends, fault, grant, inspect, invariant, judged_on, lost, record, run_event, value, with, write},
     is_caught, is_long, run,
 };
 
@@ -111,7 +111,8 @@ fn what_a_failover_of_redis_excuses_is_excused_and_no_more() -> Result<(), Faile
     let overlap =
         || vec![write(1, 5, 3010, true), grant(2, 6, 3020, 3030), write(2, 6, 3040, true), write(1, 5, 3050, false)];
     let long = |lease: u64, token: u64| with(grant(lease, token, 10, 20), "ttl", json!(9_000_000));
-    let histories: [History; 17] = [
+    let values = || vec![value("read", 6, (4, 1), 40), value("put", 5, (5, 1), 3050)];
+    let histories: [History; 19] = [
         ("lost", 0, &[], vec![first(), failover(), early()]),
         ("lost-before", 0, &["I9"], vec![first(), early(), change("failover", 70, 3000, 1000)]),
         ("lost-orderly", 0, &["I9"], vec![first(), change("promote", 30, 50, 11_000), early()]),
@@ -128,6 +129,8 @@ fn what_a_failover_of_redis_excuses_is_excused_and_no_more() -> Result<(), Faile
         ("back-long-after", 1100, &["I2"], vec![first(), ends(21), failover(), grant(2, 4, 4200, 4210)]),
         ("back-before", 1100, &["I2"], vec![first(), ends(21), grant(2, 4, 25, 28), failover()]),
         ("two-primaries", 0, &["I2"], vec![first(), ends(21), change("split-brain", 22, 3000, 0), grant(2, 4, 40, 50)]),
+        ("older-value", 0, &["I26"], values()),
+        ("older-value-of-two-primaries", 0, &[], [vec![change("split-brain", 60, 3000, 0)], values()].concat()),
         ("two-clocks", 1, &[], vec![first(), ends(21), change("split-brain", 22, 3000, 0), grant(2, 4, 40, 50)]),
     ];
     for (name, spread, wanted, events) in histories {

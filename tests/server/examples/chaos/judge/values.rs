@@ -31,7 +31,8 @@ impl Case<'_> {
                 |write: &&&Value| write.token < read.token || (write.token == read.token && write.end < read.begin);
             let newest = writes.iter().rev().find(is_before);
             if let Some(newest) = newest.filter(|newest| newest.content > read.content)
-                && !self.was_dropped(newest.begin, read.end)
+                // The one with the smaller token may also have come later, at a primary that a change has replaced.
+                && !self.was_dropped(newest.begin.min(read.begin), newest.end.max(read.end))
             {
                 let what = format!("{read:?} is older than {newest:?}");
                 found.push(Violation { of: "I26", what });
