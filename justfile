@@ -14,7 +14,7 @@ default:
 test:
     cargo test
 
-# Tier 1: every test, on real servers, 8 minutes once built.
+# Tier 1: every test, on real servers, 20 minutes once built.
 all:
     cargo test --workspace
 

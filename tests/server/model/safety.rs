@@ -1,6 +1,6 @@
 //! With all rules, the model finds no violated promise.
 //!
-//! By default it explores for some seconds. `MONGOSEAL_MODEL=full cargo test -p mongoseal-tests --test model` explores
+//! By default it explores for some seconds. `MONGOSEAL_MODEL=full cargo test --workspace --test model` explores
 //! 29 million states, in minutes.
 
 use crate::{config::Config, explore};
