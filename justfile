@@ -26,7 +26,7 @@ all-7:
 ci:
     .ci/run
 
-# Tier 3: the full model, 5,000 random sequences on each store, 200 rounds of migrations, every sabotage, the faults with the default ttl, drawn programs, an hour under faults, all figures, the peers, and mutants.
+# Tier 3: the full model, 5,000 random sequences on each store, 200 rounds of migrations, the tests in memory with larger crowds, every test of the fault runner, the faults with the default ttl, drawn programs, an hour under faults, all figures, the peers, and mutants.
 nightly: model memory agreement migrations sabotages faults pipe programs (programs-on-servers "15") (chaos "60") figures peers mutants
 
 # Formatting, and clippy on everything with the default features. `.ci/run` adds the other feature sets.
@@ -68,7 +68,7 @@ migrations rounds="200":
     cargo build --workspace --example migrations
     MONGOSEAL_ROUNDS={{ rounds }} cargo test --workspace --test examples -- migrations --nocapture
 
-# Every test of the fault runner, also those that `.ci/run` has no time for: six sabotages, and the runs with one fault.
+# Every test of the fault runner, also those that `.ci/run` has no time for: six sabotages, and four runs with one fault.
 sabotages:
     MONGOSEAL_LONG=1 cargo test --workspace --test chaos
 

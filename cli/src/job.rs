@@ -293,6 +293,12 @@ impl Job {
         let status = self.guard.wait().await?;
         // It has reported why.
         let has_failed = status.code().is_some_and(|code| code != 0);
+        // This process may have been stopped since the guard reported the group.
+        while let Ok(Some(line)) = self.reports.next_line().await {
+            if let Some(Report::Group(group)) = protocol::parse(&line) {
+                self.group = Pid::from_raw(group);
+            }
+        }
         let Some(mut rest) = self.rest() else {
             let what = if has_failed { "failed".to_owned() } else { format!("was ended ({status})") };
             return match self.killed_at {
@@ -300,6 +306,7 @@ impl Job {
                 None => Err(Failure::invalid(format!("the guard of the command {what} before the command began"))),
             };
         };
+        rest.act_on_group(Action::Kill);
         let by = Clock::Boot.now().after(GRACE);
         while !rest.is_over() {
             rest.act_on_orphans(Action::Kill);

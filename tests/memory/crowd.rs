@@ -11,19 +11,14 @@ use mongoseal::{Error, Mongoseal};
 use mongoseal_test_support::eventually;
 use tokio::{task::JoinSet, time::Instant};
 
-use crate::{compare_and_swap::Table, secs};
-
-/// How many come: as many as the build has time for. `just memory` is optimised.
-const fn crowd(unoptimised: usize, optimised: usize) -> usize {
-    if cfg!(debug_assertions) { unoptimised } else { optimised }
-}
+use crate::{by_build, compare_and_swap::Table, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_hundred_waiters_without_notifications_are_served_within_seconds() {
     let table = Table::new();
     let (seal, holder) = (table.seal(), table.seal().acquire("k").await.unwrap());
     let mut waiting = JoinSet::new();
-    for _ in 0..crowd(50, 100) {
+    for _ in 0..by_build(50, 100) {
         let acquire = seal.acquire("k").wait(secs(600));
         waiting.spawn(async move { acquire.await?.release().await });
     }
@@ -51,7 +46,7 @@ async fn a_long_hold_is_polled_at_long_intervals() {
     assert!((90..=190).contains(&polls), "each 0.32 to 0.64 seconds: {polls}");
 }
 
-const CROWD: usize = crowd(400, 1_000);
+const CROWD: usize = by_build(400, 1_000);
 
 /// On the real clock: what the waiters cost the processor must be seen, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

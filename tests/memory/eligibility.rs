@@ -9,6 +9,7 @@ use mongoseal::{CancellationToken, FencingToken, LeadershipState, record::Reques
 use tokio::sync::watch;
 
 use crate::{
+    by_build,
     candidates::{Candidate, Log, waiters},
     faulty::{Call, Fault, Faulty},
     millis, secs,
@@ -111,8 +112,7 @@ async fn a_dropped_sender_leaves_the_last_health() {
 /// Three candidates whose health changes at random, on a store with slow and lost replies.
 #[tokio::test(start_paused = true)]
 async fn health_that_flaps_makes_no_two_leaders_and_tokens_grow() {
-    // `just memory` is optimised, and has time for more of them.
-    for seed in 0..if cfg!(debug_assertions) { 7 } else { 20 } {
+    for seed in 0..by_build(7, 20) {
         let (store, mut random) = (Faulty::new(), fastrand::Rng::with_seed(seed));
         let mut faults = random.fork();
         store.script(move |call| {

@@ -121,6 +121,7 @@ fn start(
         .process_group(0)
         .spawn()?;
     let group = Pid::from_child(&child);
+    // Nothing was reported before, so the socket has room.
     report(socket, Report::Group(group.as_raw_pid()));
     protocol::send_stdin(&ours, stdin.as_fd())?;
     Ok(group)
