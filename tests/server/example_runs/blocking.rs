@@ -1,8 +1,6 @@
 //! The example `blocking`, in memory and on a real replica set.
 
-use mongoseal_test_support::shared;
-
-use crate::said;
+use crate::{TestDatabase, said};
 
 fn shows_that_each_worker_had_its_turn(said: &str) {
     let tokens: Vec<u64> = said
@@ -24,7 +22,7 @@ fn the_blocking_example_runs_in_memory() {
 
 #[tokio::test]
 async fn the_blocking_example_runs_on_a_real_replica_set() {
-    let uri = shared(1).await.uri();
+    let uri = TestDatabase::new("examples_blocking").await.uri();
     let said = tokio::task::spawn_blocking(move || said("blocking", Some(&uri))).await.unwrap();
     assert!(said.starts_with("on the replica set"), "{said}");
     shows_that_each_worker_had_its_turn(&said);

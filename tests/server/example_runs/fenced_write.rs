@@ -1,8 +1,6 @@
 //! The example `fenced_write`: the late write of a paused holder is refused.
 
-use mongoseal_test_support::shared;
-
-use crate::said;
+use crate::{TestDatabase, said};
 
 fn shows_the_story(said: &str) {
     for sentence in ["an update is lost", "stop acting on the key", "can do its part again"] {
@@ -17,6 +15,6 @@ fn the_fenced_write_runs_in_memory() {
 
 #[tokio::test]
 async fn the_fenced_write_runs_on_a_real_replica_set() {
-    let uri = shared(1).await.uri();
+    let uri = TestDatabase::new("examples_fenced_write").await.uri();
     shows_the_story(&tokio::task::spawn_blocking(move || said("fenced_write", Some(&uri))).await.unwrap());
 }

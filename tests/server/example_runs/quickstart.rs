@@ -1,8 +1,6 @@
 //! The example `quickstart`, in memory and on a real replica set.
 
-use mongoseal_test_support::shared;
-
-use crate::said;
+use crate::{TestDatabase, said};
 
 fn shows_the_story(said: &str) {
     for sentence in ["alice acquired", "bob is refused", "alice wrote 42 pages", "alice released it", "bob acquired it"]
@@ -20,12 +18,11 @@ fn the_quickstart_runs_in_memory() {
 
 #[tokio::test]
 async fn the_quickstart_runs_on_a_real_replica_set() {
-    let set = shared(1).await;
-    let uri = set.uri();
+    let db = TestDatabase::new("examples_quickstart").await;
+    let uri = db.uri();
     let said = tokio::task::spawn_blocking(move || said("quickstart", Some(&uri))).await.unwrap();
     assert!(said.starts_with("on the replica set"), "{said}");
     shows_the_story(&said);
-    let records = set.client().await.database("mongoseal").collection::<mongodb::bson::Document>("mongoseal");
-    let record = records.find_one(mongodb::bson::doc! { "_id": "reports/nightly" }).await.unwrap().unwrap();
+    let record = db.record("reports/nightly").await.unwrap();
     assert!(record.get_array("holders").unwrap().is_empty(), "shutdown released what was held: {record}");
 }
