@@ -75,13 +75,16 @@ struct Shell {
 }
 
 impl Shell {
-    fn start(sandbox: &Sandbox) -> Self {
+    /// One that has prompted.
+    async fn start(sandbox: &Sandbox) -> Self {
         let mut command = at_a_terminal(sandbox, "exec bash --norc --noprofile -i");
         let shown = sandbox.file("shown");
         let file = File::create(&shown).unwrap();
         let mut child = command.env("F", sandbox.file("")).env("PS1", "").stdout(file).spawn().unwrap();
         let keys = child.stdin.take().unwrap();
-        Self { shown, child, keys }
+        let mut shell = Self { shown, child, keys };
+        shell.is_back(sandbox, "begun").await;
+        shell
     }
 
     fn shown(&self) -> String {
@@ -129,7 +132,7 @@ fn parent(process: Pid) -> Pid {
 #[tokio::test]
 async fn ctrl_z_in_a_pipeline_stops_all_of_it_and_the_shell_gets_the_terminal_back() {
     let sandbox = Sandbox::new("pipeline").await;
-    let mut shell = Shell::start(&sandbox);
+    let mut shell = Shell::start(&sandbox).await;
     // It reads, so that its group gets the terminal.
     let script = r#"echo $$ >"$F/id"; read line; echo "$line" >"$F/first"; while :; do sleep 0.1; done"#;
     shell.type_in(&format!("\"$M\" run k --ttl 60s -- sh -c '{script}' | cat\n")).await;
@@ -154,7 +157,7 @@ async fn ctrl_z_in_a_pipeline_stops_all_of_it_and_the_shell_gets_the_terminal_ba
 #[tokio::test]
 async fn a_command_in_the_background_that_reads_from_the_terminal_stops_as_a_job() {
     let sandbox = Sandbox::new("background").await;
-    let mut shell = Shell::start(&sandbox);
+    let mut shell = Shell::start(&sandbox).await;
     let script = r#"echo $$ >"$F/id"; read line; echo "$line" >"$F/first"; until [ -e "$F/go" ]; do sleep 0.05; done"#;
     let script = format!(r#"{script}; read line; echo "$line" >"$F/read""#);
     shell.type_in(&format!("\"$M\" run k --ttl 60s -- sh -c '{script}'\n")).await;

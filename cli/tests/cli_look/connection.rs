@@ -21,7 +21,7 @@ async fn an_empty_variable_counts_as_unset() {
     assert!(said.status == 125 && said.err.contains("no connection string: set MONGODB_URI"), "{}", said.err);
     let words = format!("{} mongoseal doctor --json", SETTINGS.map(|name| format!("export {name}=;")).concat());
     let said = shell("", &format!("{words} --uri '{}'", console.uri)).await;
-    assert_eq!((said.status, said.err.as_str()), (0, ""), "{}", said.out);
+    said.is_quiet();
 }
 
 #[tokio::test]
@@ -56,7 +56,7 @@ async fn a_connection_string_is_read_from_a_file_or_a_pipe_and_precedes_the_envi
     assert_eq!((said.status, said.err.as_str(), said.json().len()), (0, "", 1));
     // `doctor` connects twice.
     let said = shell("", &format!("mongoseal doctor --json --uri-file <(echo '{}')", console.uri)).await;
-    assert_eq!((said.status, said.err.as_str()), (0, ""), "{}", said.out);
+    said.is_quiet();
 
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     let said = with(name, &["ls", "--json"]).await;

@@ -66,7 +66,7 @@ async fn a_wrong_set_name_is_corrected() {
 async fn all_is_well_on_a_replica_set() {
     let console = Console::new("doctor").await;
     let said = console.run(&["doctor", "--json"]).await;
-    assert_eq!((said.status, said.err.as_str()), (0, ""), "{}", said.out);
+    said.is_quiet();
     let passed = checks(&said, "pass");
     for check in [
         "reachable",
