@@ -26,7 +26,7 @@ all-7:
 ci:
     .ci/run
 
-# Tier 3: the full model, 5,000 random sequences on each store, 200 rounds of migrations, the tests in memory with larger crowds, every test of the fault runner, the faults with the default ttl, drawn programs, an hour under faults, all figures, the peers, and mutants.
+# Tier 3: the full model, 5,000 random sequences on each store, 200 rounds of migrations, the tests in memory with larger crowds, every test of the fault runner, the tests on servers with all their rounds, drawn programs, an hour under faults, all figures, the peers, and mutants.
 nightly: model memory agreement migrations sabotages faults pipe programs (programs-on-servers "15") (chaos "60") figures peers mutants
 
 # Formatting, and clippy on everything with the default features. `.ci/run` adds the other feature sets.
@@ -76,9 +76,9 @@ sabotages:
 pipe:
     python3 protocol/pipe-conformance.py --self-test
 
-# The faults with the default ttl, too.
+# The tests on servers that take longer the longer one has: more kills, step-downs and cycles, and the default ttl.
 faults:
-    MONGOSEAL_LONG=1 cargo test --workspace --test faults
+    MONGOSEAL_LONG=1 MONGOSEAL_TICKS=1000 cargo test --workspace --test faults --test mongo --test processes
 
 # The simulation with so many programs for each of its tests. Prints the pairs of options that were granted seldom.
 programs count="300000":

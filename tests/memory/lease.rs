@@ -233,21 +233,6 @@ async fn each_acquire_has_a_lease_id_and_an_acquire_id_of_its_own_also_if_the_on
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_of_a_process_that_died_is_resumed() {
-    let store = Faulty::new();
-    let before = store.seal();
-    let lease = before.acquire("k").await.unwrap();
-    let kept: LeaseId = lease.id().expose().parse().unwrap();
-    let token = lease.token();
-    // The process ends without a word.
-    std::mem::forget(lease);
-    let restarted = store.build(Mongoseal::builder().owner("restarted"));
-    let again = restarted.resume("k", kept, token).await.unwrap();
-    assert!(matches!(store.seal().acquire("k").await, Err(Error::Held { .. })));
-    assert_eq!(again.release().await.unwrap(), ReleaseOutcome::Released);
-}
-
-#[tokio::test(start_paused = true)]
 async fn run_gives_the_value_of_work_that_ends_in_time() {
     let seal = Mongoseal::in_memory();
     let lease = seal.acquire("k").ttl(secs(3)).await.unwrap();

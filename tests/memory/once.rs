@@ -188,17 +188,6 @@ async fn an_answer_of_a_stale_copy_neither_completes_a_tick_nor_loses_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runner_that_dies_is_replaced_by_one_that_waits() {
-    let store = Faulty::new();
-    let dead = store.seal();
-    let lease = dead.acquire("k").ttl(secs(30)).await.unwrap();
-    lease.orphan();
-    let seal = store.seal();
-    let once = seal.once("k", Tick::number(1)).wait(secs(60));
-    assert!(matches!(once.run(async |tick| Ok::<_, Error>(tick.number())).await.unwrap(), OnceOutcome::Ran(1)));
-}
-
-#[tokio::test(start_paused = true)]
 async fn work_that_blocked_past_the_expiry_completes_its_tick_if_the_key_was_not_granted_since() {
     for taken in [false, true] {
         let store = Faulty::new();

@@ -50,5 +50,8 @@ fn main() -> ExitCode {
             Ok(())
         })
     }));
-    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+    let mut arguments = Arguments::from_args();
+    // The requirements wait for most of their time.
+    arguments.test_threads.get_or_insert(10);
+    libtest_mimic::run(&arguments, tests).exit_code()
 }

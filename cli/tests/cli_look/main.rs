@@ -7,11 +7,11 @@ mod completions;
 mod conform;
 mod connection;
 mod doctor;
+mod documents;
 mod fences;
 mod looks;
 mod operator;
 mod screen;
-mod transcripts;
 mod watches;
 mod widths;
 

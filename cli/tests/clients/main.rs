@@ -59,12 +59,26 @@ static PYTHON: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
     Ok(python)
 });
 
-/// Whether the tests of the Python client pass, which run both of its faces through the cases of the protocol.
-fn the_python_client_keeps_its_promises() -> Result<(), Failed> {
-    let said = run(&client("python"), PYTHON.as_ref()?, &["-m", "pytest", "-q", "-p", "no:cacheprovider"])?;
+/// Runs the tests of the Python client in these files.
+fn pytest(files: &[&str]) -> Result<(), Failed> {
+    let arguments = [&["-m", "pytest", "-q", "-p", "no:cacheprovider"], files].concat();
+    let said = run(&client("python"), PYTHON.as_ref()?, &arguments)?;
     // Skipped tests would be green.
     let is_whole = said.contains(" passed") && !said.contains("skipped") && !said.contains("deselected");
     if is_whole { Ok(()) } else { Err("a test was skipped".into()) }
+}
+
+/// The cases of the protocol, for both faces of the client.
+fn the_python_client_keeps_the_protocol() -> Result<(), Failed> {
+    pytest(&["tests/test_conformance.py"])
+}
+
+fn the_python_client_keeps_its_promises_on_a_server() -> Result<(), Failed> {
+    pytest(&["tests/test_server.py"])
+}
+
+fn the_python_client_keeps_its_other_promises() -> Result<(), Failed> {
+    pytest(&["--ignore=tests/test_conformance.py", "--ignore=tests/test_server.py"])
 }
 
 fn the_python_client_is_typed() -> Result<(), Failed> {
@@ -91,9 +105,18 @@ fn trial(name: &str, interpreter: &'static str, test: fn() -> Result<(), Failed>
 
 fn main() -> ExitCode {
     let trials = vec![
-        trial("the_python_client_keeps_its_promises", "python3", the_python_client_keeps_its_promises),
-        trial("the_python_client_is_typed", "python3", the_python_client_is_typed),
         trial("the_node_client_keeps_its_promises", "npm", the_node_client_keeps_its_promises),
+        trial("the_python_client_keeps_the_protocol", "python3", the_python_client_keeps_the_protocol),
+        trial(
+            "the_python_client_keeps_its_promises_on_a_server",
+            "python3",
+            the_python_client_keeps_its_promises_on_a_server,
+        ),
+        trial("the_python_client_keeps_its_other_promises", "python3", the_python_client_keeps_its_other_promises),
+        trial("the_python_client_is_typed", "python3", the_python_client_is_typed),
     ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    let mut arguments = Arguments::from_args();
+    // They wait for most of their time.
+    arguments.test_threads.get_or_insert(trials.len());
+    libtest_mimic::run(&arguments, trials).exit_code()
 }

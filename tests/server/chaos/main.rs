@@ -14,14 +14,9 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use mongoseal_test_support::{built, find_libfaketime};
+use mongoseal_test_support::{built, by_length, find_libfaketime};
 
 static RUNNER: LazyLock<PathBuf> = LazyLock::new(|| built("chaos"));
-
-/// Whether `just nightly` runs the tests, which has time for those that take long.
-fn is_long() -> bool {
-    std::env::var_os("MONGOSEAL_LONG").is_some()
-}
 
 /// How many sabotages run side by side. Each keeps two thirds of a processor busy.
 const SIDE_BY_SIDE: usize = 2;
@@ -103,9 +98,9 @@ fn failovers_break_nothing() -> Result<(), Failed> {
 
 /// In one run, because the start and the end of a run take 20 seconds.
 fn locked_records_delays_outages_and_refusals_cost_no_other_key_and_no_wait() -> Result<(), Failed> {
-    let minutes = if is_long() { "2" } else { "1" };
+    let minutes = by_length("1", "2");
     let said = breaks_nothing(&["--minutes", minutes, "--only", "lock-record,latency,outage,refuse"])?;
-    let figures = if is_long() { [200, 10, 3, 3] } else { [100, 5, 1, 1] };
+    let figures = by_length([100, 5, 1, 1], [200, 10, 3, 3]);
     for (name, least) in ["beside locks", "delayed", "outlasted"].into_iter().zip(figures) {
         let found = figure(&said, name)?;
         assert!(found >= least, "{found} {name} of {least}");
@@ -231,7 +226,7 @@ fn main() -> ExitCode {
     ];
     let mut tests: Vec<_> = sabotages
         .into_iter()
-        .filter(|(name, ..)| is_long() || !CAUGHT_LATE.contains(name))
+        .filter(|(name, ..)| by_length(false, true) || !CAUGHT_LATE.contains(name))
         .map(|(name, only, by)| Trial::test(format!("{name}_is_caught"), move || is_caught(name, only, by, &[])))
         .collect();
     let by_hand = histories::each_invariant_is_broken_by_a_history_made_for_it_and_no_other;
@@ -240,7 +235,7 @@ fn main() -> ExitCode {
     tests.push(Trial::test("locked_records_delays_outages_and_refusals_cost_no_other_key_and_no_wait", others));
     let logins = failing_logins_end_no_wait_and_no_lease_without_a_cause;
     tests.push(Trial::test("failing_logins_end_no_wait_and_no_lease_without_a_cause", logins));
-    if is_long() {
+    if by_length(false, true) {
         tests.push(Trial::ignorable_test("no-grace_is_caught", no_grace_is_caught));
         let commits = refused_commits_leave_nothing_locked;
         tests.push(Trial::test("refused_commits_leave_nothing_locked", commits));

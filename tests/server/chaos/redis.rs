@@ -1,13 +1,13 @@
 //! Tests of the fault runner on Redis.
 
 use libtest_mimic::{Completion, Failed, Trial};
-use mongoseal_test_support::{Redis, find_libfaketime};
+use mongoseal_test_support::{Redis, by_length, find_libfaketime};
 use serde_json::{Value, json};
 
 use super::{
     figure,
     histories::{ends, fault, grant, inspect, invariant, judged_on, lost, record, run_event, value, with, write},
-    is_caught, is_long, run,
+    is_caught, run,
 };
 
 /// The faults after which a confirmed write is still there.
@@ -34,7 +34,7 @@ pub(super) fn tests() -> Vec<Trial> {
     tests.push(test("failovers_of_redis_repeat_no_token_if_they_take_longer_than_clocks_differ", within));
     let alike = || on_redis(two_primaries_of_redis_repeat_no_token_if_clocks_agree);
     tests.push(test("two_primaries_of_redis_repeat_no_token_if_clocks_agree", alike));
-    if is_long() {
+    if by_length(false, true) {
         let beyond = || with_clocks(two_primaries_of_redis_whose_clocks_differ_are_counted);
         tests.push(test("two_primaries_of_redis_whose_clocks_differ_are_counted", beyond));
     }

@@ -11,7 +11,7 @@ use mongoseal::{
     record::{Acquire, HoldLimits, LeaseSpec, Outcome, Request},
     store::{MongoStore, Snapshot, Store},
 };
-use mongoseal_test_support::ReplicaSet;
+use mongoseal_test_support::{ReplicaSet, by_length};
 use tokio::task::JoinSet;
 
 use crate::{connect, millis, secs};
@@ -123,7 +123,6 @@ async fn lock(set: &ReplicaSet, key: &str) -> ClientSession {
 }
 
 pub(super) async fn a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_nothing() {
-    const LOCKED_FOR: Duration = Duration::from_secs(10);
     let set = ReplicaSet::builder().start().await;
     let seal = connect(Mongoseal::builder(), set.uri()).await;
     seal.acquire("locked").await.unwrap().release().await.unwrap();
@@ -131,10 +130,10 @@ pub(super) async fn a_record_that_a_transaction_has_locked_costs_requests_of_oth
     let mut session = lock(&set, "locked").await;
 
     // The floor: the slowest cycle on this machine before any request for the locked key.
-    let (_, floor, errors) = collect(others(&seal, Instant::now() + secs(4))).await;
+    let (_, floor, errors) = collect(others(&seal, Instant::now() + by_length(secs(2), secs(4)))).await;
     assert!(errors.is_empty(), "{errors:?}");
 
-    let until = Instant::now() + LOCKED_FOR;
+    let until = Instant::now() + by_length(secs(5), secs(10));
     let asking = others(&seal, until);
     // When the others keep the handle busy.
     tokio::time::sleep(millis(200)).await;
@@ -166,10 +165,10 @@ pub(super) async fn a_refresh_of_a_group_and_a_locked_record_cost_requests_of_ot
         leases.push(seal.acquire(key).group(group).ttl(secs(60)).without_refresh().await.unwrap());
     }
     let mut session = lock(&set, "locked").await;
-    let (_, floor, errors) = collect(others(&seal, Instant::now() + secs(3))).await;
+    let (_, floor, errors) = collect(others(&seal, Instant::now() + by_length(secs(2), secs(3)))).await;
     assert!(errors.is_empty(), "{errors:?}");
 
-    let until = Instant::now() + secs(8);
+    let until = Instant::now() + by_length(secs(5), secs(8));
     let asking = others(&seal, until);
     let mut beside = JoinSet::new();
     // A request for the locked record is always under way.

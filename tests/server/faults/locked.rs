@@ -10,7 +10,7 @@ use mongodb::{
     bson::{Document, doc},
 };
 use mongoseal::{Lease, Mongoseal, store::MongoStore};
-use mongoseal_test_support::{How, Peer, ReplicaSet, eventually};
+use mongoseal_test_support::{How, Peer, ReplicaSet, by_length, eventually};
 use tokio::task::JoinSet;
 
 use crate::{connect, millis, secs};
@@ -55,19 +55,14 @@ async fn acquire_all(seal: &Mongoseal, name: &str, many: usize, ttl: Duration) -
     leases
 }
 
-/// Whether tests take the time that they need with the default ttl.
-fn is_long() -> bool {
-    std::env::var_os("MONGOSEAL_LONG").is_some()
-}
-
 /// The ttls that leases have beside locked records.
 fn ttls() -> Vec<Duration> {
-    if is_long() { vec![secs(6), secs(12), secs(30)] } else { vec![secs(6)] }
+    by_length(vec![secs(6)], vec![secs(6), secs(12), secs(30)])
 }
 
 /// How many leases of which ttl outlast an outage of which length.
 fn crowd() -> (usize, Duration, Duration) {
-    if is_long() { (10_000, secs(30), secs(12)) } else { (3_000, secs(12), secs(5)) }
+    by_length((3_000, secs(12), secs(5)), (10_000, secs(30), secs(12)))
 }
 
 /// Of a handle: what it held, how many of its other leases it lost, and its slowest acquire of a free key.
@@ -129,28 +124,31 @@ pub(super) async fn of_three_hundred_leases_with_120_locked_records_no_other_lea
     assert!(tolls.iter().all(is_none), "{tolls:#?}");
 }
 
+/// Acquires that wait for their answer, those of a handle on a store of the caller, and acquires that are given up.
 pub(super) async fn acquires_of_locked_keys_through_a_pool_of_ten_cost_the_handle_none_of_its_leases() {
-    acquire_locked_keys(secs(60), Mongoseal::new).await;
-}
-
-pub(super) async fn acquires_of_locked_keys_on_a_store_of_the_caller_cost_the_handle_none_of_its_leases() {
+    let set = ReplicaSet::builder().start().await;
     let on_store = |database: &Database| {
         let store = MongoStore::new(database, "mongoseal", secs(60));
         Mongoseal::builder().on_store(Arc::new(store)).unwrap()
     };
-    acquire_locked_keys(secs(60), on_store).await;
-}
-
-pub(super) async fn abandoned_acquires_of_locked_keys_through_a_pool_of_ten_cost_the_handle_none_of_its_leases() {
-    acquire_locked_keys(millis(300), Mongoseal::new).await;
+    let (own, of_the_caller, abandoned) = tokio::join!(
+        acquire_locked_keys(&set, "own", secs(60), Mongoseal::new),
+        acquire_locked_keys(&set, "of_the_caller", secs(60), on_store),
+        acquire_locked_keys(&set, "abandoned", millis(300), Mongoseal::new),
+    );
+    assert_eq!((own, of_the_caller, abandoned), (0, 0, 0), "lost, of 40 each");
 }
 
 /// Acquires 30 locked keys again and again, and gives up each acquire after this time, while the handle holds 12 leases of
-/// locked keys and 40 of other keys.
-async fn acquire_locked_keys(patience: Duration, open: impl FnOnce(&Database) -> Mongoseal) {
-    let set = ReplicaSet::builder().start().await;
+/// locked keys and 40 of other keys. Returns how many of the 40 it lost.
+async fn acquire_locked_keys(
+    set: &ReplicaSet,
+    database: &str,
+    patience: Duration,
+    open: impl FnOnce(&Database) -> Mongoseal,
+) -> usize {
     let client = mongodb::Client::with_uri_str(set.uri_with("maxPoolSize=10")).await.unwrap();
-    let seal = open(&client.database("app"));
+    let seal = open(&client.database(database));
     let key_of = |lease: &Lease| lease.key().as_str().to_owned();
     let mut keys = Vec::new();
     for lease in acquire_all(&seal, "locked", 30, secs(6)).await {
@@ -160,7 +158,7 @@ async fn acquire_locked_keys(patience: Duration, open: impl FnOnce(&Database) ->
     let hindered = acquire_all(&seal, "hindered", 12, secs(6)).await;
     let leases = acquire_all(&seal, "other", 40, secs(6)).await;
     let locked = keys.iter().cloned().chain(hindered.iter().map(key_of)).collect();
-    let mut session = lock(&set, "app", locked).await;
+    let mut session = lock(set, database, locked).await;
     let until = Instant::now() + secs(9);
     let mut asking = JoinSet::new();
     for key in keys {
@@ -175,9 +173,9 @@ async fn acquire_locked_keys(patience: Duration, open: impl FnOnce(&Database) ->
     let lost = leases.iter().filter(|lease| !lease.is_valid()).count();
     session.abort_transaction().await.unwrap();
     asking.join_all().await;
-    drop(hindered);
-    assert_eq!(lost, 0, "of 40");
+    drop((hindered, leases));
     seal.shutdown().await;
+    lost
 }
 
 /// Each of these leases is refreshed after now, and none is lost before.

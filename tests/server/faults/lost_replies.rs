@@ -6,7 +6,7 @@ use std::{
 };
 
 use mongoseal::{Error, FencingToken, Mongoseal, OnceOutcome, ReleaseOutcome, Result, Tick};
-use mongoseal_test_support::{ReplicaSet, eventually};
+use mongoseal_test_support::{ReplicaSet, by_length, eventually};
 
 use crate::{connect, millis, secs};
 
@@ -157,7 +157,8 @@ pub(super) async fn grants_go_on_while_replies_are_lost_and_sixty_callers_drop_t
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder(), set.uri_with("appName=one")).await;
     let (began, grants) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
-    let goes_on = move || began.elapsed() < secs(20);
+    let lasts = by_length(secs(10), secs(20));
+    let goes_on = move || began.elapsed() < lasts;
     let callers: Vec<_> = (0..60)
         .map(|_| {
             let (seal, grants) = (seal.clone(), Arc::clone(&grants));
@@ -176,7 +177,7 @@ pub(super) async fn grants_go_on_while_replies_are_lost_and_sixty_callers_drop_t
     let mut lost = 0;
     for _ in 0..8 {
         let hits = set.proxy().swallow_reply("one", "findAndModify", 1);
-        tokio::time::sleep(secs(2)).await;
+        tokio::time::sleep(lasts / 10).await;
         lost += hits.count();
     }
     for caller in callers {
@@ -185,7 +186,7 @@ pub(super) async fn grants_go_on_while_replies_are_lost_and_sixty_callers_drop_t
     let mut grants = grants.lock().unwrap().clone();
     let count = grants.len();
     grants.insert(0, Duration::ZERO);
-    grants.push(secs(20));
+    grants.push(lasts);
     let longest = grants.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap();
     println!("{count} grants while {lost} replies were lost, the longest gap is {longest:?}");
     assert!(lost > 4, "{lost} replies were lost");

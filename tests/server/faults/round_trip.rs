@@ -42,10 +42,13 @@ async fn hold(set: &ReplicaSet, many: usize, ttl: Duration, delay: Duration) {
         tokio::time::sleep(millis(20)).await;
     }
     set.proxy().delay_replies(&name, delay);
-    let mut leases = Vec::new();
+    let mut acquiring = JoinSet::new();
     for number in 0..many {
-        leases.push(seal.acquire(format!("{name} k{number}")).await.unwrap());
+        acquiring.spawn(seal.acquire(format!("{name} k{number}")).into_future());
+        // So that they are not all refreshed at the same time.
+        tokio::time::sleep(millis(100)).await;
     }
+    let leases: Vec<_> = acquiring.join_all().await.into_iter().map(Result::unwrap).collect();
     let until = Instant::now() + held_for();
     while Instant::now() < until {
         for lease in &leases {
@@ -53,10 +56,14 @@ async fn hold(set: &ReplicaSet, many: usize, ttl: Duration, delay: Duration) {
         }
         tokio::time::sleep(millis(10)).await;
     }
+    let mut ending = JoinSet::new();
     for lease in leases {
-        lease.verify().await.unwrap();
-        lease.release().await.unwrap();
+        ending.spawn(async move {
+            lease.verify().await.unwrap();
+            lease.release().await.unwrap();
+        });
     }
+    ending.join_all().await;
     seal.shutdown().await;
 }
 

@@ -52,7 +52,7 @@ pub(super) async fn leases_on_a_client_of_their_own_outlive_slow_queries() {
             }
         });
     }
-    tokio::time::sleep(3 * TTL).await;
+    tokio::time::sleep(2 * TTL).await;
     let (gone, gone_on_shared) = (lost(&leases), lost(&on_shared));
     let (leads, leads_on_shared) = (own_leader.lease().is_valid(), leader_on_shared.lease().is_valid());
     running.abort_all();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use mongodb::bson::doc;
 use mongoseal::{EventKind, EventStream, FencingToken, Mongoseal, WatchItem};
 use mongoseal_test_support::{How, Peer, ReplicaSet, eventually};
-use tokio::time::timeout;
+use tokio::{sync::Barrier, time::timeout};
 
 use crate::{connect, secs};
 
@@ -132,23 +132,32 @@ async fn each_grant_is_reported_within(longest: Duration, streams: [EventStream;
 
 pub(super) async fn no_event_is_left_out_while_the_watcher_cannot_reach_the_server_for_20_seconds() {
     let set = ReplicaSet::builder().members(1).proxied().start().await;
-    for how in [How::Reset, How::Blackhole] {
-        let watching = connect(Mongoseal::builder(), set.uri_with("appName=watching")).await;
-        let working = connect(Mongoseal::builder(), set.uri_with("appName=working")).await;
+    let is_healed = Barrier::new(2);
+    let cut_off = async |how: How, database: &str| {
+        let handle = async |name: &str| {
+            connect(Mongoseal::builder().database(database), set.uri_with(&format!("appName={name}"))).await
+        };
+        let watcher = format!("watching-{database}");
+        let (watching, working) = (handle(&watcher).await, handle("working").await);
         let streams = watches(&watching).await;
         let mut granted = hold(&working, 2).await;
-        set.proxy().cut_both(&Peer::client("watching"), &Peer::Member(0), how);
+        set.proxy().cut_both(&Peer::client(&watcher), &Peer::Member(0), how);
         let cut = Instant::now();
         while cut.elapsed() < secs(20) {
             granted.extend(hold(&working, 1).await);
             tokio::time::sleep(secs(1)).await;
         }
-        set.proxy().heal();
+        // For both, so the last one does it.
+        if is_healed.wait().await.is_leader() {
+            set.proxy().heal();
+        }
+        is_healed.wait().await;
         granted.extend(hold(&working, 2).await);
         println!("{how:?}:");
         each_grant_is_reported(streams, &granted).await;
         watching.shutdown().await;
-    }
+    };
+    tokio::join!(cut_off(How::Reset, "reset"), cut_off(How::Blackhole, "blackhole"));
 }
 
 pub(super) async fn no_event_is_left_out_over_kill_and_restart_of_the_only_member() {

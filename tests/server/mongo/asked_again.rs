@@ -64,16 +64,6 @@ async fn it_is_granted_what_a_holder_left_whose_time_is_over_and_what_it_can_sha
 }
 
 #[tokio::test]
-async fn if_it_waited_it_leaves_the_queue_when_it_gives_up() {
-    let db = TestDatabase::new("mongoseal_asked_again_queue").await;
-    let holder = db.seal().acquire("k").await.unwrap();
-    let (seal, _sent) = refused(&db, "asked_again_queue").await;
-    assert!(matches!(seal.acquire("k").wait(millis(300)).await, Err(Error::Held { .. })));
-    assert!(db.record("k").await.unwrap().get_array("queue").unwrap().is_empty());
-    holder.release().await.unwrap();
-}
-
-#[tokio::test]
 async fn it_asks_until_it_is_answered_and_leaves_nothing_behind() {
     let name = "asked_again_faults";
     let db = TestDatabase::new(&format!("mongoseal_{name}")).await;

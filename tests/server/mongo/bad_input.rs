@@ -388,17 +388,6 @@ fn connecting_outside_of_a_runtime_is_an_error_and_not_a_panic() {
 }
 
 #[tokio::test]
-async fn a_record_broken_while_it_is_held_is_at_risk_until_the_deadline_and_left_as_it_is() {
-    let db = TestDatabase::new("mongoseal_broken").await;
-    let lease = db.seal().acquire("k").ttl(secs(2)).await.unwrap();
-    let broken = doc! { "_id": "k", "somebody": "else" };
-    db.records().replace_one(doc! { "_id": "k" }, &broken).await.unwrap();
-    assert!(matches!(lease.refresh().await, Err(Error::Corrupt { .. })));
-    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: mongoseal::LossCause::Expired });
-    assert_eq!(db.record("k").await.unwrap(), broken);
-}
-
-#[tokio::test]
 async fn a_set_whose_majority_does_not_mean_the_journal_is_refused() {
     let set = ReplicaSet::start(1).await;
     let config = set.admin(0, doc! { "replSetGetConfig": 1 }).await.unwrap();

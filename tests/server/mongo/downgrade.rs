@@ -143,15 +143,3 @@ async fn a_fence_refuses_a_downgraded_lease_once_a_later_sharer_has_written() {
     assert!(matches!(error, Error::Fenced { newer, .. } if newer == sharer.token()), "{error}");
     assert!(lease.is_valid());
 }
-
-#[tokio::test]
-async fn a_downgrade_of_a_lease_that_expired_is_lost_and_leaves_the_next_holder_alone() {
-    let db = TestDatabase::new("mongoseal_downgrade_lost").await;
-    let lease = db.seal().acquire("k").ttl(secs(600)).await.unwrap();
-    db.seal().revoke("k").await.unwrap();
-    let next = db.seal().acquire("k").ttl(secs(600)).await.unwrap();
-    assert!(matches!(lease.downgrade(2).await, Err(Error::Lost { .. })));
-    tokio::time::sleep(millis(10)).await;
-    assert!(matches!(db.seal().acquire("k").shared().await, Err(Error::Held { .. })));
-    next.verify().await.unwrap();
-}

@@ -125,27 +125,6 @@ async fn a_group_is_refreshed_though_more_requests_for_its_keys_come_than_the_cl
 }
 
 #[tokio::test]
-async fn a_group_of_sharers_of_one_key_is_released_at_once_and_the_others_stay() {
-    let db = TestDatabase::new("mongoseal_sharing_group").await;
-    let seal = db.seal();
-    let mut leases = Vec::new();
-    for number in 0..20 {
-        let group = if number % 2 == 0 { "even" } else { "odd" };
-        leases.push(seal.acquire("k").shared().group(group).await.unwrap());
-    }
-    let released = db.seal().release_group("even").await.unwrap();
-    assert_eq!(released.len(), 10);
-    for (number, lease) in leases.iter().enumerate() {
-        assert_eq!(lease.verify().await.is_ok(), number % 2 == 1, "{number}");
-    }
-    let record = seal.inspect("k").await.unwrap().unwrap();
-    let [past] = record.history.as_slice() else { panic!("{record:?}") };
-    assert!(past.tokens.iter().eq(leases.iter().step_by(2).map(Lease::token).collect::<Vec<_>>().iter()));
-    assert!(seal.leases().group("odd").exclusive().await.unwrap().next().await.is_none());
-    seal.shutdown().await;
-}
-
-#[tokio::test]
 async fn a_group_with_a_record_that_was_written_over_says_which() {
     let db = TestDatabase::new("mongoseal_broken_group").await;
     let seal = db.seal();

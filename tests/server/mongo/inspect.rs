@@ -88,42 +88,6 @@ async fn an_inspection_is_one_linearizable_read_and_a_list_is_one_aggregation() 
     assert_eq!((&only.holder.metadata, only.holder.token), (&holder.metadata, lease.token()));
 }
 
-#[tokio::test]
-async fn each_filter_alone_and_two_together_hold_on_a_server() {
-    let db = TestDatabase::new("mongoseal_filters").await;
-    let (store, seal) = (store(&db, secs(24 * 3600)), db.seal());
-    let held = [("a/1", "me", 0, secs(60)), ("a/2", "you", 0, secs(600)), ("a.1", "me", 3, secs(60))];
-    for (of, owner, limit, ttl) in held {
-        store.apply(&key(of), acquire(owner, limit, ttl), Deadline::after(store.clock(), secs(5))).await.unwrap();
-    }
-    tokio::time::sleep(millis(5)).await;
-    let between = seal.inspect("a.1").await.unwrap().unwrap().read_at;
-    tokio::time::sleep(millis(5)).await;
-    store
-        .apply(&key("$where"), acquire("$owner", 0, secs(600)), Deadline::after(store.clock(), secs(5)))
-        .await
-        .unwrap();
-    store.apply(&key("a/over"), acquire("me", 0, millis(10)), Deadline::after(store.clock(), secs(5))).await.unwrap();
-    tokio::time::sleep(millis(20)).await;
-
-    let list = || seal.leases();
-    assert_eq!(keys(list()).await, ["$where", "a.1", "a/1", "a/2"]);
-    assert_eq!(keys(list().with_expired()).await, ["$where", "a.1", "a/1", "a/2", "a/over"]);
-    assert_eq!(keys(list().key("$where")).await, ["$where"]);
-    assert_eq!(keys(list().prefix("a.")).await, ["a.1"]);
-    assert_eq!(keys(list().prefix("$")).await, ["$where"]);
-    assert_eq!(keys(list().owner("$owner")).await, ["$where"]);
-    assert_eq!(keys(list().shared()).await, ["a.1"]);
-    assert_eq!(keys(list().exclusive()).await, ["$where", "a/1", "a/2"]);
-    assert_eq!(keys(list().since_before(between)).await, ["a.1", "a/1", "a/2"]);
-    assert_eq!(keys(list().since_after(between)).await, ["$where"]);
-    assert_eq!(keys(list().remaining_less_than(secs(100))).await, ["a.1", "a/1"]);
-    assert_eq!(keys(list().remaining_at_least(secs(100))).await, ["$where", "a/2"]);
-    assert_eq!(keys(list().prefix("a/").owner("me")).await, ["a/1"]);
-    assert_eq!(keys(list().exclusive().remaining_less_than(secs(100))).await, ["a/1"]);
-    assert_eq!(keys(list().with_expired().remaining_less_than(millis(1)).owner("me")).await, ["a/over"]);
-}
-
 /// Puts a copy of all records into memory, as old as they are.
 async fn copied(store: &MongoStore, keys: &[String]) -> (MemoryStore, i64) {
     let memory = MemoryStore::default();

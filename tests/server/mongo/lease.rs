@@ -8,56 +8,6 @@ use mongoseal::{EndReason, Error, LeaseState, LossCause, Mongoseal, ReleaseOutco
 use crate::{GRACE, TestDatabase, eventually, millis, secs};
 
 #[tokio::test]
-async fn a_lease_is_kept_alive_beyond_its_ttl_and_keeps_its_token() {
-    let db = TestDatabase::new("mongoseal_kept").await;
-    let seal = db.seal();
-    let lease = seal.acquire("k").ttl(millis(600)).await.unwrap();
-    let token = lease.token();
-    let until = tokio::time::Instant::now() + secs(3);
-    while tokio::time::Instant::now() < until {
-        assert!(lease.is_valid());
-        assert!(matches!(db.seal().acquire("k").await, Err(Error::Held { .. })));
-        tokio::time::sleep(millis(50)).await;
-    }
-    lease.verify().await.unwrap();
-    assert_eq!(lease.token(), token);
-    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
-    assert!(db.seal().acquire("k").await.unwrap().token() > token);
-}
-
-#[tokio::test]
-async fn a_refused_caller_learns_holder_token_and_the_remaining_time_of_the_server() {
-    let db = TestDatabase::new("mongoseal_refused").await;
-    let seal = db.build(Mongoseal::builder().owner("first"));
-    let lease = seal.acquire("k").ttl(secs(60)).await.unwrap();
-    match db.seal().acquire("k").await.unwrap_err() {
-        Error::Held { key, owner, token, remaining, .. } => {
-            assert_eq!((key.as_str(), owner.as_str(), token), ("k", "first", lease.token()));
-            assert!(remaining > secs(55) && remaining <= secs(60) + GRACE, "{remaining:?}");
-        }
-        other => panic!("{other}"),
-    }
-}
-
-#[tokio::test]
-async fn what_is_stored_is_what_the_protocol_says() {
-    let db = TestDatabase::new("mongoseal_stored").await;
-    let seal = db.build(Mongoseal::builder().owner("me").grace(secs(5)));
-    let lease = seal.acquire("$where.a").ttl(secs(60)).metadata("build", "$1").await.unwrap();
-    let record = db.record("$where.a").await.unwrap();
-    assert_eq!(record.get_i64("version").unwrap(), i64::from(lease.token()));
-    let holder = record.get_array("holders").unwrap()[0].as_document().unwrap();
-    assert_eq!(holder.get_str("owner").unwrap(), "me");
-    assert_eq!(holder.get_i64("ttl").unwrap(), 60_000);
-    assert_eq!(holder.get_document("metadata").unwrap().get_str("build").unwrap(), "$1");
-    let acquired = holder.get_datetime("since").unwrap().timestamp_millis();
-    assert_eq!(holder.get_datetime("expires_at").unwrap().timestamp_millis() - acquired, 65_000, "ttl and grace");
-    let matters = record.get_datetime("expires_at").unwrap().timestamp_millis() - acquired;
-    assert!((128_000..=130_000).contains(&matters), "as long again, from the later clock: {matters}");
-    assert!(record.contains_key("last_seen") && record.get_array("queue").unwrap().is_empty());
-}
-
-#[tokio::test]
 async fn keys_that_look_like_operators_are_keys_like_any_other() {
     let db = TestDatabase::new("mongoseal_operators").await;
     let seal = db.seal();
@@ -86,16 +36,6 @@ async fn a_dropped_lease_is_released_and_so_is_one_whose_acquire_was_dropped() {
         eventually(secs(5), "a dropped acquire leaves nothing held", || async { seal.acquire("a").await.is_ok() })
             .await;
     }
-}
-
-#[tokio::test]
-async fn a_lease_of_a_process_that_died_is_resumed() {
-    let db = TestDatabase::new("mongoseal_taken_up").await;
-    let lease = db.seal().acquire("k").ttl(secs(60)).await.unwrap();
-    let (id, token) = (lease.id().expose(), lease.token());
-    std::mem::forget(lease);
-    let again = db.seal().resume("k", id.parse().unwrap(), token).await.unwrap();
-    assert_eq!(again.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 #[tokio::test]

@@ -54,7 +54,7 @@ use std::{
 
 use mongodb::Client;
 use mongoseal::{Builder, HandleEvent, Mongoseal};
-use mongoseal_test_support::{TestDatabase, eventually, millis, secs};
+use mongoseal_test_support::{TestDatabase, by_length, eventually, millis, secs};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The default grace of a lease with a ttl of 5 seconds or more.

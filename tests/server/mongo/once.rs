@@ -99,24 +99,6 @@ async fn a_runner_whose_clock_is_a_year_ahead_is_refused_and_the_schedule_goes_o
     assert!(matches!(run(now).await, Ok(OnceOutcome::Ran(_))), "the schedule goes on");
 }
 
-#[tokio::test]
-async fn a_failed_tick_can_run_until_a_later_tick_is_completed() {
-    let db = TestDatabase::new("mongoseal_once_superseded").await;
-    let seal = db.seal();
-    let failed = seal.once("k", Tick::number(4)).run(async |_| Err::<(), _>(Error::invalid("the work failed")));
-    assert!(failed.await.unwrap_err().to_string().contains("the work failed"));
-    assert_eq!(last_tick(&db, "k").await, None);
-    let later = seal.once("k", Tick::number(5)).run(number).await.unwrap();
-    assert_eq!(later, OnceOutcome::Ran(5));
-    let earlier = seal.once("k", Tick::number(4)).run(number).await.unwrap();
-    assert!(matches!(earlier, OnceOutcome::Superseded { tick: 5, .. }), "{earlier:?}");
-
-    // An operator allows it again.
-    seal.rewind_tick("k", 3).by("olga").await.unwrap();
-    assert_eq!(seal.once("k", Tick::number(4)).run(number).await.unwrap(), OnceOutcome::Ran(4));
-    assert_eq!(last_tick(&db, "k").await, Some(4));
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_that_outlasts_its_lease_completes_its_tick_if_the_key_was_not_granted_since() {
     const HOLD: Duration = millis(400);
@@ -145,53 +127,4 @@ async fn work_that_outlasts_its_lease_completes_its_tick_if_the_key_was_not_gran
     let error = late.await.unwrap_err();
     assert!(matches!(error, Error::Lost { .. }), "{error:?}");
     assert_eq!(last_tick(&db, "taken").await, None);
-}
-
-#[tokio::test]
-async fn a_lease_is_lost_at_its_maximum_hold_although_it_is_refreshed() {
-    const HOLD: Duration = millis(900);
-    let _turn = timed_turn().await;
-    let db = TestDatabase::new("mongoseal_hold_at_most").await;
-    let seal = db.build(Mongoseal::builder().grace(millis(200)));
-    let began = Instant::now();
-    let lease = seal.acquire("k").ttl(millis(450)).max_hold(HOLD).await.unwrap();
-    let granted = Instant::now();
-    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::HeldTooLong });
-    let lost = (granted.elapsed(), began.elapsed());
-    assert!(lost.0 <= HOLD && lost.1 > HOLD * 8 / 10, "lost after {lost:?}");
-    assert!(
-        db.record("k").await.unwrap().get_array("holders").unwrap()[0].as_document().unwrap().contains_key("not_after")
-    );
-    // The store keeps the key for the grace after it, and no longer.
-    assert!(matches!(lease.refresh().await, Err(Error::Lost { cause: LossCause::HeldTooLong, .. })));
-    let next = db.seal().acquire("k").wait(secs(20)).await.unwrap();
-    let freed = began.elapsed();
-    assert!(granted.elapsed() + millis(200) >= HOLD && next.token() > lease.token());
-    println!("lost {:?} after the grant, of {HOLD:?}; granted again {freed:?} after the acquire", lost.0);
-}
-
-#[tokio::test]
-async fn a_waiter_is_granted_the_key_right_after_the_minimum_hold() {
-    const HOLD: Duration = millis(1_200);
-    let _turn = timed_turn().await;
-    let db = TestDatabase::new("mongoseal_hold_at_least").await;
-    let mut late = Vec::new();
-    for round in 0..5 {
-        let key = format!("k{round}");
-        let first = db.seal().acquire(&key).min_hold(HOLD).await.unwrap();
-        let end = since(&db, &key).await + i64::try_from(HOLD.as_millis()).unwrap();
-        let waiting = tokio::spawn(db.seal().acquire(&key).wait(secs(20)).into_future());
-        let queued = async || !db.record(&key).await.unwrap().get_array("queue").unwrap().is_empty();
-        eventually(secs(5), "the waiter is queued", queued).await;
-        first.release().await.unwrap();
-        match db.seal().acquire(&key).await.unwrap_err() {
-            Error::Held { is_released, remaining, .. } => assert!(is_released && remaining <= HOLD, "{remaining:?}"),
-            error => panic!("{error}"),
-        }
-        let next = waiting.await.unwrap().unwrap();
-        late.push(since(&db, &key).await - end);
-        next.release().await.unwrap();
-    }
-    println!("granted so many ms after the minimum hold: {late:?}");
-    assert!(late.iter().all(|late| (0..400).contains(late)), "{late:?}");
 }

@@ -11,32 +11,6 @@ fn ahead(token: FencingToken, seconds: u64) -> FencingToken {
 }
 
 #[tokio::test]
-async fn a_lease_held_across_a_raise_stays_held_and_the_key_is_handed_over_above_it() {
-    let db = TestDatabase::new("mongoseal_raise").await;
-    let seal = db.seal();
-    let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
-    let waiting = tokio::spawn(db.seal().acquire("k").ttl(secs(600)).wait(secs(60)).into_future());
-    while seal.inspect("k").await.unwrap().unwrap().queue.is_empty() {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-    let to = ahead(lease.token(), 7_200);
-    assert_eq!(seal.raise_token_floor("k", to).await.unwrap(), to);
-    lease.refresh().await.unwrap();
-    lease.verify().await.unwrap();
-    assert!(lease.is_valid());
-    let first = lease.token();
-    lease.release().await.unwrap();
-    let next = waiting.await.unwrap().unwrap();
-    assert!(first < to && next.token() > to);
-    next.verify().await.unwrap();
-    let expires_at = db.record("k").await.unwrap().get_datetime("expires_at").unwrap().timestamp_millis();
-    assert!(
-        expires_at / 1_000 > i64::try_from(HybridTime::from(to).seconds).unwrap(),
-        "kept until the clock has passed it"
-    );
-}
-
-#[tokio::test]
 async fn a_document_that_is_not_a_record_is_not_raised_and_stays_as_it_is() {
     let db = TestDatabase::new("mongoseal_raise_foreign").await;
     let seal = db.seal();

@@ -42,44 +42,6 @@ async fn a_lease_goes_on_in_another_process_as_it_was() {
     second.shutdown().await;
 }
 
-#[tokio::test]
-async fn a_resumed_lease_is_refreshed_and_a_lost_one_is_not_acquired_again() {
-    let db = TestDatabase::new("mongoseal_resume_lost").await;
-    let (first, second) = (db.seal(), db.seal());
-    let lease = first.acquire("k").ttl(secs(1)).without_refresh().await.unwrap();
-    let left = (lease.id(), lease.token());
-    lease.orphan();
-    let lease = second.resume("k", left.0, left.1).await.unwrap();
-    tokio::time::sleep(millis(2_500)).await;
-    lease.verify().await.unwrap();
-    let error = second.resume("k", left.0, left.1).await.unwrap_err();
-    assert!(matches!(error, Error::Invalid { .. }), "the id is in use: {error}");
-
-    first.revoke("k").by("olga").reason("stuck").await.unwrap();
-    assert!(matches!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Revoked { .. } }));
-    assert_lost(&first, left, |cause| matches!(cause, LossCause::Revoked { by, .. } if by == "olga")).await;
-
-    let lease = first.acquire("k").ttl(millis(300)).without_refresh().await.unwrap();
-    let left = (lease.id(), lease.token());
-    lease.orphan();
-    let next = second.acquire("k").wait(secs(20)).await.unwrap();
-    assert_lost(&first, left, |cause| *cause == LossCause::TakenOver { token: next.token() }).await;
-    next.verify().await.unwrap();
-    assert!(db.record("k").await.unwrap().get_array("queue").unwrap().is_empty());
-}
-
-#[tokio::test]
-async fn a_lease_without_expiry_stays_one_in_another_process() {
-    let db = TestDatabase::new("mongoseal_resume_for_ever").await;
-    let lease = db.seal().acquire("k").without_expiry().await.unwrap();
-    let (id, token) = (lease.id(), lease.token());
-    lease.orphan();
-    let lease = db.seal().resume("k", id, token).await.unwrap();
-    assert_eq!(lease.remaining(), std::time::Duration::MAX);
-    lease.refresh().await.unwrap();
-    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_resumed_lease_hears_of_its_revocation_by_the_change_stream() {
     let db = TestDatabase::new("mongoseal_resume_revoked").await;

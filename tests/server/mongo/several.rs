@@ -11,7 +11,7 @@ use std::{
 
 use mongoseal::{FencingToken, Mongoseal};
 
-use crate::{TestDatabase, busy_turn, secs};
+use crate::{TestDatabase, busy_turn, by_length, secs};
 
 /// Whether somebody uses a key now, and the last token it was used with.
 type Use = (bool, Option<FencingToken>);
@@ -26,7 +26,7 @@ async fn eight_tasks_over_random_subsets_of_six_keys_never_block_each_other_for_
     let (began, enough) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
     // All go on until each got on.
     let goes_on = move |enough: &AtomicUsize| {
-        began.elapsed() < secs(8) || (enough.load(Ordering::Relaxed) < 8 && began.elapsed() < secs(30))
+        began.elapsed() < by_length(secs(2), secs(8)) || (enough.load(Ordering::Relaxed) < 8 && began.elapsed() < secs(30))
     };
     let mut handles = Vec::new();
     for _ in 0..4 {

@@ -45,31 +45,6 @@ async fn tokens_grow_over_a_thousand_releases_and_the_record_is_never_without_it
 }
 
 #[tokio::test]
-async fn tokens_grow_over_expiry_and_takeover() {
-    let db = TestDatabase::new("mongoseal_expiry").await;
-    let (seal, mut last) = (db.seal(), None);
-    for _ in 0..5 {
-        let lease = seal.acquire("k").ttl(millis(100)).without_refresh().await.unwrap();
-        assert!(Some(lease.token()) > last);
-        last = Some(lease.token());
-        // A holder that dies.
-        std::mem::forget(lease);
-        eventually(secs(5), "the key is free after the ttl", || async {
-            match seal.acquire("k").await {
-                Ok(lease) => lease.token() > last.unwrap(),
-                Err(_) => false,
-            }
-        })
-        .await;
-        eventually(secs(5), "and again", || async {
-            db.record("k").await.unwrap().get_array("holders").unwrap().is_empty()
-        })
-        .await;
-        last = Some(FencingToken::try_from(db.record("k").await.unwrap().get_i64("version").unwrap()).unwrap());
-    }
-}
-
-#[tokio::test]
 async fn tokens_grow_over_ttl_collection_deletion_drop_and_restore() {
     let db = TestDatabase::new("mongoseal_collected").await;
     let seal = db.build(Mongoseal::builder().ttl(millis(200)).retention(secs(1)));

@@ -124,19 +124,6 @@ async fn a_change_stream_that_an_odd_error_kept_closed_once_is_opened_again() {
 }
 
 #[tokio::test]
-async fn a_dead_holder_s_key_goes_to_the_waiter_when_its_time_is_over() {
-    let db = TestDatabase::new("mongoseal_inherited").await;
-    let dead = db.seal().acquire("k").ttl(secs(2)).without_refresh().await.unwrap();
-    let token = dead.token();
-    std::mem::forget(dead);
-    let began = std::time::Instant::now();
-    let lease = db.seal().acquire("k").wait(secs(60)).await.unwrap();
-    assert!(lease.token() > token);
-    assert!(began.elapsed() < millis(2_500), "{:?}", began.elapsed());
-    lease.verify().await.unwrap();
-}
-
-#[tokio::test]
 async fn a_full_queue_is_refused_and_the_record_stays_as_it_is() {
     let db = TestDatabase::new("mongoseal_full").await;
     let seal = db.build(Mongoseal::builder().queue_limit(1));

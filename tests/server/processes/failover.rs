@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mongoseal::Clock;
-use mongoseal_test_support::ReplicaSet;
+use mongoseal_test_support::{ReplicaSet, by_length};
 
 use crate::{
     eventually,
@@ -16,7 +16,7 @@ use crate::{
 const TTL: Duration = secs(6);
 
 pub(crate) async fn all_are_served_while_the_primary_steps_down_in_the_middle_of_hand_overs() {
-    const STEP_DOWNS: u32 = 5;
+    let step_downs = by_length(3, 5);
     let set = ReplicaSet::start(3).await;
     let fleet = Fleet::on(&set, "failover").await;
     let mut workers = fleet.workers::<3>().await;
@@ -27,7 +27,7 @@ pub(crate) async fn all_are_served_while_the_primary_steps_down_in_the_middle_of
     }
     let served = || fleet.heard.grants().len();
     let mut gaps = Vec::new();
-    for _ in 0..STEP_DOWNS {
+    for _ in 0..step_downs {
         let before = served();
         eventually(secs(30), "the key goes round", async || served() >= before + 20).await;
         tokio::time::sleep(millis(random.u64(0..300))).await;
@@ -53,5 +53,5 @@ pub(crate) async fn all_are_served_while_the_primary_steps_down_in_the_middle_of
     fleet.is_free(TTL + secs(1)).await;
     fleet.heard.check();
     let lost = fleet.heard.words().iter().filter(|word| matches!(word, Word::Lost { .. })).count();
-    println!("{} grants over {STEP_DOWNS} step-downs, {lost} lost; going round again after {gaps:.1?}", grants.len());
+    println!("{} grants over {step_downs} step-downs, {lost} lost; going round again after {gaps:.1?}", grants.len());
 }

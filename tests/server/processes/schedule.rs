@@ -204,7 +204,7 @@ async fn run(
 pub(crate) async fn eight_processes_complete_each_tick_exactly_once_and_run_it_once() {
     let set = shared(1).await;
     let fleet = Fleet::on(set, "ticks").await;
-    let orders = Orders::new(ticks(400), secs(30), Some(Duration::MAX));
+    let orders = Orders::new(ticks(200), secs(30), Some(Duration::MAX));
     let ticks = run(&fleet, set, &orders, async |_| tokio::time::sleep(millis(50)).await).await;
     ticks.are_all_completed(&orders);
     assert_eq!((ticks.repeated(), ticks.unfinished), (0, 0), "there were no faults");
@@ -261,7 +261,7 @@ pub(crate) async fn each_tick_is_completed_exactly_once_while_the_primary_steps_
 pub(crate) async fn a_tick_that_no_process_waits_for_is_completed_once_or_skipped() {
     let set = shared(1).await;
     let fleet = Fleet::on(set, "ticks_skipped").await;
-    let orders = Orders::new(ticks(400), secs(30), None);
+    let orders = Orders::new(ticks(200), secs(30), None);
     let ticks = run(&fleet, set, &orders, async |_| tokio::time::sleep(millis(50)).await).await;
     let all = usize::try_from(orders.ticks * SCHEDULES).unwrap();
     println!("{} of {all} ticks were skipped", all - ticks.completed());

@@ -12,6 +12,11 @@ pub const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
+/// `long` where tests have hours, which is where `MONGOSEAL_LONG` is set, as `just nightly` does, and else `short`.
+pub fn by_length<T>(short: T, long: T) -> T {
+    if std::env::var_os("MONGOSEAL_LONG").is_some() { long } else { short }
+}
+
 /// Polls until `holds` does, for at most `within`.
 ///
 /// # Panics
