@@ -78,7 +78,7 @@ pipe:
 
 # The tests on servers that take longer the longer one has: more kills, step-downs and cycles, and the default ttl.
 faults:
-    MONGOSEAL_LONG=1 MONGOSEAL_TICKS=1000 cargo test --workspace --test faults --test mongo --test processes
+    MONGOSEAL_LONG=1 MONGOSEAL_TICKS=1000 cargo test --release --workspace --test faults --test mongo --test processes
 
 # The simulation with so many programs for each of its tests. Prints the pairs of options that were granted seldom.
 programs count="300000":

@@ -3,7 +3,7 @@
 use mongodb::bson::{Bson, doc};
 use mongoseal::{Lease, LeaseState, LossCause, Mongoseal};
 
-use crate::{TestDatabase, eventually, millis, noting_client, secs, timed_turn};
+use crate::{TestDatabase, by_length, eventually, millis, noting_client, secs, timed_turn};
 
 /// So many leases of one handle, asked for a hundred at a time, in the order of their keys.
 async fn leases(seal: &Mongoseal, count: usize) -> Vec<Lease> {
@@ -20,12 +20,13 @@ async fn leases(seal: &Mongoseal, count: usize) -> Vec<Lease> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_thousand_leases_of_a_handle_are_refreshed_by_about_32_commands_an_interval() {
+async fn a_thousand_leases_of_a_handle_are_refreshed_by_about_16_commands_an_interval() {
     let _turn = timed_turn().await;
     let db = TestDatabase::new("mongoseal_batch").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
     let seal = Mongoseal::new(&client.database("mongoseal_batch"));
-    let leases = leases(&seal, 2_000).await;
+    let many = by_length(1_000, 2_000);
+    let leases = leases(&seal, many).await;
     // Until each has been refreshed once, and those between two batches have joined one.
     tokio::time::sleep(secs(7)).await;
     sent.lock().unwrap().clear();
@@ -33,13 +34,15 @@ async fn two_thousand_leases_of_a_handle_are_refreshed_by_about_32_commands_an_i
     let commands: Vec<String> = sent.lock().unwrap().iter().filter(|name| *name != "getMore").cloned().collect();
     let parts = commands.iter().filter(|name| *name == "update").count();
     println!("in three intervals: {parts} parts, and {} other commands", commands.len() - parts);
-    // 2,000 leases are 32 parts. On a busy machine a part is late now and then, and its 64 leases are refreshed alone.
-    assert!((64..=160).contains(&parts) && commands.len() <= 300, "{parts} of {}", commands.len());
+    // On a busy machine a part is late now and then, and its 64 leases are refreshed alone.
+    let interval = many.div_ceil(64);
+    let few = 2 * interval..=5 * interval;
+    assert!(few.contains(&parts) && commands.len() <= 5 * interval + 140, "{parts} of {}", commands.len());
     for lease in &leases {
         assert!(lease.is_valid() && lease.remaining() > secs(4), "{:?}", lease.remaining());
     }
     let lasting = doc! { "$expr": { "$gt": [{ "$first": "$holders.expires_at" }, { "$add": ["$$NOW", 4_000] }] } };
-    assert_eq!(db.records().count_documents(lasting).await.unwrap(), 2_000, "the server agrees");
+    assert_eq!(db.records().count_documents(lasting).await.unwrap(), many as u64, "the server agrees");
     seal.shutdown().await;
 }
 
@@ -85,7 +88,7 @@ async fn keys_as_long_as_they_may_be_travel_together_too() {
     let long = |number: usize| format!("{number:04}{}", "\u{e9}$\"".repeat(255));
     let leases: Vec<Lease> = {
         let mut asking = tokio::task::JoinSet::new();
-        for number in 0..500 {
+        for number in 0..by_length(200, 500) {
             asking.spawn(seal.acquire(long(number)).ttl(secs(6)).into_future());
         }
         asking.join_all().await.into_iter().map(Result::unwrap).collect()

@@ -26,7 +26,8 @@ async fn eight_tasks_over_random_subsets_of_six_keys_never_block_each_other_for_
     let (began, enough) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
     // All go on until each got on.
     let goes_on = move |enough: &AtomicUsize| {
-        began.elapsed() < by_length(secs(2), secs(8)) || (enough.load(Ordering::Relaxed) < 8 && began.elapsed() < secs(30))
+        began.elapsed() < by_length(secs(2), secs(8))
+            || (enough.load(Ordering::Relaxed) < 8 && began.elapsed() < secs(30))
     };
     let mut handles = Vec::new();
     for _ in 0..4 {

@@ -85,7 +85,8 @@ async fn readers_and_writers_mixed_never_overlap_and_all_get_on() {
     let (began, enough) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
     // All go on until each got on.
     let goes_on = move |enough: &AtomicUsize| {
-        began.elapsed() < by_length(secs(2), secs(8)) || (enough.load(Ordering::Relaxed) < 16 && began.elapsed() < secs(30))
+        began.elapsed() < by_length(secs(2), secs(8))
+            || (enough.load(Ordering::Relaxed) < 16 && began.elapsed() < secs(30))
     };
     let mut handles = Vec::new();
     for _ in 0..4 {
