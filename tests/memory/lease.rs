@@ -4,7 +4,7 @@ use std::{collections::HashSet, future::poll_fn, pin::Pin, time::Duration};
 
 use futures_core::Stream;
 use mongoseal::{
-    EndReason, Error, LeaseId, LeaseState, LossCause, Metadata, Mongoseal, ReleaseOutcome, record::Request,
+    EndReason, Error, LeaseState, LossCause, Metadata, Mongoseal, ReleaseOutcome, record::Request,
     store::Store,
 };
 

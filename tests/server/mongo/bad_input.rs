@@ -9,7 +9,7 @@ use mongodb::{
 };
 use mongoseal::record::{self, HoldLimits, LeaseSpec, Request};
 use mongoseal::store::{MongoStore, Store};
-use mongoseal::{Deadline, Error, Key, LeaseId, LeaseState, Metadata, Mongoseal, Sharing};
+use mongoseal::{Deadline, Error, Key, LeaseId, Metadata, Mongoseal, Sharing};
 use mongoseal_test_support::{ReplicaSet, Standalone};
 
 use crate::{TestDatabase, secs};

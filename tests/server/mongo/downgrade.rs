@@ -3,7 +3,7 @@
 use mongodb::bson::{Document, doc};
 use mongoseal::{Error, Fence, LeaseState, Mongoseal};
 
-use crate::{TestDatabase, eventually, millis, secs};
+use crate::{TestDatabase, eventually, secs};
 
 #[tokio::test]
 async fn a_downgrade_lets_sharers_in_at_once_and_keeps_lease_token_and_expiry() {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use mongodb::bson::doc;
 use mongoseal::{EndReason, Error, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
 
-use crate::{GRACE, TestDatabase, eventually, millis, secs};
+use crate::{TestDatabase, eventually, millis, secs};
 
 #[tokio::test]
 async fn keys_that_look_like_operators_are_keys_like_any_other() {

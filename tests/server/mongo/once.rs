@@ -1,17 +1,16 @@
 //! Work that runs once for each tick of a schedule, and the limits of a hold, on a real server.
 
 use std::{
-    future::IntoFuture,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
-use mongoseal::{Error, LeaseState, LossCause, Mongoseal, OnceOutcome, Result, Tick, TickLease};
+use mongoseal::{Error, Mongoseal, OnceOutcome, Result, Tick, TickLease};
 
-use crate::{TestDatabase, eventually, millis, noting_client, secs, timed_turn};
+use crate::{TestDatabase, millis, noting_client, secs};
 
 /// Work that returns the number of its tick.
 async fn number(tick: &TickLease) -> Result<u64> {

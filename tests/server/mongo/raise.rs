@@ -3,7 +3,7 @@
 use mongodb::bson::{Bson, DateTime, doc};
 use mongoseal::{Error, FencingToken, HybridTime};
 
-use crate::{TestDatabase, secs};
+use crate::TestDatabase;
 
 /// A token that stands for a time so many seconds after that of another.
 fn ahead(token: FencingToken, seconds: u64) -> FencingToken {

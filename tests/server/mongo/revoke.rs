@@ -5,7 +5,7 @@ use std::time::Instant;
 use mongodb::bson::doc;
 use mongoseal::{Error, LeaseState, LossCause};
 
-use crate::{OpenedStreams, TestDatabase, millis, secs};
+use crate::{OpenedStreams, TestDatabase, secs};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_learns_of_its_revocation_by_the_change_stream() {
