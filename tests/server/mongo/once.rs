@@ -21,13 +21,6 @@ async fn last_tick(db: &TestDatabase, key: &str) -> Option<u64> {
     db.seal().inspect(key).await.unwrap()?.done.map(|done| done.tick)
 }
 
-/// When the key was granted to its first holder, in milliseconds.
-async fn since(db: &TestDatabase, key: &str) -> i64 {
-    let record = db.record(key).await.unwrap();
-    let holder = record.get_array("holders").unwrap()[0].as_document().unwrap();
-    holder.get_datetime("since").unwrap().timestamp_millis()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_runners_of_a_tick_one_runs_it_and_the_rest_find_it_completed() {
     let db = TestDatabase::new("mongoseal_once").await;
