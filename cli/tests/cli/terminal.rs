@@ -133,8 +133,9 @@ fn parent(process: Pid) -> Pid {
 async fn ctrl_z_in_a_pipeline_stops_all_of_it_and_the_shell_gets_the_terminal_back() {
     let sandbox = Sandbox::new("pipeline").await;
     let mut shell = Shell::start(&sandbox).await;
-    // It reads, so that its group gets the terminal.
-    let script = r#"echo $$ >"$F/id"; read line; echo "$line" >"$F/first"; while :; do sleep 0.1; done"#;
+    // It reads, so that its group gets the terminal. Then it starts no process: a shell that waits in vfork for a child that
+    // Ctrl-Z has stopped is not stopped itself.
+    let script = r#"echo $$ >"$F/id"; read line; echo "$line" >"$F/first"; exec sleep 100"#;
     shell.type_in(&format!("\"$M\" run k --ttl 60s -- sh -c '{script}' | cat\n")).await;
     let command = sandbox.processes("id", 1).await[0];
     let program = parent(parent(command));

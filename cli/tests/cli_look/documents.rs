@@ -96,8 +96,8 @@ async fn the_transcripts_in_the_documents_are_what_the_program_says() {
         alice.acquire("gpu").shared_up_to(2).ttl(secs(600)).await.unwrap(),
         bob.acquire("gpu").shared_up_to(2).ttl(secs(600)).await.unwrap(),
     ];
-    bob.acquire("reports/weekly").ttl(Duration::from_millis(20)).without_refresh().await.unwrap().orphan();
-    tokio::time::sleep(Duration::from_millis(60)).await;
+    bob.acquire("reports/weekly").ttl(secs(1)).without_refresh().await.unwrap().orphan();
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
     let two_hours_ahead = FencingToken::at_clock(nightly.token().clock_seconds() + 7_200, 0);
     let order = doc! { "_id": 4711, "fence": two_hours_ahead };
     console.db.database.collection("orders").insert_one(order).await.unwrap();

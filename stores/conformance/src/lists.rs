@@ -111,10 +111,11 @@ pub(super) async fn a_listed_lease_has_the_number_of_live_waiters(fixture: Fixtu
         async || -> Vec<usize> { fixture.listed(&filter, 10).await.iter().map(|lease| lease.waiting).collect() };
     assert_eq!(listed().await, [0], "no acquire waits");
     fixture.send(queue(&terms(), SHORT, 100)).await;
+    let end = fixture.record().queue[0].expires_at;
     for _ in 0..2 {
         fixture.send(wait(&terms())).await;
     }
-    fixture.pass(fixture.record().queue[0].expires_at).await;
+    fixture.pass(end).await;
     assert_eq!(listed().await, [2], "an expired waiter does not count");
 }
 

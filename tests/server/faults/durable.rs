@@ -12,7 +12,7 @@ use crate::{connect, secs};
 const JOURNAL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) async fn a_grant_is_there_after_its_only_member_was_killed_right_after_it_was_acknowledged() {
-    let set = ReplicaSet::start(1).await;
+    let set = ReplicaSet::builder().journal_interval(JOURNAL_INTERVAL).start().await;
     let seal = connect(Mongoseal::builder().operation_timeout(secs(30)), set.uri()).await;
     // From now on a majority means memory, so that what is in the journal is there because the write asked for it.
     let config = set.admin(0, doc! { "replSetGetConfig": 1 }).await.unwrap();

@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use crate::servers::{
@@ -27,6 +28,8 @@ pub(crate) struct Options {
     pub(crate) certificate: Option<Certificate>,
     /// The folder in which its directory is made, instead of in memory.
     pub(crate) folder: Option<PathBuf>,
+    /// How often it writes its journal where no write waits for it, if not each 100 ms.
+    pub(crate) journal_interval: Option<Duration>,
 }
 
 impl Program for Options {
@@ -56,6 +59,9 @@ impl Program for Options {
         option("bind_ip", "127.0.0.1".into());
         option("dbpath", server.path(home));
         option("wiredTigerCacheSizeGB", "0.25".into());
+        if let Some(interval) = self.journal_interval {
+            option("journalCommitInterval", interval.as_millis().to_string());
+        }
         // No test reads the diagnostic data, and collecting them ends a server under Wine.
         option("setParameter", "diagnosticDataCollectionEnabled=false".into());
         for (name, value) in &self.parameters {
