@@ -4,8 +4,7 @@ use std::{collections::HashSet, future::poll_fn, pin::Pin, time::Duration};
 
 use futures_core::Stream;
 use mongoseal::{
-    EndReason, Error, LeaseState, LossCause, Metadata, Mongoseal, ReleaseOutcome, record::Request,
-    store::Store,
+    EndReason, Error, LeaseState, LossCause, Metadata, Mongoseal, ReleaseOutcome, record::Request, store::Store,
 };
 
 use crate::{

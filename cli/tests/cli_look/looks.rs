@@ -138,8 +138,8 @@ async fn a_wide_list_also_has_the_times_of_grant_refresh_and_expiry_and_the_meta
     let alice = console.seal("alice");
     let build = alice.acquire("build").ttl(secs(600)).metadata("commit", "1a2b").await.unwrap();
     let forever = alice.acquire("forever").without_expiry().await.unwrap();
-    alice.acquire("over").ttl(std::time::Duration::from_millis(20)).without_refresh().await.unwrap().orphan();
-    tokio::time::sleep(std::time::Duration::from_millis(60)).await;
+    alice.acquire("over").ttl(std::time::Duration::from_millis(500)).without_refresh().await.unwrap().orphan();
+    tokio::time::sleep(std::time::Duration::from_millis(600)).await;
     let said = console.run(&["ls", "-o", "wide", "--expired"]).await;
     let table = rows(&said);
     let (narrow, wide) = table[0].split_at(8);

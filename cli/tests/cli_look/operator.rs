@@ -109,10 +109,10 @@ async fn purge_says_what_went_and_leaves_what_lives() {
     let lives = seal.acquire("lives").ttl(secs(600)).await.unwrap();
     assert_eq!(console.run(&["purge"]).await.out, "Nothing to delete.\n");
     let spoil = async || {
-        let lapsed = seal.acquire("lapsed").ttl(Duration::from_millis(20)).without_refresh().await.unwrap();
+        let lapsed = seal.acquire("lapsed").ttl(Duration::from_millis(500)).without_refresh().await.unwrap();
         let token = lapsed.token();
         lapsed.orphan();
-        tokio::time::sleep(Duration::from_millis(60)).await;
+        tokio::time::sleep(Duration::from_millis(600)).await;
         token
     };
     let token = spoil().await;

@@ -151,7 +151,7 @@ async fn an_expired_lease_leaves_the_table_and_a_holder_of_the_beginning_is_no_e
     let _holds = seal.acquire("reports/held").ttl(secs(600)).await.unwrap();
     let mut terminal = Terminal::watch(&console, "reports/ --prefix");
     terminal.has_shown("reports/held", 1).await;
-    seal.acquire("reports/short").ttl(Duration::from_millis(50)).without_refresh().await.unwrap().orphan();
+    seal.acquire("reports/short").ttl(Duration::from_millis(500)).without_refresh().await.unwrap().orphan();
     terminal.has_shown("expired", 1).await;
     terminal.press("q").await;
     let (_, rest) = terminal.end().await;

@@ -68,7 +68,7 @@ async fn watch_tells_of_a_key_who_holds_it_and_what_becomes_of_each_lease() {
     first.release().await.unwrap();
     let second = seal.acquire("k").ttl(secs(600)).await.unwrap();
     seal.revoke("k").by("olga").reason("stuck").await.unwrap();
-    let third = seal.acquire("k").ttl(Duration::from_millis(50)).without_refresh().await.unwrap();
+    let third = seal.acquire("k").ttl(Duration::from_millis(500)).without_refresh().await.unwrap();
     let mut told = Vec::new();
     for _ in 0..5 {
         told.push(objects.event().await);

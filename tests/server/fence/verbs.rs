@@ -170,7 +170,7 @@ async fn a_lease_writes_while_it_holds_and_is_refused_here_once_it_has_ended() {
     let old = lease.token();
     lease.release().await.unwrap();
 
-    let lease = db.seal().acquire("orders/1").ttl(millis(200)).without_refresh().await.unwrap();
+    let lease = db.seal().acquire("orders/1").ttl(millis(500)).without_refresh().await.unwrap();
     lease.cancelled().await;
     let before = db.order(1).await;
     let (client, sent) = crate::commands::noting(db.set).await;

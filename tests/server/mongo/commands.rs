@@ -114,7 +114,7 @@ async fn every_write_is_confirmed_by_the_journals_of_a_majority_and_says_how_lon
     sent("acquire of a key that was held", "findAndModify");
     seal.release_group("g").await.unwrap();
     sent("release of a group", "update");
-    std::mem::forget(seal.acquire("k").ttl(millis(100)).without_refresh().await.unwrap());
+    std::mem::forget(seal.acquire("k").ttl(millis(500)).without_refresh().await.unwrap());
     sent("acquire of a key that was revoked", "findAndModify");
     tokio::time::sleep(secs(1)).await;
     assert_eq!(seal.purge().await.unwrap().len(), 1);

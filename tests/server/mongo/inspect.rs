@@ -261,9 +261,9 @@ async fn a_list_and_a_purge_read_each_record_a_few_times_at_most_however_many_pa
     // Pages that each read all records behind their key read 17,000.
     assert!(listing < 13_000, "{pages} pages of a list of 6,001 leases examined {listing} documents");
 
-    forget(seal.acquire("over").ttl(millis(10)).without_refresh().await.unwrap());
+    forget(seal.acquire("over").ttl(millis(500)).without_refresh().await.unwrap());
     copy_records(&db, "over", 6_000).await;
-    tokio::time::sleep(millis(20)).await;
+    tokio::time::sleep(millis(600)).await;
     db.database.collection::<Document>("system.profile").drop().await.unwrap();
     db.database.run_command(doc! { "profile": 2 }).await.unwrap();
     // What a purge lists. Its removals would push the pages out of the profile, which has a bound.

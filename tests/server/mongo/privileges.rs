@@ -114,8 +114,8 @@ impl LimitedUser {
             "upgrade" => Some(seal.acquire(key).shared().await.unwrap()),
             "wait" | "campaign" | "resume" => Some(self.others.acquire(key).await.unwrap()),
             "purge" => {
-                self.others.acquire(key).ttl(millis(20)).without_refresh().await.unwrap().orphan();
-                tokio::time::sleep(millis(50)).await;
+                self.others.acquire(key).ttl(millis(500)).without_refresh().await.unwrap().orphan();
+                tokio::time::sleep(millis(600)).await;
                 None
             }
             "reset a schedule" => {

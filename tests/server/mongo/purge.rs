@@ -15,14 +15,14 @@ async fn a_purge_removes_exactly_what_has_expired_and_leaves_the_records() {
     let seal = Mongoseal::new(&client.database("mongoseal_purged"));
     seal.prepare().await.unwrap();
     // By another handle: one that holds a lease listens and refreshes.
-    let live = db.seal().acquire("live").ttl(secs(2)).await.unwrap();
-    let over = seal.acquire("over").ttl(millis(50)).without_refresh().await.unwrap();
+    let live = db.seal().acquire("live").ttl(secs(5)).await.unwrap();
+    let over = seal.acquire("over").ttl(millis(500)).without_refresh().await.unwrap();
     let token = over.token();
     forget(over);
-    let idle = seal.acquire("idle").ttl(millis(50)).without_refresh().await.unwrap();
+    let idle = seal.acquire("idle").ttl(millis(500)).without_refresh().await.unwrap();
     let last = idle.token();
     idle.release().await.unwrap();
-    tokio::time::sleep(millis(100)).await;
+    tokio::time::sleep(millis(600)).await;
 
     sent.lock().unwrap().clear();
     let purged = seal.purge().await.unwrap();
@@ -91,8 +91,8 @@ async fn a_purge_that_meets_a_network_error_says_so() {
     let db = TestDatabase::new("mongoseal_purge_broken").await;
     let client = mongodb::Client::with_uri_str(db.set.uri_with("appName=purge_broken")).await.unwrap();
     let seal = Mongoseal::new(&client.database("mongoseal_purge_broken"));
-    forget(seal.acquire("k").ttl(millis(20)).without_refresh().await.unwrap());
-    tokio::time::sleep(millis(50)).await;
+    forget(seal.acquire("k").ttl(millis(500)).without_refresh().await.unwrap());
+    tokio::time::sleep(millis(600)).await;
     let broken = db.set.fail_command("purge_broken", &["findAndModify"], doc! { "closeConnection": true }, 1).await;
     assert!(matches!(seal.purge().await, Err(Error::Unavailable { .. })));
     assert_eq!(broken.off().await, 1);
