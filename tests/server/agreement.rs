@@ -37,7 +37,7 @@ use self::{
 };
 
 /// How many sequences of requests a push tries, if `MONGOSEAL_SEQUENCES` is not set. Each has a key of its own.
-const SEQUENCES: usize = 300;
+const SEQUENCES: usize = 600;
 /// How many sequences run at once.
 const LANES: usize = 32;
 const WITHIN: Duration = Duration::from_secs(20);

@@ -52,6 +52,6 @@ fn main() -> ExitCode {
     }));
     let mut arguments = Arguments::from_args();
     // The requirements wait for most of their time.
-    arguments.test_threads.get_or_insert(10);
+    arguments.test_threads.get_or_insert(5);
     libtest_mimic::run(&arguments, tests).exit_code()
 }

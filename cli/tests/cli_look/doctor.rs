@@ -3,7 +3,6 @@
 use mongodb::bson::doc;
 use mongoseal_test_support::{ReplicaSet, Standalone, Way};
 use serde_json::Value;
-use tokio::task::JoinSet;
 
 use crate::{Console, Said, program};
 
@@ -19,7 +18,6 @@ async fn doctor(uri: &str, arguments: &[&str]) -> Said {
 
 /// That those who need MongoDB say what is wrong in a sentence, with this status and these words in it.
 async fn each_command_says_one_sentence(uri: &str, status: i32, words: &str) {
-    let mut programs = JoinSet::new();
     for arguments in [
         vec!["ls"],
         vec!["show", "k"],
@@ -31,9 +29,7 @@ async fn each_command_says_one_sentence(uri: &str, status: i32, words: &str) {
     ] {
         let mut program = program();
         program.args(&arguments).args(["--timeout", "2s", "--db", "app"]).env("MONGODB_URI", uri);
-        programs.spawn(async move { (arguments, Said::by(program).await) });
-    }
-    for (arguments, said) in programs.join_all().await {
+        let said = Said::by(program).await;
         assert_eq!((said.status, said.out.as_str()), (status, ""), "{arguments:?}: {}", said.err);
         let sentences = said.err.lines().filter(|line| !line.contains("has not answered for 1 s"));
         assert!(said.err.contains(words) && sentences.count() == 1, "{arguments:?}: {}", said.err);

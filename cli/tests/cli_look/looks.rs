@@ -259,10 +259,10 @@ async fn nothing_is_cut_in_a_pipe_and_one_that_is_closed_early_is_no_failure() {
     let console = Console::new("pipes").await;
     let seal = console.seal(&"o".repeat(300));
     let long = format!("{}/end", "k".repeat(300));
-    let keys: Vec<String> = (0..400).map(|number| format!("many/{number}")).chain([long.clone()]).collect();
+    let keys: Vec<String> = (0..150).map(|number| format!("many/{number}")).chain([long.clone()]).collect();
     let set = seal.acquire_all(keys.iter().map(String::as_str)).ttl(secs(600)).await.unwrap();
     let said = console.run(&["ls"]).await;
-    assert_eq!(said.out.lines().count(), 402);
+    assert_eq!(said.out.lines().count(), 152);
     assert!(said.out.contains(&long) && said.out.contains(&"o".repeat(300)) && !said.out.contains('…'));
     for words in [
         "mongoseal ls | head -1",

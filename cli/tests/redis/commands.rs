@@ -126,10 +126,9 @@ pub(crate) async fn leases_are_listed_and_shown() {
 
 pub(crate) async fn a_raise_and_a_purge_change_the_record() {
     let console = Console::new().await;
-    let lease = console.seal.acquire("k").ttl(std::time::Duration::from_millis(500)).without_refresh().await.unwrap();
+    let lease = console.seal.acquire("k").ttl(std::time::Duration::from_millis(50)).without_refresh().await.unwrap();
     let next = FencingToken::new(lease.token().get() + (1 << 20)).unwrap();
     lease.orphan();
-    tokio::time::sleep(std::time::Duration::from_millis(600)).await;
     let raised = console.run(&["raise", "k", "--to", &next.to_string(), "--json"]).await.json();
     assert_eq!(raised[0]["version"], next.get());
     console.has("k", 0, 0).await;

@@ -47,7 +47,7 @@ pub(super) async fn a_waiter_is_granted_the_key_when_the_minimum_hold_has_ended(
 }
 
 pub(super) async fn the_first_waiter_learns_when_a_minimum_hold_ends_whoever_that_is(fixture: Fixture) {
-    let early = held(Some(HOLD), None);
+    let early = held(Some(LONG), None);
     let token = fixture.granted(once(&early)).await;
     let (waiters, mut notifications) = queue_and_watch(&fixture, 3).await;
     fixture.send(release(&early, token)).await;
