@@ -12,7 +12,7 @@ use std::{
 
 use mongodb::bson::doc;
 use mongoseal::{Error, LeaseState, LossCause, Mongoseal};
-use mongoseal_test_support::{How, Peer, ReplicaSet};
+use mongoseal_test_support::{How, Peer, ReplicaSet, eventually};
 use tokio::task::JoinSet;
 
 use crate::{connect, millis, secs};
@@ -115,11 +115,12 @@ pub(super) async fn waiters_outlast_an_outage_that_is_longer_than_the_operation_
         });
         tokio::time::sleep(millis(50)).await;
     }
+    let waits = async || holder.inspect("k").await.unwrap().unwrap().queue.len();
+    eventually(secs(20), "all wait", async || waits().await == 20).await;
     set.proxy().cut_both(&Peer::client("waiter"), &Peer::Anyone, How::Blackhole);
     tokio::time::sleep(secs(outage)).await;
     assert!(waiting.try_join_next().is_none(), "all still wait after {outage} s");
     set.proxy().heal();
-    let waits = async || holder.inspect("k").await.unwrap().unwrap().queue.len();
     let healed = Instant::now();
     while waits().await < 20 {
         assert!(healed.elapsed() < secs(10), "{} wait", waits().await);
