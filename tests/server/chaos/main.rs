@@ -198,7 +198,7 @@ fn main() -> ExitCode {
         ("no-op-success", "stall-collection", &["I1"]),
         ("ignore-write-concern-error", "minority", &["I1", "I2", "I4", "I5", "I9", "I11", "I21"]),
         ("late-reply", "deaf-client", &["I4", "I5"]),
-        ("lower-expiry", "pause-client", &["I5"]),
+        ("lower-expiry", "delay", &["I5"]),
         ("client-clock", "swallow-reply", &["I4", "I5", "I9"]),
         ("release-by-key", "swallow-reply", &["I4", "I5", "I9"]),
         ("fast-grant", "swallow-reply", &["I4", "I5"]),
