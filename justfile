@@ -55,9 +55,9 @@ peers:
 model:
     MONGOSEAL_MODEL=full cargo test --release --workspace --test model -- --nocapture
 
-# The tests in memory with as many waiters, leases and seeds as an optimised build has time for.
+# The tests in memory with more waiters, leases and seeds.
 memory:
-    cargo test --release --test memory
+    MONGOSEAL_LONG=1 cargo test --release --test memory
 
 # 5,000 random sequences of requests on each store, beside the state machine.
 agreement:
@@ -76,7 +76,7 @@ sabotages:
 pipe:
     python3 protocol/pipe-conformance.py --self-test
 
-# The tests on servers that take longer the longer one has: more kills, step-downs and cycles, and the default ttl.
+# The tests on servers with more kills, step-downs, cycles and ticks, with larger crowds, and with the default ttl.
 faults:
     MONGOSEAL_LONG=1 MONGOSEAL_TICKS=1000 cargo test --release --workspace --test faults --test mongo --test processes
 

@@ -13,7 +13,7 @@ use mongoseal::{EndReason, Lease, LeaseState, LossCause, Mongoseal, record::Requ
 use tokio::time::Instant;
 
 use crate::{
-    by_build,
+    by_length,
     faulty::{Call, Fault, Faulty},
     millis, secs,
 };
@@ -364,7 +364,7 @@ async fn a_shutdown_does_not_wait_for_a_batch_that_hangs() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_can_just_keep_up_is_asked_for_the_earliest_deadlines_first_and_no_lease_is_lost() {
     // Once for all of them takes a third of the ttl.
-    let (many, ttl) = by_build((2_500, secs(15)), (10_000, secs(60)));
+    let (many, ttl) = by_length((2_500, secs(15)), (10_000, secs(60)));
     let each = millis(2);
     let store = Faulty::new();
     let leases = leases(&store.seal(), many, ttl, Duration::ZERO).await;

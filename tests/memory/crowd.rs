@@ -11,14 +11,14 @@ use mongoseal::{Error, Mongoseal};
 use mongoseal_test_support::eventually;
 use tokio::{task::JoinSet, time::Instant};
 
-use crate::{by_build, compare_and_swap::Table, secs};
+use crate::{by_length, compare_and_swap::Table, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_hundred_waiters_without_notifications_are_served_within_seconds() {
     let table = Table::new();
     let (seal, holder) = (table.seal(), table.seal().acquire("k").await.unwrap());
     let mut waiting = JoinSet::new();
-    for _ in 0..by_build(50, 100) {
+    for _ in 0..by_length(50, 100) {
         let acquire = seal.acquire("k").wait(secs(600));
         waiting.spawn(async move { acquire.await?.release().await });
     }
@@ -46,18 +46,17 @@ async fn a_long_hold_is_polled_at_long_intervals() {
     assert!((90..=190).contains(&polls), "each 0.32 to 0.64 seconds: {polls}");
 }
 
-const CROWD: usize = by_build(200, 1_000);
-
 /// On the real clock: what the waiters cost the processor must be seen, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_comes_waits_ends_is_dropped_and_is_served_in_turn() {
     const WAIT: Duration = secs(8);
+    let crowd = by_length(200, 1_000);
     let table = Table::new();
     let handles: Vec<Mongoseal> = (0..3).map(|_| table.seal()).collect();
     let holder = table.seal().acquire("k").ttl(secs(600)).await.unwrap();
     let (served, began) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
     let (mut ending, mut dropped, mut serving) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
-    for number in 0..CROWD {
+    for number in 0..crowd {
         let seal = &handles[number % 3];
         match number % 10 {
             0..4 => drop(ending.spawn(seal.acquire("k").wait(WAIT).into_future())),
@@ -76,7 +75,7 @@ async fn a_crowd_comes_waits_ends_is_dropped_and_is_served_in_turn() {
     let queue = async || handles[0].inspect("k").await.unwrap().unwrap().queue;
     let queued =
         async |count: usize| eventually(secs(30), "the queue is so long", async || queue().await.len() == count).await;
-    queued(CROWD).await;
+    queued(crowd).await;
     let report = |what: &str, began: Instant, before: (usize, usize)| {
         let (swaps, failed) = (table.swaps() - before.0, table.failed_swaps() - before.1);
         println!("{what} {:?} by {swaps} swaps, {failed} of which failed", began.elapsed());
@@ -86,7 +85,7 @@ async fn a_crowd_comes_waits_ends_is_dropped_and_is_served_in_turn() {
 
     let (dropping, before) = (Instant::now(), counts());
     dropped.abort_all();
-    queued(CROWD * 6 / 10).await;
+    queued(crowd * 6 / 10).await;
     report("four tenths had left after they were dropped", dropping, before);
 
     while let Some(ended) = ending.join_next().await {
@@ -97,7 +96,7 @@ async fn a_crowd_comes_waits_ends_is_dropped_and_is_served_in_turn() {
     println!("the last of four tenths of the waits ended {late:?} after its time");
     assert!(late < secs(2), "{late:?}");
 
-    queued(CROWD / 5).await;
+    queued(crowd / 5).await;
     let order: Vec<_> = queue().await.iter().map(|waiter| waiter.metadata.get("number").unwrap().to_owned()).collect();
     let (serving_since, before) = (Instant::now(), counts());
     holder.release().await.unwrap();

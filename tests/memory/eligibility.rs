@@ -9,7 +9,7 @@ use mongoseal::{CancellationToken, FencingToken, LeadershipState, record::Reques
 use tokio::sync::watch;
 
 use crate::{
-    by_build,
+    by_length,
     candidates::{Candidate, Log, waiters},
     faulty::{Call, Fault, Faulty},
     millis, secs,
@@ -112,7 +112,7 @@ async fn a_dropped_sender_leaves_the_last_health() {
 /// Three candidates whose health changes at random, on a store with slow and lost replies.
 #[tokio::test(start_paused = true)]
 async fn health_that_flaps_makes_no_two_leaders_and_tokens_grow() {
-    for seed in 0..by_build(7, 20) {
+    for seed in 0..by_length(7, 20) {
         let (store, mut random) = (Faulty::new(), fastrand::Rng::with_seed(seed));
         let mut faults = random.fork();
         store.script(move |call| {

@@ -52,12 +52,7 @@ mod with;
 
 use std::time::Duration;
 
-use mongoseal_test_support::{millis, secs};
+use mongoseal_test_support::{by_length, millis, secs};
 
 /// The default grace of a lease with a ttl of 5 seconds or more.
 const GRACE: Duration = millis(500);
-
-/// As many as the build has time for. That of `just memory` is optimised.
-const fn by_build<T: Copy>(unoptimised: T, optimised: T) -> T {
-    if cfg!(debug_assertions) { unoptimised } else { optimised }
-}

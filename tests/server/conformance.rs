@@ -50,8 +50,5 @@ fn main() -> ExitCode {
             Ok(())
         })
     }));
-    let mut arguments = Arguments::from_args();
-    // The requirements wait for most of their time.
-    arguments.test_threads.get_or_insert(5);
-    libtest_mimic::run(&arguments, tests).exit_code()
+    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }

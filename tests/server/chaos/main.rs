@@ -14,7 +14,7 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use mongoseal_test_support::{built, by_length, find_libfaketime};
+use mongoseal_test_support::{built, by_length, find_libfaketime, is_long};
 
 static RUNNER: LazyLock<PathBuf> = LazyLock::new(|| built("chaos"));
 
@@ -226,7 +226,7 @@ fn main() -> ExitCode {
     ];
     let mut tests: Vec<_> = sabotages
         .into_iter()
-        .filter(|(name, ..)| by_length(false, true) || !CAUGHT_LATE.contains(name))
+        .filter(|(name, ..)| is_long() || !CAUGHT_LATE.contains(name))
         .map(|(name, only, by)| Trial::test(format!("{name}_is_caught"), move || is_caught(name, only, by, &[])))
         .collect();
     let by_hand = histories::each_invariant_is_broken_by_a_history_made_for_it_and_no_other;
@@ -235,7 +235,7 @@ fn main() -> ExitCode {
     tests.push(Trial::test("locked_records_delays_outages_and_refusals_cost_no_other_key_and_no_wait", others));
     let logins = failing_logins_end_no_wait_and_no_lease_without_a_cause;
     tests.push(Trial::test("failing_logins_end_no_wait_and_no_lease_without_a_cause", logins));
-    if by_length(false, true) {
+    if is_long() {
         tests.push(Trial::ignorable_test("no-grace_is_caught", no_grace_is_caught));
         let commits = refused_commits_leave_nothing_locked;
         tests.push(Trial::test("refused_commits_leave_nothing_locked", commits));

@@ -1,7 +1,7 @@
 //! Tests of the fault runner on Redis.
 
 use libtest_mimic::{Completion, Failed, Trial};
-use mongoseal_test_support::{Redis, by_length, find_libfaketime};
+use mongoseal_test_support::{Redis, find_libfaketime, is_long};
 use serde_json::{Value, json};
 
 use super::{
@@ -34,7 +34,7 @@ pub(super) fn tests() -> Vec<Trial> {
     tests.push(test("failovers_of_redis_repeat_no_token_if_they_take_longer_than_clocks_differ", within));
     let alike = || on_redis(two_primaries_of_redis_repeat_no_token_if_clocks_agree);
     tests.push(test("two_primaries_of_redis_repeat_no_token_if_clocks_agree", alike));
-    if by_length(false, true) {
+    if is_long() {
         let beyond = || with_clocks(two_primaries_of_redis_whose_clocks_differ_are_counted);
         tests.push(test("two_primaries_of_redis_whose_clocks_differ_are_counted", beyond));
     }

@@ -132,7 +132,7 @@ async fn each_grant_is_reported_within(longest: Duration, streams: [EventStream;
 
 pub(super) async fn no_event_is_left_out_while_the_watcher_cannot_reach_the_server_for_20_seconds() {
     let set = ReplicaSet::builder().members(1).proxied().start().await;
-    let is_healed = Barrier::new(2);
+    let both = Barrier::new(2);
     let cut_off = async |how: How, database: &str| {
         let handle = async |name: &str| {
             connect(Mongoseal::builder().database(database), set.uri_with(&format!("appName={name}"))).await
@@ -147,11 +147,11 @@ pub(super) async fn no_event_is_left_out_while_the_watcher_cannot_reach_the_serv
             granted.extend(hold(&working, 1).await);
             tokio::time::sleep(secs(1)).await;
         }
-        // For both, so the last one does it.
-        if is_healed.wait().await.is_leader() {
+        // The proxy heals both cuts at once.
+        if both.wait().await.is_leader() {
             set.proxy().heal();
         }
-        is_healed.wait().await;
+        both.wait().await;
         granted.extend(hold(&working, 2).await);
         println!("{how:?}:");
         each_grant_is_reported(streams, &granted).await;

@@ -1,6 +1,7 @@
 //! Support for the tests of mongoseal: servers, faults, and small helpers.
 //!
-//! - [`secs`], [`millis`] and [`eventually`] are short forms that most tests use. [`by_length`] chooses what takes minutes.
+//! - [`secs`], [`millis`] and [`eventually`] are short forms that most tests use.
+//! - [`by_length`] gives a test one size for a push and another for `just nightly`.
 //! - [`harness`] runs tests that are known only at run time.
 //!
 //! The feature `servers`, which is on by default, adds real servers and their faults:
@@ -34,4 +35,4 @@ mod times;
 
 #[cfg(feature = "servers")]
 pub use servers::*;
-pub use times::{by_length, eventually, millis, secs};
+pub use times::{by_length, eventually, is_long, millis, secs};

@@ -12,9 +12,14 @@ pub const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// `long` where tests have hours, which is where `MONGOSEAL_LONG` is set, as `just nightly` does, and else `short`.
+/// Whether the environment variable `MONGOSEAL_LONG` is set. `just nightly` sets it.
+pub fn is_long() -> bool {
+    std::env::var_os("MONGOSEAL_LONG").is_some()
+}
+
+/// `long` if [`is_long`], otherwise `short`.
 pub fn by_length<T>(short: T, long: T) -> T {
-    if std::env::var_os("MONGOSEAL_LONG").is_some() { long } else { short }
+    if is_long() { long } else { short }
 }
 
 /// Polls until `holds` does, for at most `within`.
