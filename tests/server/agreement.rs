@@ -296,7 +296,7 @@ async fn agree(subject: impl Fn() -> Subject) -> Arc<Seen> {
         lane.await.unwrap();
     }
     println!("{} sequences, {seen:?}", sequences().len());
-    seen.ensure_reached();
+    seen.ensure_reached(sequences().len());
     seen
 }
 
