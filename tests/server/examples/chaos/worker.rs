@@ -300,7 +300,7 @@ async fn work(spec: Spec) {
                 || worker.spec.slot != FLEET_SLOT
                 || !worker.has_documents()
         }
-        // The rule that judges minimum holds allows for how long these hold up the worker.
+        // These clients slow down the worker, and the rule that judges minimum holds (I22) allows for a slow worker.
         Role::Bursting | Role::Crowding | Role::Outstaying => sabotage == Some(Sabotage::UntoldHold),
         _ => false,
     };
