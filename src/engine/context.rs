@@ -98,8 +98,7 @@ impl Context {
         Deadline::at(self.clock(), end)
     }
 
-    /// Checks the store before the first request. Concurrent callers check it concurrently: if each waited for another,
-    /// their timeouts would add up.
+    /// Checks the store before the first request.
     pub(crate) async fn prepare(&self, deadline: Deadline) -> Result<()> {
         if !self.is_prepared.load(Ordering::Acquire) {
             self.store.prepare(deadline).await?;

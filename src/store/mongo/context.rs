@@ -25,7 +25,9 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     error,
-    state::{client::ClientShare, index::IndexState, known_keys::KnownKeys, subscribers::Subscribers},
+    state::{
+        admission::Preflight, client::ClientShare, index::IndexState, known_keys::KnownKeys, subscribers::Subscribers,
+    },
 };
 use crate::{
     record::Request,
@@ -50,6 +52,7 @@ pub(crate) struct MongoContext {
     pub(super) coalescer: Coalescer<Request>,
     pub(super) known_keys: KnownKeys,
     pub(super) index: IndexState,
+    pub(super) preflight: Preflight,
     /// The requests that are under way, without change streams.
     pub(super) requests: TaskTracker,
 }
@@ -67,6 +70,7 @@ impl MongoContext {
             coalescer: Coalescer::default(),
             known_keys: KnownKeys::default(),
             index: IndexState::default(),
+            preflight: Preflight::default(),
             requests: TaskTracker::new(),
         }
     }

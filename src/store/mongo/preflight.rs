@@ -14,13 +14,13 @@ mod deployment;
 mod direct;
 mod probe;
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use mongodb::bson::{Document, doc};
 use tracing::{debug, warn};
 
 pub(super) use self::deployment::check as check_deployment;
-use super::{context::MongoContext, error, index};
+use super::{context::MongoContext, error, index, state::admission::Preflight};
 use crate::types::{
     deadline::Deadline,
     error::{Error, Result},
@@ -30,9 +30,19 @@ use crate::types::{
 /// stall in between.
 const MAX_STALL: Duration = Duration::from_secs(1);
 
-/// Checks the deployment and creates the TTL index. Without an error it sends `hello`, then three reading commands
-/// together, and then one that writes.
+/// Checks the deployment and creates the TTL index, unless a concurrent call has done both.
 pub(super) async fn run(store: &MongoContext, deadline: Deadline) -> Result<()> {
+    let Preflight { admission, has_passed } = &store.preflight;
+    let admitted = admission.admit(deadline).await?;
+    if !has_passed.load(Ordering::Acquire) {
+        admitted.run(deadline, check(store, deadline)).await?;
+        has_passed.store(true, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// Without an error it sends `hello`, then three reading commands together, and then one that writes.
+async fn check(store: &MongoContext, deadline: Deadline) -> Result<()> {
     // Alone: if a login is refused, concurrent commands only get the error that the connection pool was cleared.
     let hello = store.command(doc! { "hello": 1 }, "hello").await?;
     // Together: so the client has two connections at the first request. To open one takes several round trips.

@@ -11,13 +11,7 @@
 
 use std::{slice, sync::Arc, time::Duration};
 
-use super::{
-    context::MongoContext,
-    limits::ensure_remaining,
-    operation::Operation,
-    state::admission::{admit, run_with},
-    task,
-};
+use super::{context::MongoContext, limits::ensure_remaining, operation::Operation, task};
 use crate::{
     record::{Acquire, Outcome, Request},
     store::{
@@ -44,14 +38,14 @@ pub(super) async fn apply(
     }
     let least = min_remaining(deadline);
     let is_refresh = matches!(request, Request::Refresh(_));
-    let admitted = if is_refresh { None } else { Some(admit(context.client.requests(), deadline).await?) };
+    let admitted = if is_refresh { None } else { Some(context.client.requests().admit(deadline).await?) };
     let sent = Clock::Boot.now();
     ensure_remaining(deadline, least)?;
     let sender = Arc::clone(&context);
     let applied = context.requests.track_future(async move {
         let applied = sender.apply(&key, slice::from_ref(&request), deadline);
         match admitted {
-            Some(permit) => run_with(permit, deadline, applied).await,
+            Some(admitted) => admitted.run(deadline, applied).await,
             None => applied.await,
         }
     });
@@ -101,8 +95,8 @@ async fn send(
     mut requests: Vec<Queued<Request>>,
 ) {
     let Some(latest) = coalesce::latest_deadline(&requests) else { return };
-    let permit = match admit(context.client.requests(), latest).await {
-        Ok(permit) => permit,
+    let admitted = match context.client.requests().admit(latest).await {
+        Ok(admitted) => admitted,
         Err(error) => return coalesce::fail(requests, error),
     };
     // Those with less than half of the longest time left are sent at once, each with a limit of its own at the server: a
@@ -116,9 +110,8 @@ async fn send(
     let sent = Clock::Boot.now();
     let batch: Vec<Request> = requests.iter().map(|queued| queued.request.clone()).collect();
     let (sender, of) = (Arc::clone(&context), key.clone());
-    let applied = context
-        .requests
-        .track_future(async move { run_with(permit, deadline, sender.apply(&of, &batch, deadline)).await });
+    let applied =
+        context.requests.track_future(async move { admitted.run(deadline, sender.apply(&of, &batch, deadline)).await });
     let again = match coalesce::wait_for(&mut turn, task::run(deadline, applied)).await {
         Ok(applied) => {
             let (is_single, mut others) = (requests.len() == 1, Vec::new());

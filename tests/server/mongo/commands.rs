@@ -62,6 +62,19 @@ async fn the_release_of_a_lease_whose_record_is_gone_writes_nothing() {
     eventually(secs(2), "no record came back", || async { db.record("k").await.is_none() }).await;
 }
 
+#[tokio::test]
+async fn of_fifty_first_acquires_two_check_the_deployment() {
+    let db = TestDatabase::new("mongoseal_first").await;
+    let (client, sent) = noting_client(&db.set.uri_with("appName=first")).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_first"));
+    let acquires: Vec<_> = (0..50).map(|key| tokio::spawn(seal.acquire(format!("{key}")).into_future())).collect();
+    for acquire in acquires {
+        drop(acquire.await.unwrap().unwrap());
+    }
+    let checks = sent.lock().unwrap().iter().filter(|name| *name == "createIndexes").count();
+    assert!((1..=2).contains(&checks), "{checks}");
+}
+
 /// A client of the set that notes each command it sends that writes a record, with what it asks to be confirmed.
 async fn noting_writes(uri: &str) -> (Client, Arc<Mutex<Vec<(String, Document)>>>) {
     let writes = Arc::<Mutex<Vec<(String, Document)>>>::default();

@@ -1,14 +1,23 @@
 //! The bound of the requests that are under way.
 //!
 //! Purpose: the driver serves requests that wait for a connection in their order. A burst of acquires, or acquires of
-//! locked records, must not delay a refresh until its lease is lost.
+//! locked records, must not delay a refresh until its lease is lost. Beside a slow server, the driver must not fill up
+//! with requests whose callers have given up: each later request would be sent after its own caller had given up, too.
 //!
-//! Mechanism: each request but a refresh or a read takes a permit. There are permits for half of the connections.
+//! Mechanism: each request but a refresh or a read takes a permit. There are permits for half of the connections. A
+//! request is queued in the driver as long as requests that were sent before it end, and none that was sent after it.
 //!
 //! Invariants: if a caller gives up while its request waits for a permit, the request is never sent. A request keeps its
-//! permit until its command ends or its time is over, also if its caller has given up: the command keeps its connection.
+//! permit until its command ends, or its time is over and it is not queued in the driver, also if its caller has given up:
+//! the command keeps its connection.
 
-use std::pin::pin;
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
 
 use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 
@@ -20,26 +29,152 @@ use crate::{
     },
 };
 
-/// Waits until another request may be under way. Returns its permit.
-pub(in crate::store::mongo) async fn admit(permits: &Permits, deadline: Deadline) -> Result<OwnedSemaphorePermit> {
-    let admitted = timeout(deadline.remaining(), permits.here().acquire_owned()).await;
-    admitted.ok().and_then(Result::ok).ok_or_else(|| {
-        Error::unavailable(
-            "earlier requests of this client have no answer yet: check that a primary can be reached, and that no transaction keeps records locked, and retry",
-        )
-    })
+/// The permits of a client, and what its requests tell about the driver's queue.
+pub(in crate::store::mongo) struct Admission {
+    permits: Permits,
+    order: Arc<Order>,
 }
 
-/// Runs `work` with the permit, until the deadline at most. On a dead connection a command ends much later.
-pub(in crate::store::mongo) async fn run_with<T>(
+/// The order of the requests that had a permit.
+#[derive(Default)]
+struct Order {
+    sent: AtomicU64,
+    ended: AtomicU64,
+    /// The number of the latest that has ended.
+    latest: AtomicU64,
+}
+
+/// The right of a request to be under way.
+pub(in crate::store::mongo) struct Admitted {
     permit: OwnedSemaphorePermit,
-    deadline: Deadline,
-    work: impl Future<Output = T>,
-) -> T {
-    let mut work = pin!(work);
-    if let Ok(done) = timeout(deadline.remaining(), &mut work).await {
-        return done;
+    order: Arc<Order>,
+}
+
+/// The checks before the first request. Each takes several commands, so many callers must not check at the same time.
+pub(in crate::store::mongo) struct Preflight {
+    pub(in crate::store::mongo) admission: Admission,
+    /// Whether a check has passed.
+    pub(in crate::store::mongo) has_passed: AtomicBool,
+}
+
+impl Default for Preflight {
+    /// Two at a time, so that one on a dead connection does not hold up the others.
+    fn default() -> Self {
+        Self { admission: Admission::new(Permits::new(2)), has_passed: AtomicBool::new(false) }
     }
-    drop(permit);
-    work.await
+}
+
+impl Admission {
+    pub(in crate::store::mongo) fn new(permits: Permits) -> Self {
+        Self { permits, order: Arc::default() }
+    }
+
+    /// Waits until another request may be under way.
+    pub(in crate::store::mongo) async fn admit(&self, deadline: Deadline) -> Result<Admitted> {
+        let permit = timeout(deadline.remaining(), self.permits.here().acquire_owned()).await;
+        let permit = permit.ok().and_then(std::result::Result::ok).ok_or_else(|| {
+            Error::unavailable(
+                "earlier requests of this client have no answer yet: check that a primary can be reached, and that no transaction keeps records locked, and retry",
+            )
+        })?;
+        Ok(Admitted { permit, order: Arc::clone(&self.order) })
+    }
+}
+
+impl Admitted {
+    /// Runs `work`. Gives the permit back when it ends, or when the deadline has passed and the request is not queued in the
+    /// driver. On a dead connection a command ends much later.
+    pub(in crate::store::mongo) async fn run<T>(self, deadline: Deadline, work: impl Future<Output = T>) -> T {
+        let Self { permit, order } = self;
+        let number = order.sent.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        let ends = Arc::clone(&order);
+        let mut work = pin!(async move {
+            let done = work.await;
+            ends.ended.fetch_add(1, Ordering::Relaxed);
+            ends.latest.fetch_max(number, Ordering::Relaxed);
+            done
+        });
+        let time = deadline.remaining();
+        loop {
+            let ended = order.ended.load(Ordering::Relaxed);
+            if let Ok(done) = timeout(time, &mut work).await {
+                return done;
+            }
+            let is_moving = order.ended.load(Ordering::Relaxed) > ended;
+            if !is_moving || order.latest.load(Ordering::Relaxed) > number {
+                break;
+            }
+        }
+        drop(permit);
+        work.await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::{
+        task::{AbortHandle, JoinSet},
+        time::sleep,
+    };
+
+    use super::*;
+    use crate::types::clock::Clock;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Begins a request that has two seconds, and whose command ends after so many.
+    async fn begin(admission: &Admission, running: &mut JoinSet<()>, seconds: u32) -> AbortHandle {
+        let deadline = Deadline::after(Clock::tokio(), 2 * SECOND);
+        let admitted = admission.admit(deadline).await.unwrap();
+        let request = running.spawn(async move { admitted.run(deadline, sleep(seconds * SECOND)).await });
+        tokio::task::yield_now().await;
+        request
+    }
+
+    fn free(admission: &Admission) -> usize {
+        admission.permits.here().available_permits()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_permit_is_back_when_the_command_ends_or_at_the_deadline_of_a_command_on_a_dead_connection() {
+        let (admission, mut running) = (Admission::new(Permits::new(2)), JoinSet::new());
+        begin(&admission, &mut running, 1).await;
+        let dead = begin(&admission, &mut running, 1_000).await;
+        assert_eq!(free(&admission), 0);
+        assert!(admission.admit(Deadline::after(Clock::tokio(), SECOND / 2)).await.is_err());
+        sleep(SECOND).await;
+        assert_eq!(free(&admission), 1);
+        // One that was sent later ends, so the dead one is not queued.
+        begin(&admission, &mut running, 0).await;
+        sleep(SECOND).await;
+        assert_eq!(free(&admission), 2);
+        assert!(!dead.is_finished(), "the command goes on");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_permit_is_kept_beyond_the_deadline_while_earlier_commands_end() {
+        let (admission, mut running) = (Admission::new(Permits::new(9)), JoinSet::new());
+        // The driver sends one after another.
+        for seconds in 1..=9 {
+            begin(&admission, &mut running, seconds).await;
+        }
+        sleep(5 * SECOND + SECOND / 2).await;
+        assert_eq!(free(&admission), 5);
+        sleep(3 * SECOND).await;
+        assert_eq!(free(&admission), 8);
+        sleep(SECOND).await;
+        assert_eq!(free(&admission), 9);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn permits_are_back_at_the_deadline_if_no_command_ends() {
+        let (admission, mut running) = (Admission::new(Permits::new(3)), JoinSet::new());
+        for _ in 0..3 {
+            begin(&admission, &mut running, 1_000).await;
+        }
+        sleep(3 * SECOND).await;
+        assert_eq!(free(&admission), 3);
+    }
 }

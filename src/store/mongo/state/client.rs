@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use mongodb::Client;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::admission::Admission;
 use crate::{
     store::pool::{Permits, PoolShares},
     types::lock::lock,
@@ -20,8 +21,8 @@ use crate::{
 struct Limits {
     /// How many connections the stores have.
     connections: u32,
-    /// Permits for the requests that are under way.
-    requests: Permits,
+    /// For the requests that are under way.
+    requests: Admission,
     /// Permits for further change streams, and how many streams there may be in all.
     streams: Arc<Semaphore>,
     max_streams: usize,
@@ -46,7 +47,7 @@ impl ClientShare {
     }
 
     fn begin(owned: Option<Arc<Client>>, connections: u32, max_streams: usize) -> Self {
-        let requests = Permits::new(PoolShares::of(connections).requests);
+        let requests = Admission::new(Permits::new(PoolShares::of(connections).requests));
         let limits = Limits { connections, requests, streams: Arc::new(Semaphore::new(max_streams)), max_streams };
         Self { limits: Arc::new(limits), owned: Mutex::new(owned) }
     }
@@ -61,8 +62,8 @@ impl ClientShare {
         Self { limits: Arc::clone(&self.limits), owned: Mutex::new(lock(&self.owned).clone()) }
     }
 
-    /// Permits for the requests of all its stores that are under way.
-    pub(in crate::store::mongo) fn requests(&self) -> &Permits {
+    /// The bound of the requests of all its stores that are under way.
+    pub(in crate::store::mongo) fn requests(&self) -> &Admission {
         &self.limits.requests
     }
 

@@ -39,6 +39,7 @@ pub(crate) struct Crew {
     control_uri: String,
     seed: u64,
     sabotage: Option<String>,
+    few_clients: bool,
     least_grace: Micros,
     patience: Micros,
     started: AtomicU32,
@@ -65,6 +66,7 @@ impl Crew {
             control_uri: servers.control_uri(),
             seed: options.seed,
             sabotage: options.sabotage.map(|sabotage| sabotage.name().to_owned()),
+            few_clients: options.few_clients,
             least_grace: micros(least_grace),
             patience: micros(PATIENCE + Duration::from_secs_f64(options.outage.unwrap_or_default())),
             // The runner itself is 0.
@@ -87,6 +89,7 @@ impl Crew {
             slot,
             seed: self.seed,
             sabotage: self.sabotage.clone(),
+            few_clients: self.few_clients,
             least_grace: self.least_grace,
             patience: self.patience,
         };

@@ -18,6 +18,8 @@ pub(crate) struct Options {
     pub(crate) clock_offsets: bool,
     /// By how much they differ, in seconds; less than the smallest grace unless said otherwise.
     pub(crate) clock_offset: Option<f64>,
+    /// Whether the clients sit out that ask for many keys at once, beside slow servers.
+    pub(crate) few_clients: bool,
     /// Whether the servers are of Redis.
     pub(crate) redis: bool,
     /// How many replicas of Redis must acknowledge each write.
@@ -25,7 +27,8 @@ pub(crate) struct Options {
 }
 
 pub(crate) const USAGE: &str = "chaos [--minutes N] [--seed S] [--json FILE] [--only FAULT,…] [--outage SECONDS]
-      [--sabotage NAME] [--clock-offsets] [--clock-offset SECONDS] [--redis] [--replicas N]
+      [--sabotage NAME] [--clock-offsets] [--clock-offset SECONDS] [--few-clients] [--redis]
+      [--replicas N]
 chaos --judge FILE";
 
 impl Options {
@@ -41,12 +44,14 @@ impl Options {
             outage: None,
             clock_offsets: false,
             clock_offset: None,
+            few_clients: false,
             redis: false,
             replicas: 1,
         };
         while let Some(name) = arguments.next() {
             let switch = match name.as_str() {
                 "--clock-offsets" => Some(&mut options.clock_offsets),
+                "--few-clients" => Some(&mut options.few_clients),
                 "--redis" => Some(&mut options.redis),
                 _ => None,
             };

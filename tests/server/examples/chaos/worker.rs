@@ -213,6 +213,8 @@ pub(crate) struct Spec {
     pub(crate) slot: u32,
     pub(crate) seed: u64,
     pub(crate) sabotage: Option<String>,
+    /// Whether the clients that ask for many keys at once sit out.
+    pub(crate) few_clients: bool,
     /// The smallest grace of its leases.
     pub(crate) least_grace: Micros,
     /// How long it waits for the key that is waited for through outages.
@@ -298,10 +300,12 @@ async fn work(spec: Spec) {
         Role::Fleet => {
             sabotage.is_some_and(|sabotage| sabotage != Sabotage::SharedRefreshes)
                 || worker.spec.slot != FLEET_SLOT
+                || worker.spec.few_clients
                 || !worker.has_documents()
         }
         // These clients slow down the worker, and the rule that judges minimum holds (I22) allows for a slow worker.
-        Role::Bursting | Role::Crowding | Role::Outstaying => sabotage == Some(Sabotage::UntoldHold),
+        Role::Crowding | Role::Outstaying => sabotage == Some(Sabotage::UntoldHold),
+        Role::Bursting => sabotage == Some(Sabotage::UntoldHold) || worker.spec.few_clients,
         _ => false,
     };
     let clients = CLIENTS.into_iter().flat_map(|(role, by, count)| iter::repeat_n((role, by), count));
