@@ -17,6 +17,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use tokio::{sync::OwnedSemaphorePermit, time::timeout};
@@ -28,6 +29,9 @@ use crate::{
         error::{Error, Result},
     },
 };
+
+/// How long a request keeps its permit at least, unless it ends.
+const LEAST_TIME: Duration = Duration::from_millis(500);
 
 /// The permits of a client, and what its requests tell about the driver's queue.
 pub(in crate::store::mongo) struct Admission {
@@ -94,7 +98,8 @@ impl Admitted {
             ends.latest.fetch_max(number, Ordering::Relaxed);
             done
         });
-        let time = deadline.remaining();
+        // Less would not show whether others end.
+        let time = deadline.remaining().max(LEAST_TIME);
         loop {
             let ended = order.ended.load(Ordering::Relaxed);
             if let Ok(done) = timeout(time, &mut work).await {
@@ -112,8 +117,6 @@ impl Admitted {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::{
         task::{AbortHandle, JoinSet},
         time::sleep,
