@@ -91,8 +91,7 @@ fn a_run_of_two_minutes_breaks_nothing() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What `.ci/on-7` runs.
-/// MongoDB 7 runs under Wine, where it is slow.
+/// What `.ci/on-7` runs. It has few clients, because MongoDB 7 runs under Wine, where it is slow.
 fn failovers_break_nothing() -> Result<(), Failed> {
     let only = "kill,pause,partition,minority,step-down,step-up";
     breaks_nothing(&["--minutes", "1", "--few-clients", "--only", only]).map(drop)

@@ -64,13 +64,14 @@ pub(in crate::store::mongo) struct Preflight {
 impl Default for Preflight {
     /// Two at a time, so that one on a dead connection does not hold up the others.
     fn default() -> Self {
-        Self { admission: Admission::new(Permits::new(2)), has_passed: AtomicBool::new(false) }
+        Self { admission: Admission::new(2), has_passed: AtomicBool::new(false) }
     }
 }
 
 impl Admission {
-    pub(in crate::store::mongo) fn new(permits: Permits) -> Self {
-        Self { permits, order: Arc::default() }
+    /// For at most this many requests of each runtime.
+    pub(in crate::store::mongo) fn new(many: usize) -> Self {
+        Self { permits: Permits::new(many), order: Arc::default() }
     }
 
     /// Waits until another request may be under way.
@@ -98,7 +99,7 @@ impl Admitted {
             ends.latest.fetch_max(number, Ordering::Relaxed);
             done
         });
-        // Less would not show whether others end.
+        // A shorter time would not show whether other requests end.
         let time = deadline.remaining().max(LEAST_TIME);
         loop {
             let ended = order.ended.load(Ordering::Relaxed);
@@ -142,7 +143,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_permit_is_back_when_the_command_ends_or_at_the_deadline_of_a_command_on_a_dead_connection() {
-        let (admission, mut running) = (Admission::new(Permits::new(2)), JoinSet::new());
+        let (admission, mut running) = (Admission::new(2), JoinSet::new());
         begin(&admission, &mut running, 1).await;
         let dead = begin(&admission, &mut running, 1_000).await;
         assert_eq!(free(&admission), 0);
@@ -158,7 +159,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_permit_is_kept_beyond_the_deadline_while_earlier_commands_end() {
-        let (admission, mut running) = (Admission::new(Permits::new(9)), JoinSet::new());
+        let (admission, mut running) = (Admission::new(9), JoinSet::new());
         // The driver sends one after another.
         for seconds in 1..=9 {
             begin(&admission, &mut running, seconds).await;
@@ -173,7 +174,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn permits_are_back_at_the_deadline_if_no_command_ends() {
-        let (admission, mut running) = (Admission::new(Permits::new(3)), JoinSet::new());
+        let (admission, mut running) = (Admission::new(3), JoinSet::new());
         for _ in 0..3 {
             begin(&admission, &mut running, 1_000).await;
         }

@@ -12,16 +12,13 @@ use mongodb::Client;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::admission::Admission;
-use crate::{
-    store::pool::{Permits, PoolShares},
-    types::lock::lock,
-};
+use crate::{store::pool::PoolShares, types::lock::lock};
 
 /// What bounds the requests and streams of a client.
 struct Limits {
     /// How many connections the stores have.
     connections: u32,
-    /// For the requests that are under way.
+    /// The bound of the requests that are under way.
     requests: Admission,
     /// Permits for further change streams, and how many streams there may be in all.
     streams: Arc<Semaphore>,
@@ -47,7 +44,7 @@ impl ClientShare {
     }
 
     fn begin(owned: Option<Arc<Client>>, connections: u32, max_streams: usize) -> Self {
-        let requests = Admission::new(Permits::new(PoolShares::of(connections).requests));
+        let requests = Admission::new(PoolShares::of(connections).requests);
         let limits = Limits { connections, requests, streams: Arc::new(Semaphore::new(max_streams)), max_streams };
         Self { limits: Arc::new(limits), owned: Mutex::new(owned) }
     }
