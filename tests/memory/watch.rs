@@ -15,19 +15,19 @@ use crate::faulty::{Call, Fault, Faulty};
 use crate::{GRACE, millis, secs};
 
 /// The next event, which comes within a minute.
-async fn next(events: &mut EventStream) -> Event {
+pub(crate) async fn next(events: &mut EventStream) -> Event {
     let item = timeout(secs(60), events.next()).await.expect("it comes within a minute").expect("it goes on").unwrap();
     item.into_event().expect("no event is missing")
 }
 
 /// The next item, which must be that events are missing.
-async fn missed(events: &mut EventStream) {
+pub(crate) async fn missed(events: &mut EventStream) {
     let item = timeout(secs(60), events.next()).await.expect("it comes within a minute").expect("it goes on").unwrap();
     assert!(matches!(item, WatchItem::Missed { since, until } if since <= until), "{item:?}");
 }
 
 /// That nothing happens for so many seconds.
-async fn nothing(events: &mut EventStream, seconds: u64) {
+pub(crate) async fn nothing(events: &mut EventStream, seconds: u64) {
     let told = timeout(secs(seconds), events.next()).await;
     assert!(told.is_err(), "{told:?}");
 }

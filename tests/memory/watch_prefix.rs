@@ -5,26 +5,15 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, Mongoseal, WatchItem};
-use tokio::time::{Instant, timeout};
+use mongoseal::{Error, EventKind, EventStream, FencingToken, Mongoseal};
+use tokio::time::Instant;
 
 use crate::{
     GRACE,
     faulty::{Call, Fault, Faulty},
     millis, secs,
+    watch::{missed, next, nothing},
 };
-
-/// The next event, which comes within a minute.
-async fn next(events: &mut EventStream) -> Event {
-    let item = timeout(secs(60), events.next()).await.expect("it comes within a minute").expect("it goes on").unwrap();
-    item.into_event().expect("no event is missing")
-}
-
-/// The next item, which must be that events are missing.
-async fn missed(events: &mut EventStream) {
-    let item = timeout(secs(60), events.next()).await.expect("it comes within a minute").expect("it goes on").unwrap();
-    assert!(matches!(item, WatchItem::Missed { since, until } if since <= until), "{item:?}");
-}
 
 /// The key, the word and the token of the next event.
 async fn told(events: &mut EventStream) -> (String, &'static str, FencingToken) {
@@ -44,11 +33,6 @@ async fn told(events: &mut EventStream) -> (String, &'static str, FencingToken) 
 
 fn is(key: &str, word: &'static str, token: FencingToken) -> (String, &'static str, FencingToken) {
     (key.to_owned(), word, token)
-}
-
-async fn nothing(events: &mut EventStream, seconds: u64) {
-    let told = timeout(secs(seconds), events.next()).await;
-    assert!(told.is_err(), "{told:?}");
 }
 
 /// A store that streams changes, and one that does not.

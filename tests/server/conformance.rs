@@ -7,13 +7,12 @@ mod agreement;
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
-use libtest_mimic::{Arguments, Completion, Trial};
 use mongoseal::{
     Deadline,
     store::{MongoStore, Store},
 };
 use mongoseal_conformance::requirements;
-use mongoseal_test_support::{Redis, secs, shared};
+use mongoseal_test_support::{Redis, Turn, run_trials, secs, shared, trial, trials};
 
 const RETENTION: Duration = secs(24 * 3600);
 
@@ -24,31 +23,14 @@ async fn store() -> Arc<dyn Store> {
     Arc::new(store)
 }
 
-/// Runs a test on a runtime of its own.
-fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime starts").block_on(test());
-}
-
 fn main() -> ExitCode {
-    let mut tests = vec![
-        Trial::test("the_machine_and_the_pipeline_agree_on_random_requests", || {
-            run(agreement::the_machine_and_the_pipeline_agree_on_random_requests);
-            Ok(())
-        }),
-        Trial::ignorable_test("the_machine_and_the_redis_store_agree_on_the_same_random_requests", || {
-            if let Some(reason) = Redis::missing() {
-                return Ok(Completion::ignored_with(reason));
-            }
-            run(agreement::the_machine_and_the_redis_store_agree_on_the_same_random_requests);
-            Ok(Completion::Completed)
-        }),
-    ];
+    let mut tests = trials![Turn::Timed => agreement::the_machine_and_the_pipeline_agree_on_random_requests,];
+    tests.extend(trials![Turn::Timed, Redis::missing =>
+        agreement::the_machine_and_the_redis_store_agree_on_the_same_random_requests,
+    ]);
     tests.extend(requirements().iter().map(|requirement| {
-        Trial::test(format!("mongo::{}", requirement.name()), move || {
-            run(|| async { requirement.check(store().await).await });
-            Ok(())
-        })
+        let check = move || async { requirement.check(store().await).await };
+        trial(format!("mongo::{}", requirement.name()), Turn::Timed, || None, check)
     }));
-    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+    run_trials(tests)
 }

@@ -59,13 +59,13 @@ async fn a_bulk_meets_a_later_holder_in_each_of_its_kinds() {
 #[tokio::test]
 async fn three_thousand_changes_are_three_commands() {
     let db = TestDatabase::new("mongoseal_fence_chunks").await;
-    let (client, sent) = crate::commands::noting(db.set).await;
+    let (client, sent) = mongoseal_test_support::noting_client(&db.set.uri()).await;
     let orders = client.database(db.database.name()).collection::<mongodb::bson::Document>("orders");
     let by = mongoseal::Fence::fenced(&orders, crate::token(5));
     let upserts = (0..2_500).map(|id| Change::update_one(doc! { "_id": id }, doc! {}).upsert(true));
     let done = by.bulk_write(upserts).await.unwrap();
     assert_eq!(done.upserted_count, 2_500);
-    assert_eq!(sent.names(), ["update"; 3]);
+    assert_eq!(sent.take_names(), ["update"; 3]);
     assert_eq!(db.orders().count_documents(doc! { "fence": 5_i64 }).await.unwrap(), 2_500);
 }
 

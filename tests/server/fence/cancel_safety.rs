@@ -49,13 +49,13 @@ async fn a_fenced_write_dropped_half_way_is_made_all_the_same_and_harms_no_conne
 #[tokio::test]
 async fn a_fenced_write_dropped_before_it_was_polled_sends_nothing() {
     let db = TestDatabase::new("mongoseal_fence_unpolled").await;
-    let (client, sent) = crate::commands::noting(db.set).await;
+    let (client, sent) = mongoseal_test_support::noting_client(&db.set.uri()).await;
     let orders = client.database(db.database.name()).collection::<Document>("orders");
     let by = orders.fenced(token(5));
     drop(by.insert_one(doc! { "_id": 1 }).into_future());
     drop(by.bulk_write([Change::insert_one(doc! { "_id": 1 })]));
     tokio::time::sleep(millis(100)).await;
-    assert_eq!(sent.names(), [""; 0]);
+    assert_eq!(sent.take_names(), [""; 0]);
 }
 
 #[tokio::test]

@@ -1,57 +1,21 @@
 //! The commands that fenced writes send.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::time::Duration;
 
 use mongodb::{
     Client,
     bson::{Document, doc},
-    event::{EventHandler, command::CommandEvent},
-    options::{Acknowledgment, ClientOptions, CollectionOptions, ReadPreference, SelectionCriteria, WriteConcern},
+    options::{Acknowledgment, CollectionOptions, ReadPreference, SelectionCriteria, WriteConcern},
 };
 use mongoseal::{Error, Fence, Mongoseal, fence::Change};
-use mongoseal_test_support::ReplicaSet;
+use mongoseal_test_support::noting_client;
 
 use crate::{Orders, TestDatabase, refused_by, secs, token};
-
-/// The commands that a client sent.
-#[derive(Clone, Default)]
-pub(crate) struct Sent(Arc<Mutex<Vec<Document>>>);
-
-impl Sent {
-    /// All since the last time.
-    pub(crate) fn all(&self) -> Vec<Document> {
-        self.0.lock().unwrap().drain(..).collect()
-    }
-
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.all().iter().filter_map(|command| command.keys().next().cloned()).collect()
-    }
-}
-
-/// A client that notes the commands it sends.
-pub(crate) async fn noting(set: &ReplicaSet) -> (Client, Sent) {
-    noting_at(&set.uri()).await
-}
-
-pub(crate) async fn noting_at(uri: &str) -> (Client, Sent) {
-    let sent = Sent::default();
-    let mut options = ClientOptions::parse(uri).await.unwrap();
-    let note = sent.clone();
-    options.command_event_handler = Some(EventHandler::callback(move |event| {
-        if let CommandEvent::Started(started) = event {
-            note.0.lock().unwrap().push(started.command);
-        }
-    }));
-    (Client::with_options(options).unwrap(), sent)
-}
 
 #[tokio::test]
 async fn a_write_is_one_command_and_only_one_that_found_nothing_asks_why() {
     let db = TestDatabase::new("mongoseal_fence_counted").await;
-    let (client, sent) = noting(db.set).await;
+    let (client, sent) = noting_client(&db.set.uri()).await;
     let orders = client.database(db.database.name()).collection::<Document>("orders");
     let by = orders.fenced(token(5));
     let one = || doc! { "_id": 1 };
@@ -61,21 +25,21 @@ async fn a_write_is_one_command_and_only_one_that_found_nothing_asks_why() {
     by.find_one_and_update(one(), doc! { "$set": { "n": 3 } }).await.unwrap();
     by.delete_one(one()).await.unwrap();
     by.insert_one(one()).await.unwrap();
-    assert_eq!(sent.names(), ["update", "update", "update", "findAndModify", "delete", "insert"]);
+    assert_eq!(sent.take_names(), ["update", "update", "update", "findAndModify", "delete", "insert"]);
 
     by.update_one(doc! { "_id": 2 }, doc! {}).await.unwrap();
-    assert_eq!(sent.names(), ["update", "find"]);
+    assert_eq!(sent.take_names(), ["update", "find"]);
     refused_by(orders.fenced(token(4)).update_one(one(), doc! {}).await, 5);
-    assert_eq!(sent.names(), ["update", "find"]);
+    assert_eq!(sent.take_names(), ["update", "find"]);
     refused_by(orders.fenced(token(4)).update_one(one(), doc! {}).upsert(true).await, 5);
-    assert_eq!(sent.names(), ["update", "find"]);
+    assert_eq!(sent.take_names(), ["update", "find"]);
 }
 
 #[tokio::test]
 async fn a_write_is_confirmed_by_a_majority_and_its_journal_whatever_the_client_says() {
     let db = TestDatabase::new("mongoseal_fence_enforced").await;
     let weak = db.set.uri_with("w=1&journal=false&readConcernLevel=linearizable&readPreference=secondary");
-    let (client, sent) = noting_at(&weak).await;
+    let (client, sent) = noting_client(&weak).await;
     let options = CollectionOptions::builder()
         .write_concern(WriteConcern::builder().w(Acknowledgment::Nodes(1)).build())
         .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Secondary { options: None }))
@@ -96,7 +60,7 @@ async fn a_write_is_confirmed_by_a_majority_and_its_journal_whatever_the_client_
     .await
     .unwrap();
     by.delete_one(one()).await.unwrap();
-    let writes = sent.all();
+    let writes = sent.take();
     assert_eq!(writes.len(), 8);
     for write in &writes {
         let concern = write.get_document("writeConcern").unwrap();
@@ -106,12 +70,12 @@ async fn a_write_is_confirmed_by_a_majority_and_its_journal_whatever_the_client_
     }
 
     by.update_one(one(), doc! {}).await.unwrap();
-    let look = sent.all().pop().unwrap();
+    let look = sent.take().pop().unwrap();
     assert_eq!(look.get_document("readConcern").unwrap().get_str("level").unwrap(), "local");
     assert!(look.contains_key("maxTimeMS"));
 
     let lease = Mongoseal::new(&database).acquire("k").await.unwrap();
-    sent.all();
+    sent.take();
     lease
         .transaction(async |session| -> mongoseal::Result<()> {
             orders.insert_one(one()).session(session).await?;
@@ -119,7 +83,7 @@ async fn a_write_is_confirmed_by_a_majority_and_its_journal_whatever_the_client_
         })
         .await
         .unwrap();
-    let commands = sent.all();
+    let commands = sent.take();
     let names: Vec<_> = commands.iter().filter_map(|command| command.keys().next()).collect();
     assert_eq!(names, ["insert", "findAndModify", "commitTransaction"], "the record last");
     assert_eq!(commands[0].get_document("readConcern").unwrap().get_str("level").unwrap(), "snapshot");
@@ -131,7 +95,7 @@ async fn a_write_is_confirmed_by_a_majority_and_its_journal_whatever_the_client_
 #[tokio::test]
 async fn an_operation_timeout_of_any_length_is_one_that_the_server_takes() {
     let db = TestDatabase::new("mongoseal_fence_long_timeout").await;
-    let (client, sent) = noting(db.set).await;
+    let (client, sent) = noting_client(&db.set.uri()).await;
     let orders = client.database(db.database.name()).collection::<Document>("orders");
     for timeout in [secs(30 * 24 * 3_600), Duration::MAX] {
         db.put(doc! { "_id": 1, "fence": 7_i64 }).await;
@@ -143,7 +107,7 @@ async fn an_operation_timeout_of_any_length_is_one_that_the_server_takes() {
         let limits = |command: &Document| {
             command.get("maxTimeMS").and_then(|limit| limit.as_i64().or(limit.as_i32().map(i64::from)))
         };
-        let limits: Vec<_> = sent.all().iter().filter_map(limits).collect();
+        let limits: Vec<_> = sent.take().iter().filter_map(limits).collect();
         assert_eq!(limits, [i64::from(i32::MAX); 5], "the bulk write and the four reads that ask why");
     }
 }

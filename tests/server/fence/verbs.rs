@@ -173,11 +173,11 @@ async fn a_lease_writes_while_it_holds_and_is_refused_here_once_it_has_ended() {
     let lease = db.seal().acquire("orders/1").ttl(millis(500)).without_refresh().await.unwrap();
     lease.cancelled().await;
     let before = db.order(1).await;
-    let (client, sent) = crate::commands::noting(db.set).await;
+    let (client, sent) = mongoseal_test_support::noting_client(&db.set.uri()).await;
     let orders = client.database(db.database.name()).collection::<Document>("orders");
     let ended = orders.fenced(&lease).update_one(one(), doc! { "$inc": { "n": 1 } }).await;
     assert!(matches!(ended, Err(Error::Lost { .. })), "{ended:?}");
-    assert_eq!(sent.names(), [""; 0], "nothing is sent");
+    assert_eq!(sent.take_names(), [""; 0], "nothing is sent");
     assert_eq!(db.order(1).await, before);
 
     // What it believes does not matter: its token is what counts, and that was not overtaken yet.

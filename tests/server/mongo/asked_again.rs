@@ -10,12 +10,8 @@ async fn refused(db: &TestDatabase, name: &str) -> (Mongoseal, Sent) {
     let (client, sent) = noting_client(&db.set.uri_with(&format!("appName={name}"))).await;
     let seal = Mongoseal::new(&client.database(db.database.name()));
     assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
-    sent.lock().unwrap().clear();
+    sent.take();
     (seal, sent)
-}
-
-fn names(sent: &Sent) -> Vec<String> {
-    sent.lock().unwrap().drain(..).collect()
 }
 
 #[tokio::test]
@@ -32,13 +28,13 @@ async fn it_is_refused_by_one_command_and_granted_the_key_as_soon_as_it_is_free(
             other => panic!("it is held: {other:?}"),
         }
     }
-    assert_eq!(names(&sent), ["findAndModify"; 3]);
+    assert_eq!(sent.take_names(), ["findAndModify"; 3]);
     holder.release().await.unwrap();
     let lease = seal.acquire("k").await.unwrap();
-    assert_eq!(names(&sent), ["findAndModify"], "one command sees that the key is free and takes it");
+    assert_eq!(sent.take_names(), ["findAndModify"], "one command sees that the key is free and takes it");
     lease.release().await.unwrap();
     seal.acquire("k").await.unwrap().release().await.unwrap();
-    assert_eq!(names(&sent), ["update", "findAndModify", "update"], "each request is one command");
+    assert_eq!(sent.take_names(), ["update", "findAndModify", "update"], "each request is one command");
 }
 
 #[tokio::test]
@@ -77,7 +73,7 @@ async fn it_asks_until_it_is_answered_and_leaves_nothing_behind() {
         let point = db.set.fail_command(name, &["findAndModify"], fault.clone(), 2).await;
         assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
         assert_eq!(
-            names(&sent),
+            sent.take_names(),
             ["findAndModify"; 4],
             "two that were not confirmed, a third, and one to take them back"
         );

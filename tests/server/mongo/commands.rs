@@ -1,13 +1,6 @@
 //! Counts the commands that the library sends.
 
-use std::sync::{Arc, Mutex};
-
-use mongodb::{
-    Client,
-    bson::{Bson, Document, doc},
-    event::{EventHandler, command::CommandEvent},
-    options::ClientOptions,
-};
+use mongodb::bson::{Bson, Document, doc};
 use mongoseal::{Error, Mongoseal};
 
 use crate::{TestDatabase, eventually, millis, noting_client, secs};
@@ -18,7 +11,7 @@ async fn an_acquire_is_one_find_and_modify_and_a_release_is_one_command() {
     let (client, sent) = noting_client(&db.set.uri()).await;
     let seal = Mongoseal::new(&client.database("mongoseal_counted"));
     seal.prepare().await.unwrap();
-    let names = || -> Vec<String> { sent.lock().unwrap().drain(..).collect() };
+    let names = || sent.take_names();
     let mut checks = names();
     assert_eq!(checks.pop().unwrap(), "createIndexes", "what writes comes last");
     checks.sort();
@@ -71,41 +64,31 @@ async fn of_fifty_first_acquires_two_check_the_deployment() {
     for acquire in acquires {
         drop(acquire.await.unwrap().unwrap());
     }
-    let checks = sent.lock().unwrap().iter().filter(|name| *name == "createIndexes").count();
+    let checks = sent.count("createIndexes");
     assert!((1..=2).contains(&checks), "{checks}");
-}
-
-/// A client of the set that notes each command it sends that writes a record, with what it asks to be confirmed.
-async fn noting_writes(uri: &str) -> (Client, Arc<Mutex<Vec<(String, Document)>>>) {
-    let writes = Arc::<Mutex<Vec<(String, Document)>>>::default();
-    let mut options = ClientOptions::parse(uri).await.unwrap();
-    let note = Arc::clone(&writes);
-    options.command_event_handler = Some(EventHandler::callback(move |event| {
-        let CommandEvent::Started(started) = event else { return };
-        let name = started.command_name;
-        let in_transaction = started.command.contains_key("autocommit") && name != "commitTransaction";
-        if ["findAndModify", "update", "commitTransaction"].contains(&name.as_str()) && !in_transaction {
-            let concern = started.command.get_document("writeConcern").cloned().unwrap_or_default();
-            note.lock().unwrap().push((name, concern));
-        }
-    }));
-    (Client::with_options(options).unwrap(), writes)
 }
 
 #[tokio::test]
 async fn every_write_is_confirmed_by_the_journals_of_a_majority_and_says_how_long_it_may_take() {
     let db = TestDatabase::new("mongoseal_journaled").await;
-    let (client, writes) = noting_writes(&db.set.uri_with("w=1&journal=false")).await;
+    let (client, commands) = noting_client(&db.set.uri_with("w=1&journal=false")).await;
     let seal = Mongoseal::new(&client.database("mongoseal_journaled"));
     seal.prepare().await.unwrap();
     // Each kind of write that the store sends, by the call that sends it. On a busy machine a call sends it again.
     let sent = |call: &str, kind: &str| {
-        let writes: Vec<_> = writes.lock().unwrap().drain(..).collect();
-        assert!(!writes.is_empty() && writes.iter().all(|(name, _)| name == kind), "{call}: {writes:?}");
-        for (name, concern) in writes {
-            assert_eq!(concern.get_str("w").unwrap(), "majority", "{call}, {name}: {concern}");
-            assert!(concern.get_bool("j").is_ok_and(|journal| journal), "{call}, {name}: {concern}");
-            assert!(concern.contains_key("wtimeout"), "{call}, {name}: {concern}");
+        let is_write = |command: &Document| {
+            let is_last = command.contains_key("commitTransaction");
+            is_last
+                || ["findAndModify", "update"].iter().any(|name| command.contains_key(name))
+                    && !command.contains_key("autocommit")
+        };
+        let writes: Vec<_> = commands.take().into_iter().filter(is_write).collect();
+        assert!(!writes.is_empty() && writes.iter().all(|write| write.contains_key(kind)), "{call}: {writes:?}");
+        for write in writes {
+            let concern = write.get_document("writeConcern").unwrap();
+            assert_eq!(concern.get_str("w").unwrap(), "majority", "{call}: {concern}");
+            assert!(concern.get_bool("j").is_ok_and(|journal| journal), "{call}: {concern}");
+            assert!(concern.contains_key("wtimeout"), "{call}: {concern}");
         }
     };
 
@@ -132,4 +115,8 @@ async fn every_write_is_confirmed_by_the_journals_of_a_majority_and_says_how_lon
     tokio::time::sleep(secs(1)).await;
     assert_eq!(seal.purge().await.unwrap().len(), 1);
     sent("purge", "findAndModify");
+    let both = seal.acquire_all(["a", "b"]).await.unwrap();
+    sent("acquire of a set", "findAndModify");
+    both.release().await.unwrap();
+    sent("release of a set", "update");
 }

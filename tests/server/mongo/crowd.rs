@@ -21,7 +21,7 @@ async fn queued(db: &TestDatabase) -> usize {
 }
 
 fn writes(sent: &Sent) -> usize {
-    sent.lock().unwrap().iter().filter(|name| *name == "findAndModify").count()
+    sent.count("findAndModify")
 }
 
 /// Waits for the key so many times side by side.

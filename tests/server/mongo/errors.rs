@@ -92,14 +92,6 @@ impl Subject {
     fn seal(&self, timeout: Duration) -> Mongoseal {
         Mongoseal::builder().operation_timeout(timeout).on(&self.database).unwrap()
     }
-
-    /// How many of these commands were sent since the last call of this.
-    fn count(&self, name: &str) -> usize {
-        let mut sent = self.sent.lock().unwrap();
-        let count = sent.iter().filter(|command| *command == name).count();
-        sent.retain(|command| command != name);
-        count
-    }
 }
 
 #[tokio::test]
@@ -250,12 +242,12 @@ async fn an_overload_costs_no_more_commands_than_another_error_that_passes() {
             .enumerate()
     {
         let lease = seal.acquire(format!("held/{row}")).without_refresh().await.unwrap();
-        subject.sent.lock().unwrap().clear();
+        subject.sent.take();
         let refused = refusal(code, labels);
         let commands = ["findAndModify", "update"];
         let point = subject.db.set.fail_command(&subject.app, &commands, refused.clone(), FOREVER).await;
         let acquired = seal.acquire(format!("free/{row}")).await;
-        let (writes, reads) = (subject.count("findAndModify"), subject.count("find"));
+        let (writes, reads) = (subject.sent.count("findAndModify"), subject.sent.count("find"));
         point.off().await;
         assert!(is_unavailable(&acquired), "{code} {labels:?}: {acquired:?}");
         println!("{code} {labels:?}: an acquire sent {writes} findAndModify and {reads} find");
@@ -264,12 +256,12 @@ async fn an_overload_costs_no_more_commands_than_another_error_that_passes() {
 
         eventually(secs(10), "the take-back has ended", async || {
             tokio::time::sleep(millis(100)).await;
-            subject.count("findAndModify") == 0
+            !subject.sent.take_names().iter().any(|name| name == "findAndModify")
         })
         .await;
         let point = subject.db.set.fail_command(&subject.app, &commands, refused, FOREVER).await;
         let released = lease.release().await;
-        let all = ["findAndModify", "update", "find"].map(|command| subject.count(command));
+        let all = ["findAndModify", "update", "find"].map(|command| subject.sent.count(command));
         point.off().await;
         assert!(is_unavailable(&released), "{code} {labels:?}: {released:?}");
         println!("{code} {labels:?}: a release sent {all:?}");

@@ -97,14 +97,14 @@ async fn a_duplicate_key_of_two_first_inserts_is_retried_after_one_read() {
     let (client, sent) = noting_client(&db.set.uri_with("appName=first")).await;
     let seal = Mongoseal::new(&client.database("mongoseal_first"));
     seal.prepare().await.unwrap();
-    sent.lock().unwrap().clear();
+    sent.take();
     let taken =
         doc! { "errorCode": 11000, "errorExtraInfo": { "keyPattern": { "_id": 1 }, "keyValue": { "_id": "k" } } };
     // The first command is that of the fast path.
     let taken = db.set.fail_command("first", &["findAndModify"], taken, 2).await;
     let lease = seal.acquire("k").without_refresh().await.unwrap();
     assert_eq!(taken.off().await, 2);
-    let sent = sent.lock().unwrap().drain(..).collect::<Vec<_>>();
+    let sent = sent.take_names();
     assert_eq!(sent, ["findAndModify", "findAndModify", "find", "findAndModify"]);
     assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
 }

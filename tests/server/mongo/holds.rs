@@ -40,7 +40,7 @@ async fn in_turn(db: &TestDatabase, name: &str, hold: Duration, least: Option<Du
     .await;
     // That of the holder, too.
     opened.wait_for(WAITERS as usize + 1).await;
-    let writes = || sent.lock().unwrap().iter().filter(|name| *name == "findAndModify").count();
+    let writes = || sent.count("findAndModify");
     let before = writes();
     first.release().await.unwrap();
     let mut granted = asked.join_all().await;

@@ -8,7 +8,7 @@ use crate::{TestDatabase, eventually, millis, noting_client, secs};
 async fn a_handle_makes_the_index_again_in_the_background_after_a_drop_of_the_collection() {
     let db = TestDatabase::new("mongoseal_index_again").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
-    let made = || sent.lock().unwrap().iter().filter(|name| *name == "createIndexes").count();
+    let made = || sent.count("createIndexes");
     let builder = Mongoseal::builder().retention(secs(6)).ttl(secs(2));
     let seal = builder.on(&client.database(db.database.name())).unwrap();
     drop(seal.acquire("before").await.unwrap().release().await.unwrap());

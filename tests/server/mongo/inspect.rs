@@ -63,7 +63,7 @@ async fn an_inspection_is_one_linearizable_read_and_a_list_is_one_aggregation() 
     // By another handle: one that holds a lease listens.
     let holder = db.build(Mongoseal::builder().owner("me"));
     let lease = holder.acquire("k").ttl(secs(30)).metadata("build", "1.4").without_refresh().await.unwrap();
-    let names = || -> Vec<String> { sent.lock().unwrap().drain(..).collect() };
+    let names = || sent.take_names();
     names();
 
     let seen = seal.inspect("k").await.unwrap().unwrap();
@@ -367,8 +367,8 @@ async fn a_list_goes_on_where_a_reply_was_full() {
         large.insert("_id", format!("{number}"));
         db.records().insert_one(&large).await.unwrap();
     }
-    sent.lock().unwrap().clear();
+    sent.take();
     assert_eq!(keys(seal.leases()).await, ["lease"]);
-    let names = sent.lock().unwrap().clone();
+    let names = sent.take_names();
     assert_eq!(names, ["aggregate", "killCursors", "aggregate"]);
 }

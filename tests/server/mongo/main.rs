@@ -52,9 +52,8 @@ use std::{
     time::Duration,
 };
 
-use mongodb::Client;
 use mongoseal::{Builder, HandleEvent, Mongoseal};
-use mongoseal_test_support::{TestDatabase, by_length, eventually, millis, secs};
+use mongoseal_test_support::{Sent, TestDatabase, by_length, eventually, millis, noting_client, secs};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The default grace of a lease with a ttl of 5 seconds or more.
@@ -91,24 +90,4 @@ impl OpenedStreams {
     async fn wait_for(&self, count: usize) {
         eventually(secs(10), "the streams are open", async || self.0.load(Ordering::Relaxed) == count).await;
     }
-}
-
-/// The commands a client sent, by name.
-type Sent = Arc<std::sync::Mutex<Vec<String>>>;
-
-/// A client of the set that notes the commands it sends.
-async fn noting_client(uri: &str) -> (Client, Sent) {
-    use mongodb::{
-        event::{EventHandler, command::CommandEvent},
-        options::ClientOptions,
-    };
-    let sent = Sent::default();
-    let mut options = ClientOptions::parse(uri).await.unwrap();
-    let note = Arc::clone(&sent);
-    options.command_event_handler = Some(EventHandler::callback(move |event| {
-        if let CommandEvent::Started(started) = event {
-            note.lock().unwrap().push(started.command_name);
-        }
-    }));
-    (Client::with_options(options).unwrap(), sent)
 }

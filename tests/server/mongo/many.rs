@@ -40,7 +40,7 @@ async fn each_of_many_acquires_and_releases_at_once_is_a_command_of_its_own() {
     let mut last = HashSet::new();
     // Of new keys, and of known ones.
     for _ in 0..2 {
-        sent.lock().unwrap().clear();
+        sent.take();
         let leases: Vec<Lease> = ask(&seal, keys()).await.into_iter().map(Result::unwrap).collect();
         let tokens: HashSet<_> = leases.iter().map(|lease| (lease.key().clone(), lease.token())).collect();
         assert_eq!(tokens.len(), MANY);
@@ -56,7 +56,7 @@ async fn each_of_many_acquires_and_releases_at_once_is_a_command_of_its_own() {
             assert_eq!(released.unwrap(), ReleaseOutcome::Released);
         }
         for (name, of_each) in [("findAndModify", "acquire"), ("update", "release")] {
-            let written = sent.lock().unwrap().iter().filter(|sent| *sent == name).count();
+            let written = sent.count(name);
             assert_eq!(written, MANY, "one command for each {of_each}");
         }
     }

@@ -60,9 +60,9 @@ async fn a_tick_costs_two_reads_and_two_writes_and_a_completed_tick_one_read() {
     let seal = Mongoseal::new(&client.database("mongoseal_once_commands"));
     seal.prepare().await.unwrap();
     let sent_by = async |tick: u64| {
-        sent.lock().unwrap().clear();
+        sent.take();
         let ended = seal.once("k", Tick::number(tick)).run(number).await.unwrap();
-        (ended, sent.lock().unwrap().clone())
+        (ended, sent.take_names())
     };
     // Without a record, the time is read in its place.
     sent_by(1).await;

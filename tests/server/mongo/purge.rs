@@ -24,9 +24,9 @@ async fn a_purge_removes_exactly_what_has_expired_and_leaves_the_records() {
     idle.release().await.unwrap();
     tokio::time::sleep(millis(600)).await;
 
-    sent.lock().unwrap().clear();
+    sent.take();
     let purged = seal.purge().await.unwrap();
-    let names: Vec<_> = sent.lock().unwrap().drain(..).collect();
+    let names = sent.take_names();
     assert_eq!(names, ["aggregate", "findAndModify"], "one command for what has expired");
     let [gone] = purged.as_slice() else { panic!("{purged:?}") };
     assert_eq!((gone.key.as_str(), gone.holder.token, gone.holder.is_expired()), ("over", token, true));

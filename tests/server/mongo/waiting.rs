@@ -38,7 +38,7 @@ async fn waiters_of_many_handles_are_served_in_the_order_they_came() {
     // From then on the waiters do not poll.
     streams.wait_for(12).await;
     let asked = || {
-        let each = sent.iter().map(|sent| sent.lock().unwrap().iter().filter(|name| *name == "findAndModify").count());
+        let each = sent.iter().map(|sent| sent.count("findAndModify"));
         each.sum::<usize>()
     };
     let before = asked();

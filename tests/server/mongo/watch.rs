@@ -10,19 +10,19 @@ use tokio::{task::JoinSet, time::timeout};
 use crate::{TestDatabase, eventually, millis, secs, siblings::streams};
 
 /// The next event, which comes soon.
-async fn next(events: &mut EventStream) -> Event {
+pub(crate) async fn next(events: &mut EventStream) -> Event {
     let item = timeout(secs(20), events.next()).await.expect("it comes soon").expect("it goes on").unwrap();
     item.into_event().expect("no event is missing")
 }
 
 /// The next item, which must be that events are missing.
-async fn missed(events: &mut EventStream) {
+pub(crate) async fn missed(events: &mut EventStream) {
     let item = timeout(secs(20), events.next()).await.expect("it comes soon").expect("it goes on").unwrap();
     assert!(matches!(item, WatchItem::Missed { since, until } if since <= until), "{item:?}");
 }
 
 /// That nothing happens for a while.
-async fn nothing(events: &mut EventStream) {
+pub(crate) async fn nothing(events: &mut EventStream) {
     let told = timeout(millis(500), events.next()).await;
     assert!(told.is_err(), "{told:?}");
 }

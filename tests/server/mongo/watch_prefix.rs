@@ -3,28 +3,13 @@
 use std::collections::HashMap;
 
 use mongodb::bson::{Document, doc};
-use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, Mongoseal, WatchItem};
+use mongoseal::{Error, EventKind, EventStream, FencingToken, Mongoseal};
 use mongoseal_test_support::ReplicaSet;
-use tokio::time::timeout;
 
-use crate::{TestDatabase, millis, secs};
-
-/// The next event, which comes soon.
-async fn next(events: &mut EventStream) -> Event {
-    let item = timeout(secs(20), events.next()).await.expect("it comes soon").expect("it goes on").unwrap();
-    item.into_event().expect("no event is missing")
-}
-
-/// The next item, which must be that events are missing.
-async fn missed(events: &mut EventStream) {
-    let item = timeout(secs(20), events.next()).await.expect("it comes soon").expect("it goes on").unwrap();
-    assert!(matches!(item, WatchItem::Missed { since, until } if since <= until), "{item:?}");
-}
-
-async fn nothing(events: &mut EventStream) {
-    let told = timeout(millis(500), events.next()).await;
-    assert!(told.is_err(), "{told:?}");
-}
+use crate::{
+    TestDatabase, secs,
+    watch::{missed, next, nothing},
+};
 
 async fn is_granted(events: &mut EventStream, key: &str, token: FencingToken) {
     let event = next(events).await;

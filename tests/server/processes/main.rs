@@ -1,7 +1,8 @@
-//! Waiters and holders in processes of their own, which are killed and stopped.
+//! Waiters and holders in processes of their own, which are killed, stopped and aborted, return from `main`, or whose
+//! clocks jump.
 //!
-//! The test process starts itself again as the [`worker`]s, so this file has its own `main`. The tests measure times,
-//! so two run concurrently, and those that keep the machine busy run alone.
+//! The test process starts itself again as each of them, so this file has its own `main`. The tests measure times, so two
+//! run concurrently, and those that keep the machine busy run alone.
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 #![allow(
@@ -9,6 +10,8 @@
     reason = "a test that finds a time before its cause fails, and that is right"
 )]
 
+mod blocking;
+mod clocks;
 mod crew;
 mod endings;
 mod failover;
@@ -18,16 +21,28 @@ mod order;
 mod schedule;
 mod stopped;
 mod ticker;
+mod watchdog;
 mod words;
 mod worker;
 
 use std::process::ExitCode;
 
-use mongoseal_test_support::{Turn, eventually, millis, run_trials, secs, trials};
+use mongoseal_test_support::{TestDatabase, Turn, eventually, millis, run_trials, secs, trials};
+
+/// A database of a test's own, for a test that is not asynchronous.
+fn database(name: &str) -> TestDatabase {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(TestDatabase::new(name))
+}
 
 fn main() -> ExitCode {
-    if worker::is_wanted() {
-        worker::main();
+    let started_again: [(bool, fn()); 4] = [
+        (worker::is_wanted(), worker::main),
+        (blocking::is_wanted(), blocking::main),
+        (clocks::is_wanted(), clocks::main),
+        (watchdog::is_wanted(), watchdog::main),
+    ];
+    if let Some((_, main)) = started_again.into_iter().find(|(is_wanted, _)| *is_wanted) {
+        main();
         return ExitCode::SUCCESS;
     }
     let mut tests = trials![Turn::Timed =>
@@ -43,6 +58,27 @@ fn main() -> ExitCode {
         endings::a_wait_that_ends_in_the_instant_of_the_hand_over_leaves_nothing_held,
         endings::a_wait_dropped_in_the_instant_of_the_hand_over_leaves_nothing_held,
     ];
+    tests.extend(trials![Turn::Waiting, fn =>
+        clocks::a_client_whose_wall_clock_jumps_by_an_hour_notices_nothing,
+        clocks::a_suspended_machine_wakes_up_without_its_lease,
+        blocking::a_fenced_write_takes_a_blocking_lease,
+    ]);
+    tests.extend(trials![Turn::Timed, fn =>
+        blocking::a_lease_survives_a_caller_that_computes_without_a_pause,
+        blocking::a_process_ends_at_once_when_main_returns,
+        blocking::a_process_ends_at_once_when_it_exits,
+        blocking::a_process_ends_at_once_when_main_panics,
+        blocking::a_process_with_a_static_handle_ends_at_once_when_main_returns,
+        blocking::a_process_that_shuts_its_handle_down_leaves_its_key_free,
+        watchdog::work_that_blocks_the_runtime_past_the_deadline_is_called_on_once_after_the_slack,
+        watchdog::without_work_a_blocked_runtime_is_noticed_because_nobody_ends_the_lease,
+        watchdog::a_thread_that_is_blocked_while_the_runtime_goes_on_is_noticed_too,
+        watchdog::a_lease_that_is_kept_alive_and_released_is_left_alone,
+        watchdog::work_that_stops_when_its_lease_is_lost_is_left_alone,
+        watchdog::by_default_the_process_is_aborted_and_says_why,
+        watchdog::a_lease_is_refreshed_while_the_thread_that_it_was_granted_on_is_blocked,
+        watchdog::work_that_never_yields_is_told_of_the_deadline_by_the_token_that_it_looks_at,
+    ]);
     tests.extend(trials![Turn::Alone =>
         order::a_thousand_waiters_of_four_processes_are_all_served_in_their_order,
         failover::all_are_served_while_the_primary_steps_down_in_the_middle_of_hand_overs,

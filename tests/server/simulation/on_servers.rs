@@ -415,6 +415,6 @@ fn main() -> ExitCode {
             tests.push(trial(&name, place, move || is_noticed(place, defect, broken)));
         }
     }
-    let arguments = Arguments { test_threads: Some(2), ..Arguments::from_args() };
+    let arguments = Arguments { test_threads: Some(4), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, tests).exit_code()
 }

@@ -80,7 +80,7 @@ impl Drop for Share {
 
 /// A test on a runtime of its own. It is ignored if something is missing, with the reason.
 pub fn trial<F: Future<Output = ()>>(
-    name: &str,
+    name: impl Into<String>,
     turn: Turn,
     missing: fn() -> Option<String>,
     run: impl FnOnce() -> F + Send + 'static,
@@ -101,9 +101,22 @@ pub fn trial<F: Future<Output = ()>>(
     })
 }
 
-/// Tests by their paths: `trials![Turn::Waiting => file::test, …]`, or `trials![Turn::Waiting, Redis::missing => …]`.
+/// A test that is no future.
+pub fn plain_trial(name: &str, turn: Turn, run: fn()) -> Trial {
+    Trial::test(name, move || {
+        let _share = Share::take(turn);
+        run();
+        Ok(())
+    })
+}
+
+/// Tests by their paths: `trials![Turn::Waiting => file::test, …]`, `trials![Turn::Waiting, Redis::missing => …]`, or, of
+/// functions that are not asynchronous, `trials![Turn::Waiting, fn => …]`.
 #[macro_export]
 macro_rules! trials {
+    ($turn:expr, fn => $($file:ident :: $test:ident,)*) => {
+        vec![$($crate::plain_trial(concat!(stringify!($file), "::", stringify!($test)), $turn, $file::$test)),*]
+    };
     ($turn:expr, $missing:expr => $($file:ident :: $test:ident,)*) => {
         vec![$($crate::trial(concat!(stringify!($file), "::", stringify!($test)), $turn, $missing, $file::$test)),*]
     };

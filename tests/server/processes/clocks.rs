@@ -1,19 +1,18 @@
 //! A holder whose clocks are manipulated: the wall clock jumps, and the machine is suspended.
 //!
-//! Each test needs a process of its own, one under libfaketime and one with a single thread. So this file has its own
-//! `main`: it starts itself again as the holder and checks the holder's output. A test that cannot run here fails.
-
-#![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
+//! Each test needs a process of its own, one under libfaketime and one with a single thread. A test that cannot run here
+//! fails.
 
 use std::{
     io::Write,
     path::PathBuf,
-    process::{Command, ExitCode, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant, SystemTime},
 };
 
 use mongoseal::{Clock, Error, LeaseState, LossCause, Mongoseal};
-use mongoseal_test_support::ReplicaSet;
+
+use crate::database;
 
 /// Which holder to be, and where the replica set is.
 const ROLE: &str = "MONGOSEAL_TEST_HOLDER";
@@ -21,44 +20,17 @@ const URI: &str = "MONGOSEAL_TEST_HOLDER_URI";
 /// Where libfaketime reads how far the wall clock is off.
 const OFFSET_FILE: &str = "FAKETIME_TIMESTAMP_FILE";
 
-fn main() -> ExitCode {
-    match std::env::var(ROLE).as_deref() {
-        Ok("jumping") => holder_with_a_jumping_wall_clock(),
-        Ok("suspended") => holder_that_is_suspended(),
-        Ok(other) => panic!("no holder is called {other}"),
-        Err(_) => return judge(),
-    }
-    ExitCode::SUCCESS
+/// Whether this process was started as a holder.
+pub(crate) fn is_wanted() -> bool {
+    std::env::var_os(ROLE).is_some()
 }
 
-/// Starts a holder on the replica set at this address, and says whether it was content.
-type Test = fn(&str) -> bool;
-
-/// Runs both tests, and reports as a test harness does.
-fn judge() -> ExitCode {
-    let tests: [(&str, Test); 2] = [
-        ("a_client_whose_wall_clock_jumps_by_an_hour_notices_nothing", wall_clock_jumps),
-        ("a_suspended_machine_wakes_up_without_its_lease", machine_is_suspended),
-    ];
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let chosen = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()));
-    if std::env::args().any(|argument| argument == "--list") {
-        for (name, _) in tests {
-            println!("{name}: test");
-        }
-        return ExitCode::SUCCESS;
+pub(crate) fn main() {
+    match std::env::var(ROLE).unwrap().as_str() {
+        "jumping" => holder_with_a_jumping_wall_clock(),
+        "suspended" => holder_that_is_suspended(),
+        other => panic!("no holder is called {other}"),
     }
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let set = runtime.block_on(ReplicaSet::start(1));
-    let (mut passed, mut failed) = (0, 0);
-    for (name, test) in tests.iter().filter(|(name, _)| chosen(name)) {
-        let ok = test(&set.uri());
-        println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
-        if ok { passed += 1 } else { failed += 1 }
-    }
-    let result = if failed == 0 { "ok" } else { "FAILED" };
-    println!("\ntest result: {result}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out");
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn holder(role: &str, uri: &str) -> Command {
@@ -74,11 +46,12 @@ fn connect() -> impl Future<Output = Mongoseal> {
 
 // The wall clock.
 
-fn wall_clock_jumps(uri: &str) -> bool {
+pub(crate) fn a_client_whose_wall_clock_jumps_by_an_hour_notices_nothing() {
+    let database = database("clocks_jump");
     let library = mongoseal_test_support::libfaketime();
     let offset = std::env::temp_dir().join(format!("mongoseal-faketime-{}", std::process::id()));
     std::fs::write(&offset, "+0").unwrap();
-    let status = holder("jumping", uri)
+    let status = holder("jumping", &database.uri())
         .env("LD_PRELOAD", library)
         .env(OFFSET_FILE, &offset)
         .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
@@ -86,7 +59,7 @@ fn wall_clock_jumps(uri: &str) -> bool {
         .status()
         .unwrap();
     std::fs::remove_file(&offset).unwrap();
-    status.success()
+    assert!(status.success(), "{status}");
 }
 
 fn holder_with_a_jumping_wall_clock() {
@@ -127,8 +100,9 @@ fn holder_with_a_jumping_wall_clock() {
 
 // Suspend.
 
-fn machine_is_suspended(uri: &str) -> bool {
-    holder("suspended", uri).status().unwrap().success()
+pub(crate) fn a_suspended_machine_wakes_up_without_its_lease() {
+    let status = holder("suspended", &database("clocks_suspend").uri()).status().unwrap();
+    assert!(status.success(), "{status}");
 }
 
 /// Suspends the machine for an hour, as far as this process can see: a time namespace moves

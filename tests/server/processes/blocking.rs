@@ -1,20 +1,15 @@
 //! The API for callers without async on a real replica set: in processes that end while they hold a lease, and with a caller
 //! that computes without a pause.
-//!
-//! The program starts itself again as the process that ends, so this file has its own `main`.
-
-#![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about")]
 
 use std::{
     env, hint,
     io::{BufRead, BufReader},
-    process::{self, Command, ExitCode, Stdio},
+    process::{self, Command, Stdio},
     sync::{Arc, OnceLock},
     thread,
     time::{Duration, Instant},
 };
 
-use libtest_mimic::{Arguments, Trial};
 use mongoseal::{
     Error, Fence,
     blocking::Mongoseal,
@@ -23,7 +18,8 @@ use mongoseal::{
         bson::{Document, doc},
     },
 };
-use mongoseal_test_support::{TestDatabase, millis, secs};
+
+use crate::{database, millis, secs};
 
 /// How the process ends that this program starts, and its replica set.
 const ENDING: &str = "MONGOSEAL_TEST_ENDING";
@@ -36,12 +32,7 @@ const AT_ONCE: Duration = millis(1_500);
 /// Longer than any call takes, and shorter than the default ttl.
 const SOON: Duration = secs(10);
 
-/// A database of a test's own.
-fn database(name: &str) -> TestDatabase {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(TestDatabase::new(name))
-}
-
-fn a_lease_survives_a_caller_that_computes_without_a_pause() {
+pub(crate) fn a_lease_survives_a_caller_that_computes_without_a_pause() {
     let busy = secs(env::var(BUSY).map_or(20, |seconds| seconds.parse().unwrap()));
     let seal = Mongoseal::connect(database("blocking_busy").uri()).unwrap();
     let lease = seal.acquire("k").ttl(secs(2)).run().unwrap();
@@ -66,23 +57,23 @@ fn a_lease_survives_a_caller_that_computes_without_a_pause() {
     seal.shutdown();
 }
 
-fn a_process_ends_at_once_when_main_returns() {
+pub(crate) fn a_process_ends_at_once_when_main_returns() {
     ends_at_once("returns", 0);
 }
 
-fn a_process_ends_at_once_when_it_exits() {
+pub(crate) fn a_process_ends_at_once_when_it_exits() {
     ends_at_once("exits", 7);
 }
 
-fn a_process_ends_at_once_when_main_panics() {
+pub(crate) fn a_process_ends_at_once_when_main_panics() {
     ends_at_once("panics", 101);
 }
 
-fn a_process_with_a_static_handle_ends_at_once_when_main_returns() {
+pub(crate) fn a_process_with_a_static_handle_ends_at_once_when_main_returns() {
     ends_at_once("static", 0);
 }
 
-fn a_process_that_shuts_its_handle_down_leaves_its_key_free() {
+pub(crate) fn a_process_that_shuts_its_handle_down_leaves_its_key_free() {
     let uri = ends_at_once("shuts down", 0);
     let seal = Mongoseal::connect(uri).unwrap();
     seal.acquire("k").run().unwrap().release().unwrap();
@@ -117,7 +108,12 @@ fn ends_at_once(how: &str, code: i32) -> String {
 }
 
 /// Ends while it holds a lease, has a handle, follows a change stream, and waits for a key on another thread.
-fn end(how: &str) {
+/// Whether this process was started to end.
+pub(crate) fn is_wanted() -> bool {
+    env::var_os(ENDING).is_some()
+}
+
+pub(crate) fn main() {
     static HANDLE: OnceLock<Mongoseal> = OnceLock::new();
     let seal = Mongoseal::connect(env::var(ENDING_URI).unwrap()).unwrap();
     let lease = seal.acquire("k").run().unwrap();
@@ -130,7 +126,7 @@ fn end(how: &str) {
         assert!(began.elapsed() < SOON, "it is queued");
     }
     println!("it ends");
-    match how {
+    match env::var(ENDING).unwrap().as_str() {
         "returns" => {}
         "exits" => process::exit(7),
         "panics" => panic!("main panics"),
@@ -141,7 +137,7 @@ fn end(how: &str) {
     drop(lease);
 }
 
-fn a_fenced_write_takes_a_blocking_lease() {
+pub(crate) fn a_fenced_write_takes_a_blocking_lease() {
     let uri = database("blocking_fence").uri();
     let seal = Mongoseal::connect(&uri).unwrap();
     // An asynchronous client lives on the threads of the handle.
@@ -162,31 +158,4 @@ fn a_fenced_write_takes_a_blocking_lease() {
     assert_eq!(first.cancelled().map(drop).ok(), Some(()));
     assert!(matches!(write(first), Err(Error::Lost { .. } | Error::Fenced { .. })));
     seal.shutdown();
-}
-
-/// Functions as tests, by their names.
-macro_rules! tests {
-    ($($test:ident,)*) => {
-        vec![$(Trial::test(stringify!($test), || {
-            $test();
-            Ok(())
-        })),*]
-    };
-}
-
-fn main() -> ExitCode {
-    if let Ok(how) = env::var(ENDING) {
-        end(&how);
-        return ExitCode::SUCCESS;
-    }
-    let tests = tests![
-        a_lease_survives_a_caller_that_computes_without_a_pause,
-        a_process_ends_at_once_when_main_returns,
-        a_process_ends_at_once_when_it_exits,
-        a_process_ends_at_once_when_main_panics,
-        a_process_with_a_static_handle_ends_at_once_when_main_returns,
-        a_process_that_shuts_its_handle_down_leaves_its_key_free,
-        a_fenced_write_takes_a_blocking_lease,
-    ];
-    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }

@@ -1,19 +1,14 @@
 //! The watchdog, which is called when work outlives its lease, for example to abort the process. The tests run on real
 //! time, because a blocked runtime cannot advance paused time.
-//!
-//! One test starts this program again as the process that is aborted, so this file has its own `main`.
-
-#![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about")]
 
 use std::{
     os::unix::process::ExitStatusExt,
-    process::{Command, ExitCode, Stdio},
+    process::{Command, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
 };
 
-use libtest_mimic::{Arguments, Trial};
 use mongoseal::{Error, Lease, LossCause, Mongoseal, Watchdog};
 use tokio::runtime::{Builder, Runtime};
 
@@ -42,7 +37,7 @@ fn was_quiet(heard: &Receiver<(Error, Instant)>) {
     assert_eq!(heard.recv_timeout(Duration::from_secs(5)).err(), Some(RecvTimeoutError::Disconnected));
 }
 
-fn work_that_blocks_the_runtime_past_the_deadline_is_called_on_once_after_the_slack() {
+pub(crate) fn work_that_blocks_the_runtime_past_the_deadline_is_called_on_once_after_the_slack() {
     current_thread().block_on(async {
         let began = Instant::now();
         let (lease, heard) = watched(&Mongoseal::in_memory()).await;
@@ -71,7 +66,7 @@ fn blocking(blocks: impl FnOnce(&Lease) + Send + 'static, refreshed: bool) -> Le
     runtime.block_on(done).unwrap()
 }
 
-fn a_lease_is_refreshed_while_the_thread_that_it_was_granted_on_is_blocked() {
+pub(crate) fn a_lease_is_refreshed_while_the_thread_that_it_was_granted_on_is_blocked() {
     let lease = blocking(
         |lease| {
             thread::sleep(BLOCKED);
@@ -82,7 +77,7 @@ fn a_lease_is_refreshed_while_the_thread_that_it_was_granted_on_is_blocked() {
     drop(lease);
 }
 
-fn work_that_never_yields_is_told_of_the_deadline_by_the_token_that_it_looks_at() {
+pub(crate) fn work_that_never_yields_is_told_of_the_deadline_by_the_token_that_it_looks_at() {
     drop(blocking(
         |lease| {
             let (token, began) = (lease.cancellation_token(), Instant::now());
@@ -95,7 +90,7 @@ fn work_that_never_yields_is_told_of_the_deadline_by_the_token_that_it_looks_at(
     ));
 }
 
-fn without_work_a_blocked_runtime_is_noticed_because_nobody_ends_the_lease() {
+pub(crate) fn without_work_a_blocked_runtime_is_noticed_because_nobody_ends_the_lease() {
     current_thread().block_on(async {
         let (lease, heard) = watched(&Mongoseal::in_memory()).await;
         thread::sleep(BLOCKED);
@@ -104,7 +99,7 @@ fn without_work_a_blocked_runtime_is_noticed_because_nobody_ends_the_lease() {
     });
 }
 
-fn a_thread_that_is_blocked_while_the_runtime_goes_on_is_noticed_too() {
+pub(crate) fn a_thread_that_is_blocked_while_the_runtime_goes_on_is_noticed_too() {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let seal = Mongoseal::in_memory();
@@ -117,7 +112,7 @@ fn a_thread_that_is_blocked_while_the_runtime_goes_on_is_noticed_too() {
     });
 }
 
-fn a_lease_that_is_kept_alive_and_released_is_left_alone() {
+pub(crate) fn a_lease_that_is_kept_alive_and_released_is_left_alone() {
     current_thread().block_on(async {
         let (lease, heard) = watched(&Mongoseal::in_memory()).await;
         lease.run(tokio::time::sleep(BLOCKED)).await.unwrap();
@@ -126,7 +121,7 @@ fn a_lease_that_is_kept_alive_and_released_is_left_alone() {
     });
 }
 
-fn work_that_stops_when_its_lease_is_lost_is_left_alone() {
+pub(crate) fn work_that_stops_when_its_lease_is_lost_is_left_alone() {
     current_thread().block_on(async {
         let seal = Mongoseal::in_memory();
         let lease = seal.acquire("k").ttl(TTL).without_refresh().await.unwrap();
@@ -137,7 +132,7 @@ fn work_that_stops_when_its_lease_is_lost_is_left_alone() {
     });
 }
 
-fn by_default_the_process_is_aborted_and_says_why() {
+pub(crate) fn by_default_the_process_is_aborted_and_says_why() {
     let child = Command::new(std::env::current_exe().unwrap()).env(WEDGED, "1").stderr(Stdio::piped()).spawn().unwrap();
     let ended = child.wait_with_output().unwrap();
     assert_eq!(ended.status.signal(), Some(6), "SIGABRT: {ended:?}");
@@ -145,39 +140,16 @@ fn by_default_the_process_is_aborted_and_says_why() {
     assert!(said.contains("the lease on \"k\"") && said.contains("its work did not stop"), "{said}");
 }
 
+/// Whether this process was started to be aborted.
+pub(crate) fn is_wanted() -> bool {
+    std::env::var_os(WEDGED).is_some()
+}
+
 /// Holds a lease and blocks its only thread, until it is aborted.
-fn wedge() {
+pub(crate) fn main() {
     current_thread().block_on(async {
         let lease = Mongoseal::in_memory().acquire("k").ttl(TTL).await.unwrap();
         lease.watchdog(Watchdog::aborting()).unwrap();
         drop(lease.run(async { thread::sleep(Duration::from_secs(30)) }).await);
     });
-}
-
-/// Functions as tests, by their names.
-macro_rules! tests {
-    ($($test:ident,)*) => {
-        vec![$(Trial::test(stringify!($test), || {
-            $test();
-            Ok(())
-        })),*]
-    };
-}
-
-fn main() -> ExitCode {
-    if std::env::var_os(WEDGED).is_some() {
-        wedge();
-        return ExitCode::SUCCESS;
-    }
-    let tests = tests![
-        work_that_blocks_the_runtime_past_the_deadline_is_called_on_once_after_the_slack,
-        without_work_a_blocked_runtime_is_noticed_because_nobody_ends_the_lease,
-        a_thread_that_is_blocked_while_the_runtime_goes_on_is_noticed_too,
-        a_lease_that_is_kept_alive_and_released_is_left_alone,
-        work_that_stops_when_its_lease_is_lost_is_left_alone,
-        by_default_the_process_is_aborted_and_says_why,
-        a_lease_is_refreshed_while_the_thread_that_it_was_granted_on_is_blocked,
-        work_that_never_yields_is_told_of_the_deadline_by_the_token_that_it_looks_at,
-    ];
-    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }
