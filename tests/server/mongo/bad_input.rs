@@ -7,18 +7,12 @@ use mongodb::{
     bson::{Bson, Document, doc},
     options::{ClientOptions, IndexOptions, ServerApi, ServerApiVersion},
 };
-use mongoseal::record::{self, HoldLimits, LeaseSpec, Request};
+use mongoseal::record::{self, Request};
 use mongoseal::store::{MongoStore, Store};
-use mongoseal::{Deadline, Error, Key, LeaseId, Metadata, Mongoseal, Sharing};
+use mongoseal::{Deadline, Error, Key, LeaseId, Mongoseal, Sharing};
 use mongoseal_test_support::{ReplicaSet, Standalone};
 
-use crate::{TestDatabase, secs};
-
-pub(crate) fn terms(lease: LeaseId, ttl: u64) -> LeaseSpec {
-    let (owner, acquire_id) = ("me".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
-    let (metadata, hold) = (Metadata::default(), HoldLimits::default());
-    LeaseSpec { lease, acquire_id, owner, sharing: Sharing::Exclusive, ttl, grace: 0, group: None, metadata, hold }
-}
+use crate::{TestDatabase, secs, terms};
 
 fn source(error: &Error) -> String {
     std::error::Error::source(error).map(ToString::to_string).unwrap_or_default()

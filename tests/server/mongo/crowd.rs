@@ -277,29 +277,20 @@ mod of_a_store {
     use std::task::{Context, Waker};
 
     use mongoseal::{
-        AcquireId, Deadline, HandleId, Key, LeaseId, Metadata,
-        record::{Acquire, HoldLimits, LeaseSpec, Outcome, Request, WaitSpec},
+        AcquireId, Deadline, HandleId, Key, LeaseId,
+        record::{Acquire, LeaseSpec, Outcome, Request, WaitSpec},
         store::{MongoStore, Store},
     };
 
-    use crate::{TestDatabase, secs};
+    use crate::{TestDatabase, secs, terms};
 
     fn wait(lease: u8, room: u32) -> Request {
         wait_for(60_000, lease, room)
     }
 
     fn wait_for(ttl: u64, lease: u8, room: u32) -> Request {
-        let terms = LeaseSpec {
-            lease: LeaseId::from_bytes([lease; 16]),
-            acquire_id: AcquireId { handle: HandleId::random(), number: lease.into() },
-            owner: "me".parse().unwrap(),
-            sharing: mongoseal::Sharing::Exclusive,
-            ttl,
-            grace: 0,
-            group: None,
-            metadata: Metadata::default(),
-            hold: HoldLimits::default(),
-        };
+        let acquire_id = AcquireId { handle: HandleId::random(), number: lease.into() };
+        let terms = LeaseSpec { acquire_id, ..terms(LeaseId::from_bytes([lease; 16]), ttl) };
         Request::Acquire(Acquire { terms, wait: Some(WaitSpec { ttl: 60_000, queue_limit: room }) })
     }
 

@@ -10,7 +10,7 @@ use mongoseal::{
     store::{Applied, MongoStore, Store},
 };
 
-use crate::{TestDatabase, bad_input::terms, eventually, millis, secs};
+use crate::{TestDatabase, eventually, millis, secs, terms};
 
 /// Sets a field of the record, or removes it.
 async fn put(db: &TestDatabase, path: &str, value: Option<&Bson>) {

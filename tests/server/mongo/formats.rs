@@ -4,8 +4,8 @@ use std::fmt::Debug;
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
-    Deadline, Error, EventKind, Lease, LeaseId, Metadata, Mongoseal, ReleaseOutcome, Sharing,
-    record::{Acquire, BatchRequest, HoldLimits, KeyFilter, LeaseSpec, Outcome, Release, Request, Revoke, WaitSpec},
+    Deadline, Error, EventKind, Lease, LeaseId, Metadata, Mongoseal, ReleaseOutcome,
+    record::{Acquire, BatchRequest, KeyFilter, LeaseSpec, Outcome, Release, Request, Revoke, WaitSpec},
     store::Store,
 };
 use tokio::sync::mpsc;
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use crate::{
     TestDatabase,
     inspect::{key, seen, store},
-    millis, noting_client, secs,
+    millis, noting_client, secs, terms,
 };
 
 /// Demands the error that says to upgrade.
@@ -162,22 +162,8 @@ async fn fields_of_a_later_build_stay_in_the_record_in_holders_and_in_waiters_wh
         all_there(&db, "k", when, expected).await;
     };
     let acquire = |lease, patience| {
-        let (owner, acquire_id) = ("other".parse().unwrap(), "0123456789abcdef/1".parse().unwrap());
-        let (sharing, ttl, grace, group, metadata) = (Sharing::Exclusive, 600_000, 0, None, Metadata::default());
-        Request::Acquire(Acquire {
-            terms: LeaseSpec {
-                lease,
-                acquire_id,
-                owner,
-                sharing,
-                ttl,
-                grace,
-                group,
-                metadata,
-                hold: HoldLimits::default(),
-            },
-            wait: patience,
-        })
+        let terms = LeaseSpec { owner: "other".parse().unwrap(), ..terms(lease, 600_000) };
+        Request::Acquire(Acquire { terms, wait: patience })
     };
     let applied = async |of: &str, request: Request| {
         store.apply(&key(of), request, Deadline::after(store.clock(), within)).await.unwrap().outcome

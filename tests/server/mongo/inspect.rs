@@ -4,13 +4,13 @@ use std::{mem::forget, time::Duration};
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
-    Deadline, Error, Key, LeaseId, Leases, ListedLease, Metadata, Mongoseal, Sharing,
-    record::{Acquire, Filter, HoldLimits, LeaseSpec, Position, Record, Request, SharingFilter, StoreTime},
+    Deadline, Error, Key, LeaseId, Leases, ListedLease, Mongoseal, Sharing,
+    record::{Acquire, Filter, LeaseSpec, Position, Record, Request, SharingFilter, StoreTime},
     store::{MemoryStore, MongoStore, Snapshot, Store},
 };
 use tokio::task::JoinSet;
 
-use crate::{GRACE, TestDatabase, busy_turn, millis, noting_client, secs};
+use crate::{GRACE, TestDatabase, busy_turn, millis, noting_client, secs, terms};
 
 async fn all(leases: Leases) -> Vec<ListedLease> {
     let (mut leases, mut listed) = (leases.await.unwrap(), Vec::new());
@@ -30,15 +30,10 @@ pub(crate) fn key(text: &str) -> Key {
 
 fn acquire(owner: &str, limit: u32, ttl: Duration) -> Request {
     let terms = LeaseSpec {
-        lease: LeaseId::random(),
-        acquire_id: "0123456789abcdef/1".parse().unwrap(),
         owner: owner.parse().unwrap(),
         sharing: Sharing::from_limit(limit),
-        ttl: ttl.as_millis().try_into().unwrap(),
-        grace: 0,
         group: (limit == 0).then(|| owner.parse().unwrap()),
-        metadata: Metadata::default(),
-        hold: HoldLimits::default(),
+        ..terms(LeaseId::random(), ttl.as_millis().try_into().unwrap())
     };
     Request::Acquire(Acquire { terms, wait: None })
 }

@@ -52,9 +52,27 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Builder, HandleEvent, Mongoseal};
+use mongoseal::{
+    Builder, HandleEvent, LeaseId, Metadata, Mongoseal, Sharing,
+    record::{HoldLimits, LeaseSpec},
+};
 use mongoseal_test_support::{Sent, TestDatabase, by_length, eventually, millis, noting_client, secs};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// An exclusive lease of the owner "me", with this ttl in milliseconds.
+pub(crate) fn terms(lease: LeaseId, ttl: u64) -> LeaseSpec {
+    LeaseSpec {
+        lease,
+        acquire_id: "0123456789abcdef/1".parse().unwrap(),
+        owner: "me".parse().unwrap(),
+        sharing: Sharing::Exclusive,
+        ttl,
+        grace: 0,
+        group: None,
+        metadata: Metadata::default(),
+        hold: HoldLimits::default(),
+    }
+}
 
 /// The default grace of a lease with a ttl of 5 seconds or more.
 const GRACE: Duration = millis(500);

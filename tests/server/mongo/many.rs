@@ -129,30 +129,20 @@ async fn a_crowd_that_is_not_answered_asks_again_and_leaves_nothing_held() {
 mod of_a_store {
     use mongodb::bson::doc;
     use mongoseal::{
-        AcquireId, Deadline, Error, FencingToken, Key, LeaseId, Metadata,
-        record::{Acquire, HoldLimits, LeaseSpec, Outcome, Release, Request},
+        AcquireId, Deadline, Error, FencingToken, Key, LeaseId,
+        record::{Acquire, LeaseSpec, Outcome, Release, Request},
         store::{Applied, MongoStore, Store},
     };
     use tokio::task::JoinSet;
 
-    use crate::{TestDatabase, secs};
+    use crate::{TestDatabase, secs, terms};
 
     fn key(number: usize) -> Key {
         format!("key/{number}").parse().unwrap()
     }
 
     fn acquire(lease: LeaseId) -> Request {
-        let terms = LeaseSpec {
-            lease,
-            acquire_id: acquire_id_of(lease),
-            owner: "me".parse().unwrap(),
-            sharing: mongoseal::Sharing::Exclusive,
-            ttl: 60_000,
-            grace: 0,
-            group: None,
-            metadata: Metadata::default(),
-            hold: HoldLimits::default(),
-        };
+        let terms = LeaseSpec { acquire_id: acquire_id_of(lease), ..terms(lease, 60_000) };
         Request::Acquire(Acquire { terms, wait: None })
     }
 
