@@ -3,7 +3,7 @@
 //! Run each of the [`requirements`] on your store, as a test with the requirement's name. A requirement that is not kept panics with a
 //! sentence about what was expected.
 //!
-//! ```
+//! ```no_run
 //! use std::sync::Arc;
 //! use mongoseal::store::MemoryStore;
 //!
