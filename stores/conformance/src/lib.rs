@@ -3,11 +3,11 @@
 //! Run each of the [`requirements`] on your store, as a test with the requirement's name. A requirement that is not kept panics with a
 //! sentence about what was expected.
 //!
-//! ```no_run
+//! ```
 //! use std::sync::Arc;
 //! use mongoseal::store::MemoryStore;
 //!
-//! # #[tokio::main(flavor = "current_thread")]
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() {
 //! for requirement in mongoseal_conformance::requirements() {
 //!     println!("{}", requirement.name());

@@ -107,12 +107,12 @@ fn ends_at_once(how: &str, code: i32) -> String {
     uri
 }
 
-/// Ends while it holds a lease, has a handle, follows a change stream, and waits for a key on another thread.
 /// Whether this process was started to end.
 pub(crate) fn is_wanted() -> bool {
     env::var_os(ENDING).is_some()
 }
 
+/// Ends while it holds a lease, has a handle, follows a change stream, and waits for a key on another thread.
 pub(crate) fn main() {
     static HANDLE: OnceLock<Mongoseal> = OnceLock::new();
     let seal = Mongoseal::connect(env::var(ENDING_URI).unwrap()).unwrap();

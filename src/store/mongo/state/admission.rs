@@ -173,6 +173,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_permit_is_kept_for_half_a_second_also_if_the_deadline_is_sooner() {
+        let (admission, mut running) = (Admission::new(1), JoinSet::new());
+        let deadline = Deadline::after(Clock::tokio(), SECOND / 10);
+        let admitted = admission.admit(deadline).await.unwrap();
+        running.spawn(async move { admitted.run(deadline, sleep(1_000 * SECOND)).await });
+        sleep(SECOND / 4).await;
+        assert_eq!(free(&admission), 0);
+        sleep(SECOND / 2).await;
+        assert_eq!(free(&admission), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn permits_are_back_at_the_deadline_if_no_command_ends() {
         let (admission, mut running) = (Admission::new(3), JoinSet::new());
         for _ in 0..3 {

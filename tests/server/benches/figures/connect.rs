@@ -1,20 +1,13 @@
 //! Measures connecting: the time from the start of a process to its first lease.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Instant,
-};
+use std::time::Instant;
 
 use mongodb::{
-    Client,
     bson::{Document, doc},
-    event::{EventHandler, command::CommandEvent},
-    options::{ClientOptions, WriteConcern},
+    options::WriteConcern,
 };
 use mongoseal::Mongoseal;
+use mongoseal_test_support::noting_client;
 
 use crate::{
     figures::{Figures, Round, Samples},
@@ -73,18 +66,10 @@ pub(crate) async fn measure(measured: &MeasuredSet) -> Figures {
 
 /// How many commands a handle sends up to its first lease.
 async fn commands(measured: &MeasuredSet) -> u32 {
-    let sent = Arc::new(AtomicU32::new(0));
-    let mut options = ClientOptions::parse(as_users(measured.set)).await.expect("the URI of the set is valid");
-    let count = Arc::clone(&sent);
-    options.command_event_handler = Some(EventHandler::callback(move |event| {
-        if matches!(event, CommandEvent::Started(_)) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-    }));
-    let client = Client::with_options(options).expect("the options of the set are valid");
+    let (client, sent) = noting_client(&as_users(measured.set)).await;
     let seal = Mongoseal::new(&client.database("mongoseal_figures"));
     let lease = seal.acquire("first").await.expect("the key is free");
-    let sent = sent.load(Ordering::Relaxed);
+    let sent = u32::try_from(sent.take().len()).expect("a first lease takes few commands");
     lease.release().await.expect("it is released");
     sent
 }

@@ -39,8 +39,9 @@ impl Program for Options {
     const ROOM: u64 = 2 << 30;
 
     fn find(&self) {
-        programs::mongod();
+        let server = programs::mongod();
         if self.own_clock {
+            assert!(!server.is_windows, "libfaketime cannot shift the clock of MongoDB 7, a build for Windows");
             programs::libfaketime();
         }
     }
