@@ -23,6 +23,7 @@ use crate::{
         command_queue::RefreshCommand,
         confirm::{confirm_loss, stale_error},
         context::Context,
+        held_lease::TASK_MARGIN,
         lease_state::{LeaseState, ReleaseOutcome},
         retry,
     },
@@ -287,11 +288,11 @@ impl Lease {
         self.context().ensure_open()?;
         let (reply, done) = oneshot::channel();
         lease.commands.refresh(RefreshCommand { ttl, metadata, reply });
-        tokio::select! {
-            biased;
-            answer = done => answer.unwrap_or_else(|_ended| Err(lease.end_error())),
-            () = self.context().operation_deadline().passed() => Err(Error::unavailable(
-                "the refresh was not confirmed within the operation timeout: check that the store can be reached and that the runtime of the lease runs, and retry while the lease is valid",
+        // At the operation timeout the task replies with the error of the last attempt.
+        match self.context().operation_deadline().later_by(TASK_MARGIN).wait_for(done).await {
+            Some(answer) => answer.unwrap_or_else(|_ended| Err(lease.end_error())),
+            None => Err(Error::unavailable(
+                "the lease's task did not answer within the operation timeout: drive the runtime on which the lease was acquired, and retry while the lease is valid",
             )),
         }
     }

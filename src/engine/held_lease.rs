@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// How much longer a call on a lease waits than the lease's task, which ends with the operation timeout.
-const TASK_MARGIN: Duration = Duration::from_millis(100);
+pub(crate) const TASK_MARGIN: Duration = Duration::from_millis(100);
 
 /// A lease: the right to act on its key until it ends, and the [`FencingToken`](crate::FencingToken) for the storage.
 ///

@@ -102,6 +102,15 @@ async fn extend_changes_the_ttl_of_this_and_later_refreshes_and_never_shortens()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refresh_that_is_not_confirmed_returns_the_error_of_its_last_attempt() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
+    store.always(Fault::Fail);
+    let error = lease.refresh().await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }) && error.to_string().contains("the store is away"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_refreshed_at_a_chosen_interval_survives_a_shorter_ttl() {
     let seal = Mongoseal::in_memory();
     let lease = seal.acquire("k").ttl(secs(30)).refresh_every(secs(15)).await.unwrap();
