@@ -143,6 +143,8 @@ mod tests {
         gate.forget("r100");
         assert_eq!((gate.len(), gate.is_empty()), (9, false));
         gate.admit("r100", token(1)).unwrap();
+        gate.retain(|_, _| false);
+        assert!(gate.is_empty());
     }
 
     #[test]

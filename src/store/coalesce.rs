@@ -291,5 +291,14 @@ impl<S: SendTogether> Drop for Turn<S> {
     }
 }
 
+#[cfg(all(test, feature = "mongodb"))]
+impl<R> Queued<R> {
+    /// A request whose caller has left.
+    pub(super) fn of(request: R) -> Self {
+        let deadline = Deadline::after(crate::types::clock::Clock::Boot, Duration::ZERO);
+        Self { request, deadline, min_remaining: Duration::ZERO, answer: oneshot::channel().0 }
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{EndReason, Lease, LeaseState, LossCause, Mongoseal, record::Request, store::Store};
+use mongoseal::{EndReason, HandleEvent, Lease, LeaseState, LossCause, Mongoseal, record::Request, store::Store};
 use tokio::time::Instant;
 
 use crate::{
@@ -265,6 +265,22 @@ async fn a_batch_that_hangs_holds_nobody_up_for_long_who_comes_due_after_it() {
     assert!(short.remaining() > secs(1), "who is alone with its ttl refreshes alone: {:?}", short.remaining());
     tokio::time::sleep(secs(60)).await;
     assert!(are_held(&early) && are_held(&late) && short.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_error_of_a_batch_puts_no_lease_at_risk_that_was_refreshed_meanwhile() {
+    let store = Faulty::new();
+    let at_risk = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&at_risk);
+    let seal = store.build(Mongoseal::builder().observer(Arc::new(move |event: &HandleEvent<'_>| {
+        count.fetch_add(usize::from(matches!(event, HandleEvent::AtRisk { .. })), Ordering::Relaxed);
+    })));
+    let leases = leases(&seal, 2, secs(30), Duration::ZERO).await;
+    let asked = Asked::of(&store, |number, is_part| (is_part && number == 0).then_some(Fault::Hang));
+    tokio::time::sleep(secs(19)).await;
+    assert_eq!(asked.take(), (1, 2), "each was refreshed alone");
+    assert!(are_held(&leases));
+    assert_eq!(at_risk.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test(start_paused = true)]

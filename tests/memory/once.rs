@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -159,6 +159,19 @@ async fn while_a_runner_works_another_is_busy_and_one_that_waits_finds_the_tick_
     // The waiters that found the tick done began no work, so their minimum hold delays no acquire.
     assert!(began.elapsed() < secs(31), "{:?}", began.elapsed());
     assert!(matches!(run(&bob, 2).await.unwrap(), OnceOutcome::Ran(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_that_is_answered_is_the_last_request_of_its_tick() {
+    let store = Faulty::new();
+    let is_last = Arc::new(AtomicBool::new(false));
+    let noted = Arc::clone(&is_last);
+    store.script(move |call| {
+        noted.store(is_complete(&call), Ordering::Relaxed);
+        None
+    });
+    assert!(matches!(run(&store.seal(), 1).await.unwrap(), OnceOutcome::Ran(_)));
+    assert!(is_last.load(Ordering::Relaxed));
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,7 +26,7 @@ fn leave(lease: Lease) -> (LeaseId, FencingToken) {
     named
 }
 
-fn assert_lost(result: Result<Lease>, expected: &LossCause) {
+fn assert_lost(result: Result<impl std::fmt::Debug>, expected: &LossCause) {
     match result {
         Err(Error::Lost { cause, .. }) => assert_eq!(cause, *expected),
         other => panic!("the lease is lost: {other:?}"),
@@ -113,18 +113,33 @@ async fn a_lease_whose_key_another_lease_holds_is_taken_over() {
     next.verify().await.unwrap();
 }
 
+/// The store gets the first acquire once more, and grants it. Returns the token of that.
+async fn deliver_again(store: &Faulty) -> FencingToken {
+    let acquire = store.requests().into_iter().find(|request| matches!(request, Request::Acquire(_))).unwrap();
+    let (key, deadline) = ("k".parse().unwrap(), Deadline::after(store.records.clock(), secs(1)));
+    let applied = store.records.apply(&key, acquire, deadline).await.unwrap();
+    let Outcome::Granted { token, .. } = applied.outcome else { panic!("{applied:?}") };
+    token
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lease_whose_acquire_was_delivered_again_after_its_end_is_taken_over() {
     let store = Faulty::new();
     let (id, token) = left(&store).await;
     tokio::time::sleep(secs(30) + GRACE).await;
-    let acquire = store.requests().into_iter().find(|request| matches!(request, Request::Acquire(_))).unwrap();
-    let (key, deadline) = ("k".parse().unwrap(), Deadline::after(store.records.clock(), secs(1)));
-    let applied = store.records.apply(&key, acquire, deadline).await.unwrap();
-    let Outcome::Granted { token: later, .. } = applied.outcome else { panic!("{applied:?}") };
+    let later = deliver_again(&store).await;
     assert_lost(store.seal().resume("k", id, token).await, &LossCause::TakenOver { token: later });
     tokio::time::sleep(secs(30) + GRACE).await;
     drop(store.seal().acquire("k").await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_lease_whose_acquire_was_delivered_again_is_lost_with_its_refresh() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").await.unwrap();
+    store.records.remove(lease.key());
+    let later = deliver_again(&store).await;
+    assert_lost(lease.refresh().await, &LossCause::TakenOver { token: later });
 }
 
 #[tokio::test(start_paused = true)]

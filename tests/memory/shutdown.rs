@@ -1,6 +1,7 @@
 //! A handle that holds many leases is shut down.
 
 use std::{
+    ops::Range,
     panic::{self, AssertUnwindSafe},
     pin::Pin,
     sync::{
@@ -11,7 +12,10 @@ use std::{
 };
 
 use mongoseal::{EndReason, Error, Leader, Lease, Mongoseal, Tick, TickLease, record::Request, store::Store};
-use tokio::time::{Instant, timeout};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout},
+};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -199,6 +203,20 @@ async fn a_shutdown_inside_of_the_work_drops_the_work_and_releases_its_lease() {
     seal.shutdown().await;
     assert!(began.elapsed() < millis(100), "{:?}", began.elapsed());
     assert!(is_free(&store, "k").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_that_have_ended_leave_no_task() {
+    let seal = Mongoseal::in_memory();
+    let tasks = async |ttls: Range<u64>| {
+        for ttl in ttls {
+            seal.acquire("k").ttl(secs(ttl)).await.unwrap().release().await.unwrap();
+        }
+        tokio::time::sleep(secs(600)).await;
+        Handle::current().metrics().num_alive_tasks()
+    };
+    let of_the_handle = tasks(10..11).await;
+    assert_eq!(tasks(11..31).await, of_the_handle, "those that refresh the leases of one ttl");
 }
 
 #[tokio::test(start_paused = true)]

@@ -150,13 +150,17 @@ async fn a_release_with_a_value_is_one_write_also_if_its_answer_is_lost() {
     for loses in [false, true] {
         let lease = store.seal().acquire("k").await.unwrap();
         let (before, mut is_lost) = (store.requests().len(), !loses);
+        let reads = Arc::new(Mutex::new(0));
+        let counted = Arc::clone(&reads);
         store.script(move |call| {
+            *counted.lock().unwrap() += usize::from(matches!(call, Call::Read));
             let loses = matches!(call, Call::Apply(Request::PutValue(_))) && !is_lost;
             is_lost |= loses;
             loses.then_some(Fault::LoseReply)
         });
         lease.release_with_value("done").await.unwrap();
         assert_eq!(store.requests().len() - before, if loses { 2 } else { 1 });
+        assert_eq!(*reads.lock().unwrap(), usize::from(loses), "the second write finds the first, and writes nothing");
         store.heal();
         let next = store.seal().acquire("k").await.unwrap();
         assert_eq!(next.value::<String>().await.unwrap().unwrap().content, "done");

@@ -109,6 +109,10 @@ async fn a_late_part_loses_its_permit_with_the_answer_to_a_later_attempt() {
     let next = leases.send(probe_at, probe_at + secs(1), vec![1], Vec::new());
     leases.attempts.end(next, true);
     assert!(leases.attempts.in_flight.is_empty());
+    let [earlier, later] = [0, 1].map(|slot| leases.send(probe_at, probe_at + secs(1), vec![slot], Vec::new()));
+    collect(&mut leases, probe_at + secs(1));
+    leases.attempts.end(earlier, true);
+    assert!(leases.attempts.in_flight.contains_key(&later), "an answer to an earlier attempt says nothing of it");
 }
 
 #[tokio::test(start_paused = true)]

@@ -115,3 +115,21 @@ impl From<DriverError> for Error {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mongodb::{Client, options::ClientOptions};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn of_a_write_that_was_not_sent_the_error_does_not_say_that_it_may_have_been_made() {
+        let nowhere = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=1";
+        let not_sent = Client::with_uri_str(nowhere).await.unwrap().list_database_names().await.unwrap_err();
+        let error = translate(not_sent, "shop", "orders", "update");
+        assert!(matches!(error, Error::Unavailable { .. }) && !error.to_string().contains("may have been"), "{error}");
+        let not_accepted = ClientOptions::parse("mongodb://127.0.0.1/?w=-1").await.unwrap_err();
+        let error = translate(not_accepted, "shop", "orders", "update");
+        assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("refused the write"), "{error}");
+    }
+}

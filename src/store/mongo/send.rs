@@ -172,3 +172,63 @@ fn as_acquire(request: &Request) -> Option<&Acquire> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        record::{HoldLimits, LeaseSpec, Leave, WaitSpec},
+        types::{lease_id::LeaseId, metadata::Metadata, sharing::Sharing},
+    };
+
+    fn lease(number: u8) -> LeaseId {
+        LeaseId::from_bytes([number; 16])
+    }
+
+    fn leave(number: u8) -> Request {
+        Request::Leave(Leave { lease: lease(number), acquire_id: "0000000000000001/0".parse().unwrap() })
+    }
+
+    /// An acquire. It waits if it has a limit of the queue.
+    fn acquire(number: u8, sharing: Sharing, queue_limit: Option<u32>) -> Request {
+        let terms = LeaseSpec {
+            lease: lease(number),
+            acquire_id: "0000000000000001/0".parse().unwrap(),
+            owner: "test".parse().unwrap(),
+            sharing,
+            ttl: 1_000,
+            grace: 0,
+            group: None,
+            metadata: Metadata::default(),
+            hold: HoldLimits::default(),
+        };
+        Request::Acquire(Acquire { terms, wait: queue_limit.map(|queue_limit| WaitSpec { ttl: 500, queue_limit }) })
+    }
+
+    #[test]
+    fn a_command_has_requests_of_one_operation_and_one_queue_limit_each_of_another_lease() {
+        let once = |number| acquire(number, Sharing::Exclusive, None);
+        let waits = |number, limit| acquire(number, Sharing::Exclusive, Some(limit));
+        let shares = |number| acquire(number, Sharing::Shared, Some(4));
+        assert_eq!(MongoContext::join(&[], &shares(1)), Join::Together);
+        for (first, then, expected) in [
+            (leave(1), leave(2), Join::Together),
+            (leave(1), leave(1), Join::Later),
+            (leave(1), once(2), Join::Later),
+            (once(1), leave(2), Join::Later),
+            (once(1), once(2), Join::Together),
+            (once(1), once(1), Join::Later),
+            (once(1), waits(2, 4), Join::Later),
+            (waits(1, 4), once(2), Join::Later),
+            (waits(1, 4), waits(2, 4), Join::Together),
+            (waits(1, 4), waits(2, 5), Join::Stop),
+            (waits(1, 4), waits(1, 4), Join::Stop),
+            (waits(1, 4), shares(2), Join::Stop),
+            (shares(1), waits(2, 4), Join::Stop),
+            (shares(1), shares(2), Join::Stop),
+        ] {
+            let said = format!("{first:?}, then {then:?}");
+            assert_eq!(MongoContext::join(&[Queued::of(first)], &then), expected, "{said}");
+        }
+    }
+}

@@ -25,6 +25,21 @@ async fn an_acquire_is_one_find_and_modify_and_a_release_is_one_command() {
     assert_eq!(names(), ["findAndModify"]);
     lease.release().await.unwrap();
     assert_eq!(names(), ["findAndModify"]);
+    // Of three who share a key, the second finds that it is shared, and the third is told to send the whole pipeline.
+    let mut sharers = Vec::new();
+    for commands in [1, 2, 1] {
+        sharers.push(seal.acquire("shared").shared().await.unwrap());
+        assert_eq!(names(), vec!["findAndModify"; commands]);
+    }
+    for sharer in sharers {
+        sharer.release().await.unwrap();
+    }
+    names();
+    // A maximum hold needs the whole pipeline, and the release that follows does not.
+    let lease = seal.acquire("k").max_hold(secs(60)).await.unwrap();
+    assert_eq!(names(), ["findAndModify"]);
+    lease.release().await.unwrap();
+    assert_eq!(names(), ["update"]);
 }
 
 #[tokio::test]

@@ -26,19 +26,27 @@ fn is_told_to_upgrade<T: Debug>(call: &str, of: &str, result: Result<T, Error>) 
 }
 
 /// A lease whose record a newer build has written since, and that record.
-async fn of_a_newer_build(db: &TestDatabase, of: &str) -> (Lease, Document) {
+async fn of_a_newer_build(db: &TestDatabase, of: &str, newer: &Document) -> (Lease, Document) {
     let lease = db.seal().acquire(of).ttl(secs(60)).group("g").without_refresh().await.unwrap();
-    // Without a field of today, so that the version is looked at first.
-    let newer = doc! { "$set": { "v": 2, "leases": {} }, "$unset": { "history": "" } };
-    db.records().update_one(doc! { "_id": of }, newer).await.unwrap();
+    db.records().update_one(doc! { "_id": of }, newer.clone()).await.unwrap();
     (lease, db.record(of).await.unwrap())
 }
 
 #[tokio::test]
 async fn each_call_for_a_key_whose_record_is_of_a_newer_format_says_to_upgrade_and_the_record_stays() {
+    // The version is looked at before a field of today that is missing.
+    each_call_says_to_upgrade(doc! { "$set": { "v": 2, "leases": {} }, "$unset": { "history": "" } }).await;
+}
+
+#[tokio::test]
+async fn a_record_of_a_newer_format_that_has_all_fields_of_today_stays_as_well() {
+    each_call_says_to_upgrade(doc! { "$set": { "v": 2 } }).await;
+}
+
+async fn each_call_says_to_upgrade(newer: Document) {
     let db = TestDatabase::new("mongoseal_newer").await;
     let seal = db.seal();
-    let (lease, record) = of_a_newer_build(&db, "k").await;
+    let (lease, record) = of_a_newer_build(&db, "k", &newer).await;
     let told = |call: &'static str, result: Result<(), Error>| is_told_to_upgrade(call, "k", result);
     told("acquire", seal.acquire("k").await.map(drop));
     told("an acquire that waits", seal.acquire("k").wait(secs(30)).await.map(drop));
@@ -60,10 +68,14 @@ async fn each_call_for_a_key_whose_record_is_of_a_newer_format_says_to_upgrade_a
     assert!(lease.is_valid(), "the time that was confirmed is this lease's");
     assert_eq!(db.record("k").await.unwrap(), record);
 
-    let (given, _) = of_a_newer_build(&db, "given").await;
+    let (given, _) = of_a_newer_build(&db, "given", &newer).await;
     is_told_to_upgrade("transfer", "given", given.transfer(LeaseId::random()).await);
-    let (returned, _) = of_a_newer_build(&db, "returned").await;
+    let (returned, _) = of_a_newer_build(&db, "returned", &newer).await;
     is_told_to_upgrade("release", "returned", returned.release().await);
+    // This handle knows the key as one that is free.
+    seal.acquire("free").await.unwrap().release().await.unwrap();
+    db.records().update_one(doc! { "_id": "free" }, newer).await.unwrap();
+    is_told_to_upgrade("acquire", "free", seal.acquire("free").await);
 
     // What is done to many keys leaves it out.
     assert!(seal.leases().with_expired().await.unwrap().next().await.is_none());
@@ -72,7 +84,7 @@ async fn each_call_for_a_key_whose_record_is_of_a_newer_format_says_to_upgrade_a
     let over = doc! { "$set": { "holders.0.expires_at": DateTime::from_millis(1) } };
     db.records().update_many(doc! {}, over).await.unwrap();
     assert_eq!(seal.purge().await.unwrap(), []);
-    for of in ["k", "given", "returned"] {
+    for of in ["k", "given", "returned", "free"] {
         assert_eq!(db.record(of).await.unwrap().get_i32("v").unwrap(), 2, "{of}");
     }
 }
