@@ -1,11 +1,17 @@
 //! What a lease does when nothing goes wrong.
 
-use std::{collections::HashSet, future::poll_fn, pin::Pin, time::Duration};
+use std::{
+    collections::HashSet,
+    future::poll_fn,
+    pin::{Pin, pin},
+    time::Duration,
+};
 
 use futures_core::Stream;
 use mongoseal::{
     EndReason, Error, LeaseState, LossCause, Metadata, Mongoseal, ReleaseOutcome, record::Request, store::Store,
 };
+use tokio::time::timeout;
 
 use crate::{
     GRACE,
@@ -106,7 +112,10 @@ async fn a_refresh_that_is_not_confirmed_returns_the_error_of_its_last_attempt()
     let store = Faulty::new();
     let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
     store.always(Fault::Fail);
-    let error = lease.refresh().await.unwrap_err();
+    let mut refresh = pin!(lease.refresh());
+    assert!(timeout(secs(1), &mut refresh).await.is_err());
+    assert_eq!(lease.state(), LeaseState::AtRisk, "its first attempt has failed");
+    let error = refresh.await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }) && error.to_string().contains("the store is away"), "{error}");
 }
 

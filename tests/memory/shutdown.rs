@@ -210,7 +210,9 @@ async fn leases_that_have_ended_leave_no_task() {
     let seal = Mongoseal::in_memory();
     let tasks = async |ttls: Range<u64>| {
         for ttl in ttls {
-            seal.acquire("k").ttl(secs(ttl)).await.unwrap().release().await.unwrap();
+            let lease = seal.acquire("k").ttl(secs(ttl)).await.unwrap();
+            tokio::time::sleep(secs(ttl)).await;
+            lease.release().await.unwrap();
         }
         tokio::time::sleep(secs(600)).await;
         Handle::current().metrics().num_alive_tasks()

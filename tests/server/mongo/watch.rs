@@ -7,7 +7,7 @@ use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, LeaseId, Mon
 use mongoseal_test_support::ReplicaSet;
 use tokio::{task::JoinSet, time::timeout};
 
-use crate::{TestDatabase, eventually, millis, secs, siblings::streams};
+use crate::{TestDatabase, eventually, millis, noting_client, secs, siblings::streams};
 
 /// The next event, which comes soon.
 pub(crate) async fn next(events: &mut EventStream) -> Event {
@@ -213,8 +213,8 @@ async fn fields_of_others_are_no_events_and_what_is_no_record_any_more_is_the_en
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_stream_killed_on_the_server_goes_on_where_it_was() {
     let db = TestDatabase::new("mongoseal_cut").await;
-    let uri = db.set.uri_with("appName=cut");
-    let seal = Mongoseal::builder().database("mongoseal_cut").connect(uri).await.unwrap();
+    let (client, sent) = noting_client(&db.set.uri_with("appName=cut")).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_cut"));
     // A collection that was just made may have no snapshot yet.
     seal.prepare().await.unwrap();
     let too_soon = doc! { "errorCode": 246, "errmsg": "too soon" };
@@ -232,18 +232,22 @@ async fn a_change_stream_killed_on_the_server_goes_on_where_it_was() {
         is_granted(&mut events, token).await;
         is(&mut events, token, EventKind::Released).await;
         killed.off().await;
+        let opened = sent.take().into_iter().rfind(|command| command.contains_key("aggregate")).unwrap();
+        let stage = opened.get_array("pipeline").unwrap()[0].as_document().unwrap().get_document("$changeStream");
+        assert!(stage.unwrap().contains_key("resumeAfter"), "not where it began: {opened}");
     }
     // Where it cannot go on, it begins anew with the record as it is then.
-    let error = doc! { "errorCode": 286, "errmsg": "lost" };
-    let lost = db.set.fail_command("cut", &["getMore", "aggregate"], error, 3).await;
-    lost.hit(3).await;
-    let lease = db.seal().acquire("k").await.unwrap();
-    missed(&mut events).await;
-    is_granted(&mut events, lease.token()).await;
-    lost.off().await;
-    lease.release().await.unwrap();
-    is(&mut events, next_token(&db).await, EventKind::Released).await;
-    nothing(&mut events).await;
+    for (code, commands, times) in [(286, &["getMore", "aggregate"][..], 3), (10334, &["getMore"], 1)] {
+        let lost = db.set.fail_command("cut", commands, doc! { "errorCode": code, "errmsg": "lost" }, times).await;
+        lost.hit(times).await;
+        let lease = db.seal().acquire("k").await.unwrap();
+        missed(&mut events).await;
+        is_granted(&mut events, lease.token()).await;
+        lost.off().await;
+        lease.release().await.unwrap();
+        is(&mut events, next_token(&db).await, EventKind::Released).await;
+        nothing(&mut events).await;
+    }
 
     // Nobody asks the server once nobody listens.
     drop(events);

@@ -118,6 +118,10 @@ mod tests {
         };
         assert!(said("db0:27017").contains("upgrade the server to MongoDB 6.0"));
         assert!(said("a.mongo.cosmos.azure.com:10255").contains("Azure Cosmos DB"));
+        // Another server may become the primary.
+        let one_of_several =
+            format!("Server selection timeout: Servers: [ {{ Error: Kind: {} }} ]", message("db0:27017"));
+        assert!(matches!(translate(&one_of_several), Error::Unavailable { .. }));
     }
 
     #[test]
