@@ -46,6 +46,16 @@ fn a_holder_is_found_by_its_lease_and_lives_until_its_expiry() {
 }
 
 #[test]
+fn a_waiter_counts_until_its_expiry() {
+    let mut record = record();
+    let (terms, now) = (record.holders[0].terms.clone(), StoreTime::from_millis(1_000));
+    let expires_at = now.after(500);
+    record.queue.push(Waiter { terms, wait_ttl: 500, refreshes: 0, since: now, last_seen: now, expires_at });
+    let waiting = |millis| record.count_waiters(StoreTime::from_millis(millis));
+    assert_eq!((waiting(1_499), waiting(1_500)), (1, 0));
+}
+
+#[test]
 fn the_remaining_time_ends_at_zero_and_is_none_without_expiry() {
     let left = |holder: usize, millis| record().holders[holder].remaining(StoreTime::from_millis(millis));
     assert_eq!(left(0, 1_000), Some(Duration::from_millis(100)));

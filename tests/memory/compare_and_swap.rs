@@ -153,6 +153,19 @@ impl Backend for Table {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_repeated_request_of_an_operator_is_confirmed_by_a_write_and_a_refused_acquire_is_not() {
+    let table = Table::new();
+    let seal = table.seal();
+    let lease = seal.acquire("k").await.unwrap();
+    seal.raise_token_floor("k", lease.token()).await.unwrap();
+    let before = table.swaps();
+    seal.raise_token_floor("k", lease.token()).await.unwrap();
+    assert_eq!(table.swaps() - before, 1);
+    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
+    assert_eq!(table.swaps() - before, 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn concurrent_acquires_of_one_process_queue_up_and_lose_no_swap() {
     let table = Table::new();
     let seal = table.seal();

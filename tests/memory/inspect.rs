@@ -182,6 +182,7 @@ async fn a_filter_that_is_not_valid_is_refused_with_what_to_do() {
         assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
         assert!(error.to_string().contains(says), "{error}");
     }
+    assert!(seal.leases().prefix("k".repeat(1024)).await.unwrap().next().await.is_none());
     assert!(matches!(seal.inspect("").await, Err(Error::Invalid { .. })));
     seal.shutdown().await;
     assert!(matches!(seal.leases().await, Err(Error::Invalid { .. })));

@@ -140,6 +140,18 @@ fn a_held_key_is_refused_and_its_record_does_not_change() {
 }
 
 #[test]
+fn a_hand_over_notifies_the_waiter_that_is_granted_the_key_and_no_other() {
+    let mut bench = Bench::new();
+    bench.send(once(1, 0));
+    for number in [2, 3] {
+        bench.send(wait(number, 0));
+    }
+    bench.send(release(1));
+    assert_eq!((bench.holders(), bench.queue()), (vec![2], vec![3]));
+    assert_eq!(bench.record().handover, [(acquire_id(2), Some(bench.record().version))]);
+}
+
+#[test]
 fn the_same_request_again_keeps_its_token_and_changes_the_record() {
     let mut bench = Bench::new();
     let token = granted(&bench.send(once(1, 0)));
@@ -158,6 +170,7 @@ fn an_expired_lease_is_gone_at_the_millisecond_and_not_before() {
     assert!(matches!(bench.send(once(2, 0)), Outcome::Refused { .. }));
     bench.pass(1);
     assert_eq!(bench.send(refresh(1)), Outcome::Absent, "a refresh never creates again");
+    assert_eq!(bench.send(release(1)), Outcome::Absent);
     assert!(granted(&bench.send(once(2, 0))) > first);
 }
 

@@ -117,6 +117,22 @@ fn a_crowd_behind_an_exclusive_holder_is_queued_by_one_write_and_sharers_by_one_
         bench.send(request);
     }
     assert_eq!(apply_in_turn(bench.record.as_ref(), at, &crowd(9)).1.len(), 4);
+    bench.send(super::release(5));
+    let a_new_one_first = [wait(6, 9), wait(2, 9), wait(7, 9)].map(KeyRequest::Single);
+    assert_eq!(apply_in_turn(bench.record.as_ref(), at, &a_new_one_first).1.len(), 2);
+}
+
+#[test]
+fn leaves_of_one_command_end_each_of_their_waits() {
+    let mut bench = Bench::new();
+    bench.send(once(1, 0));
+    for number in 2..=4 {
+        bench.send(wait(number, 0));
+    }
+    let at = StoreClock { now: bench.now(), tick: HybridTime { seconds: 1_700_000_000, ordinal: 9 } };
+    let (after, outcomes) = apply_together(bench.record.as_ref(), at, &[super::release(2), super::release(4)]);
+    bench.record = after;
+    assert_eq!((bench.queue(), outcomes), (vec![3], vec![Outcome::Released; 2]));
 }
 
 #[test]
