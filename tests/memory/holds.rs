@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use mongoseal::{
     Acquire, Error, EventKind, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result,
-    store::MemoryStore,
+    record::Request, store::MemoryStore,
 };
 use tokio::{task::JoinHandle, time::Instant};
 
@@ -54,6 +54,20 @@ async fn a_waiter_is_granted_the_key_when_the_minimum_hold_ends_although_the_ttl
     drop(lease);
     drop(waiter.await.unwrap().unwrap());
     assert!(began.elapsed() < secs(20) + millis(100), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_waiter_asks_at_the_end_of_a_minimum_hold_once() {
+    let store = Faulty::new();
+    let _lease = store.seal().acquire("k").ttl(secs(600)).min_hold(secs(20)).await.unwrap();
+    let _waiter = waiting(store.seal().acquire("k").ttl(secs(600)));
+    let asked = async |until: Instant| {
+        tokio::time::sleep_until(until).await;
+        store.requests().iter().filter(|request| matches!(request, Request::Acquire(_))).count()
+    };
+    let began = Instant::now();
+    let before = asked(began + secs(19)).await;
+    assert_eq!(asked(began + secs(100)).await - before, 1, "it may have been released without a notification");
 }
 
 #[tokio::test(start_paused = true)]

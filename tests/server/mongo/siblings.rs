@@ -100,6 +100,16 @@ async fn the_client_of_a_store_is_closed_by_the_last_of_its_handles_that_is_shut
 }
 
 #[tokio::test]
+async fn a_sibling_goes_on_when_the_handle_that_connected_is_shut_down() {
+    let db = TestDatabase::new("mongoseal_goes_on").await;
+    let seal = Mongoseal::builder().database("mongoseal_goes_on").connect(db.set.uri()).await.unwrap();
+    let sibling = Mongoseal::builder().sibling_of(&seal).unwrap();
+    seal.shutdown().await;
+    sibling.acquire("k").await.unwrap().release().await.unwrap();
+    sibling.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_sibling_in_another_collection_has_records_of_its_own_on_the_same_client() {
     let db = TestDatabase::new("mongoseal_tenants").await;
     let builder = Mongoseal::builder().database("mongoseal_tenants");
