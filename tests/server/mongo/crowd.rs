@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mongodb::bson::{Bson, doc};
+use mongodb::bson::{Bson, Document, doc};
 use mongoseal::{Error, Lease, Mongoseal, Result, StateStream};
 use tokio::{task::JoinSet, time::timeout};
 
@@ -65,6 +65,33 @@ async fn hundreds_who_come_at_once_are_queued_by_few_commands_and_served_in_thei
     assert!(served.is_sorted_by(|(_, one), (_, next)| one < next), "with tokens that grow");
     assert_eq!(queued(&db).await, 0);
     seal.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_request_that_the_server_refuses_costs_no_other_of_its_command_its_place() {
+    let db = TestDatabase::new("mongoseal_crowd_refused").await;
+    let (client, sent) = noting_client(&db.set.uri_with("appName=crowd_refused")).await;
+    let seal = Mongoseal::new(&client.database("mongoseal_crowd_refused"));
+    seal.prepare().await.unwrap();
+    let _holder = db.seal().acquire("k").await.unwrap();
+    let admitted = doc! { "queue.metadata.refused": { "$exists": false } };
+    db.database.run_command(doc! { "collMod": "mongoseal", "validator": admitted }).await.unwrap();
+    let late = doc! { "blockConnection": true, "blockTimeMS": 500 };
+    let late = db.set.fail_command("crowd_refused", &["findAndModify"], late, 1).await;
+    let _first = wait(&seal, 1);
+    late.hit(1).await;
+    sent.take();
+    // Meanwhile these come, which are sent together.
+    let _others = wait(&seal, 3);
+    let refused = seal.acquire("k").wait(secs(60)).metadata("refused", "1").await;
+    assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
+    eventually(secs(5), "the others are queued", async || queued(&db).await == 4).await;
+    let are_several = |command: &Document| {
+        let leases = command.get_document("let").and_then(|constants| constants.get_document("lease"));
+        leases.is_ok_and(|leases| leases.get_array("$literal").is_ok_and(|leases| leases.len() == 4))
+    };
+    assert!(sent.take().iter().any(are_several), "they were sent together first");
+    late.off().await;
 }
 
 /// Handles of one database, each with a client of its own, and what the clients send.
