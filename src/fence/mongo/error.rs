@@ -2,7 +2,7 @@
 
 use std::{error::Error as StdError, time::Duration};
 
-use mongodb::error::{Error as DriverError, ErrorKind, TRANSIENT_TRANSACTION_ERROR, WriteFailure};
+use mongodb::error::{Error as DriverError, ErrorKind, TRANSIENT_TRANSACTION_ERROR};
 
 use crate::{
     store::mongo::{
@@ -18,10 +18,6 @@ use crate::{
 /// the source.
 pub(super) fn translate(error: DriverError, database: &str, collection: &str, needs: &str) -> Error {
     match error.kind.as_ref() {
-        ErrorKind::Write(WriteFailure::WriteConcernError(_)) => Error::unavailable(
-            "a majority of the replica set did not confirm the write in time, so it may have been made or not: read before you write again",
-        )
-        .caused_by(error),
         ErrorKind::BsonDeserialization(_) => Error::invalid(
             "the document was written, but it does not fit the type of the collection: see the source of this error",
         )

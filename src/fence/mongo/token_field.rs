@@ -183,6 +183,22 @@ mod tests {
     }
 
     #[test]
+    fn a_document_refuses_a_smaller_token_and_what_is_no_token() {
+        let refused_by = |found: Document| token_field().refused_by(&found);
+        for found in [doc! {}, doc! { "fence": null }, doc! { "fence": -1_i64 }, doc! { "fence": 0_i64 }] {
+            assert!(refused_by(found.clone()).is_ok(), "{found}");
+        }
+        for number in [1_i64, 6, 7] {
+            assert!(refused_by(doc! { "fence": number }).is_ok(), "{number}");
+        }
+        let newer = FencingToken::new(8).unwrap();
+        assert!(matches!(refused_by(doc! { "fence": 8_i64 }), Err(Error::Fenced { newer: found }) if found == newer));
+        for found in [doc! { "fence": 7 }, doc! { "fence": i64::MAX }] {
+            assert!(matches!(refused_by(found.clone()), Err(Error::Invalid { .. })), "{found}");
+        }
+    }
+
+    #[test]
     fn a_name_that_could_lead_elsewhere_is_refused() {
         for name in ["", "_id", "$fence", "a.b", "a\0b", "a$"] {
             assert!(TokenField::new(name, FencingToken::MIN).is_err(), "{name:?}");
