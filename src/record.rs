@@ -119,6 +119,24 @@ impl LeaseSpec {
     }
 }
 
+#[cfg(test)]
+impl LeaseSpec {
+    /// What the acquire of this number asks for in a test.
+    pub(crate) fn of_number(number: u8, sharing: Sharing, ttl: u64) -> Self {
+        Self {
+            lease: LeaseId::from_bytes([number; 16]),
+            acquire_id: format!("{number:016x}/{number}").parse().unwrap(),
+            owner: format!("owner {number}").parse().unwrap(),
+            sharing,
+            ttl,
+            grace: 0,
+            group: None,
+            metadata: Metadata::default(),
+            hold: HoldLimits::default(),
+        }
+    }
+}
+
 /// How long a lease holds its key at least and at most, counted from the grant on the store's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoldLimits {

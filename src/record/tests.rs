@@ -3,17 +3,7 @@ use super::*;
 fn record() -> Record {
     let now = StoreTime::from_millis(1_000);
     let holder = |number: u8, limit: u32, ttl: u64| Holder {
-        terms: LeaseSpec {
-            lease: LeaseId::from_bytes([number; 16]),
-            acquire_id: format!("{number:016x}/0").parse().unwrap(),
-            owner: "test".parse().unwrap(),
-            sharing: Sharing::from_limit(limit),
-            ttl,
-            grace: 0,
-            group: None,
-            metadata: Metadata::default(),
-            hold: HoldLimits::default(),
-        },
+        terms: LeaseSpec::of_number(number, Sharing::from_limit(limit), ttl),
         version: FencingToken::new(number.into()).unwrap(),
         refreshes: 0,
         since: now,

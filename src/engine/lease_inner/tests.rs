@@ -5,8 +5,7 @@ use tokio::time::advance;
 use super::*;
 use crate::{
     engine::observer::{HandleEvent, Observers},
-    record::HoldLimits,
-    types::{metadata::Metadata, sharing::Sharing},
+    types::sharing::Sharing,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -17,17 +16,7 @@ fn lasting(left: Duration) -> LeaseInner {
 }
 
 pub(crate) fn held(clock: Clock, deadline: Reading, sharing: Sharing) -> LeaseInner {
-    let terms = LeaseSpec {
-        lease: LeaseId::from_bytes([7; 16]),
-        acquire_id: "0000000000000007/0".parse().unwrap(),
-        owner: "alice".parse().unwrap(),
-        sharing,
-        ttl: 1_000,
-        grace: 0,
-        group: None,
-        metadata: Metadata::default(),
-        hold: HoldLimits::default(),
-    };
+    let terms = LeaseSpec::of_number(7, sharing, 1_000);
     let granted = (FencingToken::new(42).unwrap(), HybridTime { seconds: 1, ordinal: 1 });
     LeaseInner::new("k".parse().unwrap(), &terms, granted, clock, deadline, None, None)
 }

@@ -4,10 +4,8 @@ use fastrand::Rng;
 
 use super::*;
 use crate::{
-    record::{
-        self, Acquire, HoldLimits, LeaseSpec, Leave, Raise, Refresh, Request, Revoke, StoreClock, Transfer, WaitSpec,
-    },
-    types::{acquire_id::AcquireId, lease_id::LeaseId, metadata::Metadata, sharing::Sharing, token::HybridTime},
+    record::{self, Acquire, LeaseSpec, Leave, Raise, Refresh, Request, Revoke, StoreClock, Transfer, WaitSpec},
+    types::{acquire_id::AcquireId, lease_id::LeaseId, sharing::Sharing, token::HybridTime},
 };
 
 fn key() -> Key {
@@ -62,17 +60,7 @@ fn acquire_id(number: u8) -> AcquireId {
 }
 
 fn acquire(number: u8, limit: u32, ttl: u64, wait_ttl: Option<u64>) -> Request {
-    let terms = LeaseSpec {
-        lease: lease(number),
-        acquire_id: acquire_id(number),
-        owner: format!("owner {number}").parse().unwrap(),
-        sharing: Sharing::from_limit(limit),
-        ttl,
-        grace: 0,
-        group: None,
-        metadata: Metadata::default(),
-        hold: HoldLimits::default(),
-    };
+    let terms = LeaseSpec::of_number(number, Sharing::from_limit(limit), ttl);
     Request::Acquire(Acquire { terms, wait: wait_ttl.map(|ttl| WaitSpec { ttl, queue_limit: 100 }) })
 }
 

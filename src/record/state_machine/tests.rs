@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     record::{Acquire, Complete, HoldLimits, LeaseSpec, Leave, Release, Revoke},
-    types::{lease_id::LeaseId, metadata::Metadata, sharing::Sharing, token::HybridTime},
+    types::{lease_id::LeaseId, sharing::Sharing, token::HybridTime},
 };
 
 mod acquire_ids;
@@ -77,17 +77,7 @@ fn wait(number: u8, limit: u32) -> Request {
 }
 
 fn acquire(number: u8, limit: u32, wait: Option<WaitSpec>) -> Request {
-    let terms = LeaseSpec {
-        lease: lease(number),
-        acquire_id: acquire_id(number),
-        owner: "test".parse().unwrap(),
-        sharing: Sharing::from_limit(limit),
-        ttl: 1000,
-        grace: 0,
-        group: None,
-        metadata: Metadata::default(),
-        hold: HoldLimits::default(),
-    };
+    let terms = LeaseSpec::of_number(number, Sharing::from_limit(limit), 1_000);
     Request::Acquire(Acquire { terms, wait })
 }
 

@@ -177,31 +177,18 @@ fn as_acquire(request: &Request) -> Option<&Acquire> {
 mod tests {
     use super::*;
     use crate::{
-        record::{HoldLimits, LeaseSpec, Leave, WaitSpec},
-        types::{lease_id::LeaseId, metadata::Metadata, sharing::Sharing},
+        record::{LeaseSpec, Leave, WaitSpec},
+        types::{lease_id::LeaseId, sharing::Sharing},
     };
 
-    fn lease(number: u8) -> LeaseId {
-        LeaseId::from_bytes([number; 16])
-    }
-
     fn leave(number: u8) -> Request {
-        Request::Leave(Leave { lease: lease(number), acquire_id: "0000000000000001/0".parse().unwrap() })
+        let lease = LeaseId::from_bytes([number; 16]);
+        Request::Leave(Leave { lease, acquire_id: "0000000000000001/0".parse().unwrap() })
     }
 
     /// An acquire. It waits if it has a limit of the queue.
     fn acquire(number: u8, sharing: Sharing, queue_limit: Option<u32>) -> Request {
-        let terms = LeaseSpec {
-            lease: lease(number),
-            acquire_id: "0000000000000001/0".parse().unwrap(),
-            owner: "test".parse().unwrap(),
-            sharing,
-            ttl: 1_000,
-            grace: 0,
-            group: None,
-            metadata: Metadata::default(),
-            hold: HoldLimits::default(),
-        };
+        let terms = LeaseSpec::of_number(number, sharing, 1_000);
         Request::Acquire(Acquire { terms, wait: queue_limit.map(|queue_limit| WaitSpec { ttl: 500, queue_limit }) })
     }
 
