@@ -67,7 +67,11 @@ async fn the_first_waiter_asks_at_the_end_of_a_minimum_hold_once() {
     };
     let began = Instant::now();
     let before = asked(began + secs(19)).await;
-    assert_eq!(asked(began + secs(100)).await - before, 1, "it may have been released without a notification");
+    assert_eq!(
+        asked(began + secs(100)).await - before,
+        1,
+        "its holder may have released it, and the notification may be lost"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -117,6 +117,11 @@ async fn a_refresh_that_is_not_confirmed_returns_the_error_of_its_last_attempt()
     assert_eq!(lease.state(), LeaseState::AtRisk, "its first attempt has failed");
     let error = refresh.await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }) && error.to_string().contains("the store is away"), "{error}");
+    store.heal();
+    lease.refresh().await.unwrap();
+    store.always(Fault::Hang);
+    let error = lease.refresh().await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }) && error.to_string().contains("has not answered"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -218,7 +218,7 @@ async fn leases_that_have_ended_leave_no_task() {
         Handle::current().metrics().num_alive_tasks()
     };
     let of_the_handle = tasks(10..11).await;
-    assert_eq!(tasks(11..31).await, of_the_handle, "those that refresh the leases of one ttl");
+    assert_eq!(tasks(11..31).await, of_the_handle, "the task that refreshes the leases of a ttl has ended");
 }
 
 #[tokio::test(start_paused = true)]

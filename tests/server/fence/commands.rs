@@ -33,7 +33,7 @@ async fn a_write_is_one_command_and_only_one_that_found_nothing_asks_why() {
     assert_eq!(sent.take_names(), ["update", "find"]);
     refused_by(orders.fenced(token(4)).update_one(one(), doc! {}).upsert(true).await, 5);
     assert_eq!(sent.take_names(), ["update", "find"]);
-    // Only an upsert that meets a document is sent again.
+    // The fence sends an upsert again only if it met a document.
     let small = doc! { "collMod": "orders", "validator": { "n": { "$lt": 10 } } };
     db.database.run_command(small).await.unwrap();
     let refused = by.update_one(doc! { "_id": 3 }, doc! { "$set": { "n": 10 } }).upsert(true).await;

@@ -81,18 +81,18 @@ async fn a_request_that_the_server_refuses_costs_no_other_of_its_command_its_pla
     let _first = wait(&seal, 1);
     late.hit(1).await;
     sent.take();
-    // Meanwhile these come, which are sent together.
+    // The first acquire is under way, so the handle sends these four in one command.
     let _others = wait(&seal, 3);
     let refused = seal.acquire("k").wait(secs(60)).metadata("refused", "1").await;
     let refused = refused.unwrap_err();
     let says = "refused a command on mongoseal_crowd_refused.mongoseal with DocumentValidationFailure (code 121)";
     assert!(matches!(refused, Error::Invalid { .. }) && refused.to_string().contains(says), "{refused}");
     eventually(secs(5), "the others are queued", async || queued(&db).await == 4).await;
-    let are_several = |command: &Document| {
+    let has_four = |command: &Document| {
         let leases = command.get_document("let").and_then(|constants| constants.get_document("lease"));
         leases.is_ok_and(|leases| leases.get_array("$literal").is_ok_and(|leases| leases.len() == 4))
     };
-    assert!(sent.take().iter().any(are_several), "they were sent together first");
+    assert!(sent.take().iter().any(has_four), "the handle sent them together first");
     late.off().await;
 }
 

@@ -34,7 +34,7 @@ async fn of_a_newer_build(db: &TestDatabase, of: &str, newer: &Document) -> (Lea
 
 #[tokio::test]
 async fn each_call_for_a_key_whose_record_is_of_a_newer_format_says_to_upgrade_and_the_record_stays() {
-    // The version is looked at before a field of today that is missing.
+    // The handle looks at the version before it misses a field of today.
     each_call_says_to_upgrade(doc! { "$set": { "v": 2, "leases": {} }, "$unset": { "history": "" } }).await;
 }
 

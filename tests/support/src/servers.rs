@@ -30,7 +30,7 @@ pub use programs::{find_libfaketime, libfaketime};
 pub use proxy::{Hits, How, Peer, Proxy, Way};
 pub use redis::Redis;
 pub use replica_set::{Builder, ReplicaSet, shared};
-pub use sent::{Sent, noting_client};
+pub use sent::{Sent, command_name, noting_client};
 pub use server::free_port;
 pub use standalone::Standalone;
 pub use test_database::TestDatabase;

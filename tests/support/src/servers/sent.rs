@@ -38,16 +38,16 @@ impl Sent {
 
     /// Takes all, and returns their names.
     pub fn take_names(&self) -> Vec<String> {
-        self.take().iter().filter_map(name).map(str::to_owned).collect()
+        self.take().iter().filter_map(command_name).map(str::to_owned).collect()
     }
 
     /// How many of this name there are. It takes none.
     pub fn count(&self, of: &str) -> usize {
-        self.lock().iter().filter(|command| name(command) == Some(of)).count()
+        self.lock().iter().filter(|command| command_name(command) == Some(of)).count()
     }
 }
 
 /// The name of a command, which is its first field.
-fn name(command: &Document) -> Option<&str> {
+pub fn command_name(command: &Document) -> Option<&str> {
     command.keys().next().map(String::as_str)
 }
