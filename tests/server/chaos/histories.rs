@@ -43,6 +43,11 @@ pub(super) fn grant(lease: u64, token: u64, begin: u64, end: u64) -> Value {
     })
 }
 
+/// A write beside all leases that was slow; times in milliseconds.
+fn slow(from: u64, to: u64) -> Value {
+    json!({ "event": "slow", "worker": 1, "from": from * 1000, "to": to * 1000 })
+}
+
 pub(super) fn with(mut event: Value, field: &str, value: Value) -> Value {
     event[field] = value;
     event
@@ -170,7 +175,6 @@ fn histories_of_locks_delays_and_outages() -> Vec<History> {
         let ready = json!({ "event": "ready", "worker": 1, "slot": 0 });
         vec![first(), lock("other", 4900, 9000), ready, with(fault(4000, 5000), "slot", json!(slot))]
     };
-    let slow = |from: u64, to: u64| json!({ "event": "slow", "worker": 1, "from": from * 1000, "to": to * 1000 });
     let refreshed = || with(grant(1, 5, 5000, 5500), "refreshes", json!(true));
     let long_acquired = || with(first(), "refreshes", json!(true));
     let expired = || lost(8600, "expired", None);
@@ -432,6 +436,8 @@ pub(super) fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() -
         ("given", &["I5"], vec![first(), call("release", "ours", 30, 40), inspect(1, 50, &record(5, &[5]))]),
         ("left", &["I6"], vec![first(), inspect(0, 9000, &record(5, &[5]))]),
         ("late", &["I8"], vec![first(), call("refresh", "unavailable", 100, 3650)]),
+        ("late-and-slow", &[], vec![first(), call("refresh", "unavailable", 100, 3650), slow(3000, 3200)]),
+        ("later-and-slow", &["I8"], vec![first(), call("refresh", "unavailable", 100, 4150), slow(2000, 3200)]),
         ("paused", &[], vec![first(), stall, call("refresh", "unavailable", 100, 3400)]),
         ("odd", &["I8"], vec![odd]),
         ("old", &["I9"], vec![first(), ends(29), grant(2, 6, 30, 40), call("verify", "ok", 50, 60)]),

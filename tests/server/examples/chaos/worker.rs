@@ -96,7 +96,7 @@ const CLOSING_SLOTS: [u32; 3] = [1, 2, 3];
 /// The slot of the process that watches keys.
 const WATCH_SLOT: u32 = 1;
 /// The most by which a client waits longer because the machine is slow. In an outage no write is confirmed for long.
-const LONGEST_RELIEF: Duration = Duration::from_secs(1);
+const LONGEST_RELIEF: Duration = Duration::from_secs(3);
 const COLD_KEYS: usize = 150;
 /// Keys that are asked for in bursts, and what they begin with.
 pub(crate) const BUSY_KEYS: usize = 60;

@@ -34,8 +34,9 @@ impl Case<'_> {
     pub(super) fn calls_return(&self, found: &mut Vec<Violation>) {
         let mut call = |worker: u32, of: String, begin: Micros, end: Micros, within: Micros| {
             let took = end.saturating_sub(begin);
-            // Twice the slack: a process that has just come through an outage has all its calls to make at once.
-            let allowed = within.saturating_add(2 * SLACK).saturating_add(self.stalls.within(worker, begin, end));
+            // A process that has just come through an outage has all its calls to make at once.
+            let slack = 2 * SLACK + self.stalls.slowest(worker, begin, end).min(2 * SLACK);
+            let allowed = within.saturating_add(slack).saturating_add(self.stalls.within(worker, begin, end));
             if took > allowed {
                 let what = format!("{of} of worker {worker}, begun at {begin}, took {took} µs of {allowed}");
                 found.push(Violation { of: "I8", what });
