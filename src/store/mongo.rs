@@ -197,6 +197,20 @@ impl MongoStore {
         Self { context: Arc::new(MongoContext::new(database.clone(), collection, retention, client)) }
     }
 
+    /// Reads as [`request`](Self::request) does, as soon as another read may be under way.
+    fn read_request<T: Send + 'static>(
+        &self,
+        deadline: Deadline,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> BoxFuture<Result<T>> {
+        let store = self.clone();
+        // Tracked from now on: a client that was closed meanwhile answers no read.
+        Box::pin(self.context.requests.track_future(async move {
+            let admitted = store.context.client.requests().admit_read(deadline).await?;
+            store.request(deadline, admitted.run(deadline, work)).await
+        }))
+    }
+
     /// Runs a request on a task of its own, and waits for it until the deadline. [`Store::close`] waits for its end.
     fn request<T: Send + 'static>(
         &self,
@@ -233,12 +247,12 @@ impl Store for MongoStore {
 
     fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
         let (context, key) = (Arc::clone(&self.context), key.clone());
-        self.request(deadline, async move { context.read(&key, deadline).await })
+        self.read_request(deadline, async move { context.read(&key, deadline).await })
     }
 
     fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
         let context = Arc::clone(&self.context);
-        self.request(deadline, async move { context.now(deadline).await })
+        self.read_request(deadline, async move { context.now(deadline).await })
     }
 
     fn list(
@@ -249,7 +263,7 @@ impl Store for MongoStore {
         deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
         let (context, filter) = (Arc::clone(&self.context), filter.clone());
-        self.request(deadline, async move { context.list(&filter, after.as_ref(), page_size, deadline).await })
+        self.read_request(deadline, async move { context.list(&filter, after.as_ref(), page_size, deadline).await })
     }
 
     fn handle_id(&self) -> HandleId {

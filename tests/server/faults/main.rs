@@ -72,6 +72,7 @@ fn main() -> ExitCode {
         locked::thousands_of_leases_outlast_a_failover,
         round_trip::a_constant_round_trip_below_two_fifths_of_the_ttl_neither_loses_a_lease_nor_puts_it_at_risk,
         round_trip::a_burst_of_acquires_does_not_keep_a_refresh_waiting,
+        round_trip::a_burst_of_reads_does_not_keep_a_refresh_waiting,
         slow_queries::leases_on_a_client_of_their_own_outlive_slow_queries,
     ]);
     run_trials(tests)

@@ -104,3 +104,32 @@ pub(super) async fn a_burst_of_acquires_does_not_keep_a_refresh_waiting() {
     lease.release().await.unwrap();
     seal.shutdown().await;
 }
+
+/// Pages of an operator read the records of many keys at once.
+pub(super) async fn a_burst_of_reads_does_not_keep_a_refresh_waiting() {
+    let set = ReplicaSet::builder().proxied().start().await;
+    let seal = connect(Mongoseal::builder().ttl(secs(30)), set.uri_with("appName=reads")).await;
+    let burst = |many: u32| -> JoinSet<_> {
+        let read = |number| {
+            let seal = seal.clone();
+            async move { seal.inspect(format!("read {number}")).await }
+        };
+        (0..many).map(read).collect()
+    };
+    // Opens connections.
+    burst(400).join_all().await.into_iter().for_each(|opened| drop(opened.unwrap()));
+    let lease = seal.acquire("held").ttl(millis(2_400)).await.unwrap();
+    let delayed = set.proxy().delay_replies("reads", millis(200));
+    let mut reading = burst(2_000);
+    let began = Instant::now();
+    while !reading.is_empty() {
+        while reading.try_join_next().is_some() {}
+        assert!(lease.is_valid(), "{:?} {:?} after 2,000 reads were sent", lease.state(), began.elapsed());
+        tokio::time::sleep(millis(10)).await;
+    }
+    assert!(began.elapsed() > secs(4), "the burst outlasts the lease: {:?}", began.elapsed());
+    assert!(delayed.count() >= 1_000);
+    set.proxy().heal();
+    lease.release().await.unwrap();
+    seal.shutdown().await;
+}

@@ -1,11 +1,12 @@
 //! The bound of the requests that are under way.
 //!
-//! Purpose: the driver serves requests that wait for a connection in their order. A burst of acquires, or acquires of
-//! locked records, must not delay a refresh until its lease is lost. Beside a slow server, the driver must not fill up
+//! Purpose: the driver serves requests that wait for a connection in their order. A burst of acquires or reads, or acquires
+//! of locked records, must not delay a refresh until its lease is lost. Beside a slow server, the driver must not fill up
 //! with requests whose callers have given up: each later request would be sent after its own caller had given up, too.
 //!
-//! Mechanism: each request but a refresh or a read takes a permit. There are permits for half of the connections. A
-//! request is queued in the driver as long as requests that were sent before it end, and none that was sent after it.
+//! Mechanism: each request but a refresh takes a permit. There are permits for half of the connections, and some for reads
+//! alone: no lock keeps a read waiting. A request is queued in the driver as long as requests that were sent before it end,
+//! and none that was sent after it.
 //!
 //! Invariants: if a caller gives up while its request waits for a permit, the request is never sent. A request keeps its
 //! permit until its command ends, or its time is over and it is not queued in the driver, also if its caller has given up:
@@ -20,7 +21,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::OwnedSemaphorePermit, time::timeout};
+use tokio::{
+    sync::{AcquireError, OwnedSemaphorePermit},
+    time::timeout,
+};
 
 use crate::{
     store::pool::Permits,
@@ -36,6 +40,8 @@ const LEAST_TIME: Duration = Duration::from_millis(500);
 /// The permits of a client, and what its requests tell about the driver's queue.
 pub(in crate::store::mongo) struct Admission {
     permits: Permits,
+    /// For reads alone.
+    reads: Permits,
     order: Arc<Order>,
 }
 
@@ -64,19 +70,40 @@ pub(in crate::store::mongo) struct Preflight {
 impl Default for Preflight {
     /// Two at a time, so that one on a dead connection does not hold up the others.
     fn default() -> Self {
-        Self { admission: Admission::new(2), has_passed: AtomicBool::new(false) }
+        Self { admission: Admission::new(2, 0), has_passed: AtomicBool::new(false) }
     }
 }
 
 impl Admission {
-    /// For at most this many requests of each runtime.
-    pub(in crate::store::mongo) fn new(many: usize) -> Self {
-        Self { permits: Permits::new(many), order: Arc::default() }
+    /// For at most this many requests of each runtime, and this many reads beside them.
+    pub(in crate::store::mongo) fn new(many: usize, reads: usize) -> Self {
+        Self { permits: Permits::new(many), reads: Permits::new(reads), order: Arc::default() }
     }
 
     /// Waits until another request may be under way.
     pub(in crate::store::mongo) async fn admit(&self, deadline: Deadline) -> Result<Admitted> {
-        let permit = timeout(deadline.remaining(), self.permits.here().acquire_owned()).await;
+        self.admit_with(self.permits.here().acquire_owned(), deadline).await
+    }
+
+    /// Waits until another read may be under way.
+    pub(in crate::store::mongo) async fn admit_read(&self, deadline: Deadline) -> Result<Admitted> {
+        let (reads, requests) = (self.reads.here(), self.permits.here());
+        let either = async {
+            tokio::select! {
+                biased;
+                permit = reads.acquire_owned() => permit,
+                permit = requests.acquire_owned() => permit,
+            }
+        };
+        self.admit_with(either, deadline).await
+    }
+
+    async fn admit_with(
+        &self,
+        permit: impl Future<Output = std::result::Result<OwnedSemaphorePermit, AcquireError>>,
+        deadline: Deadline,
+    ) -> Result<Admitted> {
+        let permit = timeout(deadline.remaining(), permit).await;
         let permit = permit.ok().and_then(std::result::Result::ok).ok_or_else(|| {
             Error::unavailable(
                 "earlier requests of this client have no answer yet: check that a primary can be reached, and that no transaction keeps records locked, and retry",
@@ -143,7 +170,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_permit_is_back_when_the_command_ends_or_at_the_deadline_of_a_command_on_a_dead_connection() {
-        let (admission, mut running) = (Admission::new(2), JoinSet::new());
+        let (admission, mut running) = (Admission::new(2, 1), JoinSet::new());
         begin(&admission, &mut running, 1).await;
         let dead = begin(&admission, &mut running, 1_000).await;
         assert_eq!(free(&admission), 0);
@@ -159,7 +186,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_permit_is_kept_beyond_the_deadline_while_earlier_commands_end() {
-        let (admission, mut running) = (Admission::new(9), JoinSet::new());
+        let (admission, mut running) = (Admission::new(9, 1), JoinSet::new());
         // The driver sends one after another.
         for seconds in 1..=9 {
             begin(&admission, &mut running, seconds).await;
@@ -174,7 +201,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_permit_is_kept_for_half_a_second_also_if_the_deadline_is_sooner() {
-        let (admission, mut running) = (Admission::new(1), JoinSet::new());
+        let (admission, mut running) = (Admission::new(1, 1), JoinSet::new());
         let deadline = Deadline::after(Clock::tokio(), SECOND / 10);
         let admitted = admission.admit(deadline).await.unwrap();
         running.spawn(async move { admitted.run(deadline, sleep(1_000 * SECOND)).await });
@@ -186,11 +213,27 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn permits_are_back_at_the_deadline_if_no_command_ends() {
-        let (admission, mut running) = (Admission::new(3), JoinSet::new());
+        let (admission, mut running) = (Admission::new(3, 1), JoinSet::new());
         for _ in 0..3 {
             begin(&admission, &mut running, 1_000).await;
         }
         sleep(3 * SECOND).await;
         assert_eq!(free(&admission), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_needs_no_permit_of_the_others_and_a_burst_of_reads_has_no_more_than_all() {
+        let admission = Admission::new(2, 1);
+        let deadline = Deadline::after(Clock::tokio(), SECOND);
+        let requests = [admission.admit(deadline).await.unwrap(), admission.admit(deadline).await.unwrap()];
+        let read = admission.admit_read(deadline).await.unwrap();
+        assert!(admission.admit_read(Deadline::after(Clock::tokio(), SECOND / 2)).await.is_err());
+        drop((requests, read));
+        let mut reads = Vec::new();
+        for _ in 0..3 {
+            reads.push(admission.admit_read(deadline).await.unwrap());
+        }
+        assert!(admission.admit_read(deadline).await.is_err());
+        assert!(admission.admit(Deadline::after(Clock::tokio(), SECOND)).await.is_err());
     }
 }

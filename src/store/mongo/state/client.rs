@@ -44,7 +44,8 @@ impl ClientShare {
     }
 
     fn begin(owned: Option<Arc<Client>>, connections: u32, max_streams: usize) -> Self {
-        let requests = Admission::new(PoolShares::of(connections).requests);
+        let shares = PoolShares::of(connections);
+        let requests = Admission::new(shares.requests, shares.reads);
         let limits = Limits { connections, requests, streams: Arc::new(Semaphore::new(max_streams)), max_streams };
         Self { limits: Arc::new(limits), owned: Mutex::new(owned) }
     }
