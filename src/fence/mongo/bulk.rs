@@ -269,3 +269,15 @@ fn as_i64(number: &Bson) -> Option<i64> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_counts_in_numbers_of_32_or_64_bits() {
+        assert_eq!(count(&doc! { "n": 3_i32 }, "n"), 3);
+        assert_eq!(count(&doc! { "n": 3_000_000_000_i64 }, "n"), 3_000_000_000);
+        assert_eq!(count(&doc! {}, "n"), 0);
+    }
+}

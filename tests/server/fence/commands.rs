@@ -78,6 +78,7 @@ async fn a_write_is_confirmed_by_a_majority_and_its_journal_whatever_the_client_
     by.update_one(one(), doc! {}).await.unwrap();
     let look = sent.take().pop().unwrap();
     assert_eq!(look.get_document("readConcern").unwrap().get_str("level").unwrap(), "local");
+    assert_eq!(look.get_document("projection").unwrap(), &doc! { "_id": 0, "fence": 1 }, "the token alone");
     assert!(look.contains_key("maxTimeMS"));
 
     let lease = Mongoseal::new(&database).acquire("k").await.unwrap();
@@ -95,6 +96,35 @@ async fn a_write_is_confirmed_by_a_majority_and_its_journal_whatever_the_client_
     assert_eq!(commands[0].get_document("readConcern").unwrap().get_str("level").unwrap(), "snapshot");
     let concern = commands[2].get_document("writeConcern").unwrap();
     assert_eq!((concern.get_str("w"), concern.get_bool("j")), (Ok("majority"), Ok(true)));
+}
+
+/// The next refresh of a schedule would conflict with the record again, so it has to be as late as possible.
+#[tokio::test]
+async fn a_transaction_that_met_a_refresh_refreshes_the_lease_before_it_runs_again() {
+    let db = TestDatabase::new("mongoseal_fence_refreshed").await;
+    let (client, sent) = noting_client(&db.set.uri()).await;
+    let database = client.database(db.database.name());
+    let orders = database.collection::<Document>("orders");
+    let lease = Mongoseal::new(&database).acquire("k").ttl(secs(3_600)).await.unwrap();
+    sent.take();
+    let mut runs = 0;
+    lease
+        .transaction(async |session| -> mongoseal::Result<()> {
+            runs += 1;
+            orders.insert_one(doc! { "_id": 1 }).session(&mut *session).await?;
+            if runs == 1 {
+                lease.refresh().await?;
+            }
+            Ok(())
+        })
+        .await
+        .unwrap();
+    let mut sent = sent.take();
+    sent.retain(|command| ["insert", "findAndModify"].iter().any(|name| command.contains_key(name)));
+    let told = |command: &Document| (command.keys().next().cloned().unwrap(), command.contains_key("autocommit"));
+    let [insert, check, refresh] = [("insert", true), ("findAndModify", true), ("findAndModify", false)];
+    let expected = [insert, refresh, check, refresh, insert, check].map(|(name, within)| (name.to_owned(), within));
+    assert_eq!(sent.iter().map(told).collect::<Vec<_>>(), expected);
 }
 
 /// The server refuses a time limit above 2^31 - 1 milliseconds, which is 24.8 days.
