@@ -204,7 +204,7 @@ impl MongoStore {
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> BoxFuture<Result<T>> {
         let store = self.clone();
-        // Tracked from now on: a client that was closed meanwhile answers no read.
+        // Tracked from the call on, so that `close` waits for a read that has no permit yet.
         Box::pin(self.context.requests.track_future(async move {
             let admitted = store.context.client.requests().admit_read(deadline).await?;
             store.request(deadline, admitted.run(deadline, work)).await

@@ -80,55 +80,44 @@ async fn connections(looking: &Client, name: &str) -> usize {
     count
 }
 
-/// The driver serves requests that wait for a connection in their order. So the number of other requests is bounded.
 pub(super) async fn a_burst_of_acquires_does_not_keep_a_refresh_waiting() {
-    let set = ReplicaSet::builder().proxied().start().await;
-    let seal = connect(Mongoseal::builder().ttl(secs(30)), set.uri_with("appName=burst")).await;
-    let burst = |name: &'static str, many: u32| -> JoinSet<_> {
-        (0..many).map(|number| seal.acquire(format!("{name} {number}")).into_future()).collect()
-    };
-    // Opens connections.
-    burst("first", 400).join_all().await.into_iter().for_each(|opened| drop(opened.unwrap()));
-    let lease = seal.acquire("held").ttl(millis(2_400)).await.unwrap();
-    let delayed = set.proxy().delay_replies("burst", millis(200));
-    let mut asking = burst("then", 1_200);
-    let began = Instant::now();
-    while !asking.is_empty() {
-        while asking.try_join_next().is_some() {}
-        assert!(lease.is_valid(), "{:?} {:?} after 1,200 acquires were sent", lease.state(), began.elapsed());
-        tokio::time::sleep(millis(10)).await;
-    }
-    assert!(began.elapsed() > secs(4), "the burst outlasts the lease: {:?}", began.elapsed());
-    assert!(delayed.count() >= 1_200);
-    set.proxy().heal();
-    lease.release().await.unwrap();
-    seal.shutdown().await;
+    let acquire = |seal: &Mongoseal, key: String| seal.acquire(key).into_future();
+    a_burst_costs_no_lease("acquires", 1_200, acquire).await;
 }
 
 /// Pages of an operator read the records of many keys at once.
 pub(super) async fn a_burst_of_reads_does_not_keep_a_refresh_waiting() {
+    let read = |seal: &Mongoseal, key: String| {
+        let seal = seal.clone();
+        async move { seal.inspect(key).await }
+    };
+    a_burst_costs_no_lease("reads", 2_000, read).await;
+}
+
+/// The driver serves requests that wait for a connection in their order. So the number of other requests is bounded.
+async fn a_burst_costs_no_lease<T, F>(name: &str, many: u32, ask: impl Fn(&Mongoseal, String) -> F)
+where
+    T: Send + 'static,
+    F: Future<Output = mongoseal::Result<T>> + Send + 'static,
+{
     let set = ReplicaSet::builder().proxied().start().await;
-    let seal = connect(Mongoseal::builder().ttl(secs(30)), set.uri_with("appName=reads")).await;
-    let burst = |many: u32| -> JoinSet<_> {
-        let read = |number| {
-            let seal = seal.clone();
-            async move { seal.inspect(format!("read {number}")).await }
-        };
-        (0..many).map(read).collect()
+    let seal = connect(Mongoseal::builder().ttl(secs(30)), set.uri_with(&format!("appName={name}"))).await;
+    let burst = |prefix: &str, many: u32| -> JoinSet<_> {
+        (0..many).map(|number| ask(&seal, format!("{prefix} {number}"))).collect()
     };
     // Opens connections.
-    burst(400).join_all().await.into_iter().for_each(|opened| drop(opened.unwrap()));
+    burst("first", 400).join_all().await.into_iter().for_each(|opened| drop(opened.unwrap()));
     let lease = seal.acquire("held").ttl(millis(2_400)).await.unwrap();
-    let delayed = set.proxy().delay_replies("reads", millis(200));
-    let mut reading = burst(2_000);
+    let delayed = set.proxy().delay_replies(name, millis(200));
+    let mut asking = burst("then", many);
     let began = Instant::now();
-    while !reading.is_empty() {
-        while reading.try_join_next().is_some() {}
-        assert!(lease.is_valid(), "{:?} {:?} after 2,000 reads were sent", lease.state(), began.elapsed());
+    while !asking.is_empty() {
+        while asking.try_join_next().is_some() {}
+        assert!(lease.is_valid(), "{:?} {:?} after {many} {name} were sent", lease.state(), began.elapsed());
         tokio::time::sleep(millis(10)).await;
     }
     assert!(began.elapsed() > secs(4), "the burst outlasts the lease: {:?}", began.elapsed());
-    assert!(delayed.count() >= 1_000);
+    assert!(delayed.count() >= 1_000, "{} were delayed", delayed.count());
     set.proxy().heal();
     lease.release().await.unwrap();
     seal.shutdown().await;
