@@ -106,7 +106,7 @@ impl Admission {
         let permit = timeout(deadline.remaining(), permit).await;
         let permit = permit.ok().and_then(std::result::Result::ok).ok_or_else(|| {
             Error::unavailable(
-                "earlier requests of this client have no answer yet: check that a primary can be reached, and that no transaction keeps records locked, and retry",
+                "earlier requests of this client have no answer yet: check that a primary can be reached, that no transaction keeps records locked, and how many calls run at once, and retry",
             )
         })?;
         Ok(Admitted { permit, order: Arc::clone(&self.order) })

@@ -34,7 +34,8 @@ impl Case<'_> {
     pub(super) fn calls_return(&self, found: &mut Vec<Violation>) {
         let mut call = |worker: u32, of: String, begin: Micros, end: Micros, within: Micros| {
             let took = end.saturating_sub(begin);
-            // A process that has just come through an outage has all its calls to make at once.
+            // Twice the slack: a process that has just come through an outage has all its calls to make at once. A slow
+            // machine adds the time of the slowest write beside all leases, but no more than that slack.
             let slack = 2 * SLACK + self.stalls.slowest(worker, begin, end).min(2 * SLACK);
             let allowed = within.saturating_add(slack).saturating_add(self.stalls.within(worker, begin, end));
             if took > allowed {
