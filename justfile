@@ -41,7 +41,7 @@ doc:
 
 # Processes under faults, and a judge: see docs/internals/chaos.md.
 chaos minutes="3" *options="":
-    cargo run --release -p mongoseal-tests --example chaos -- --minutes {{ minutes }} {{ options }}
+    cargo run --release -p mongoseal-chaos -- --minutes {{ minutes }} {{ options }}
 
 # The benchmark, or the cases whose names contain one of these words: `just figures hand-over`.
 figures *cases="":
@@ -57,7 +57,7 @@ model:
 
 # The tests in memory with more waiters, leases and seeds.
 memory:
-    MONGOSEAL_LONG=1 cargo test --release --test memory
+    MONGOSEAL_LONG=1 cargo test --release --test verbs
 
 # 5,000 random sequences of requests on each store, beside the state machine.
 agreement:

@@ -2,7 +2,7 @@
 //!
 //! The pages link to each other and to the API by labels, which each page defines for its readers in the repository.
 //! `guide/links.md` defines the same labels for rustdoc and is included first: in Markdown, the first definition of a
-//! label wins. `tests/docs.rs` holds the two in step.
+//! label wins. `tests/docs/links.rs` holds the two in step.
 
 macro_rules! pages {
     ($($(#[$attribute:meta])* $page:ident = $file:literal),* $(,)?) => {

@@ -17,7 +17,7 @@ pub fn built(name: &str) -> PathBuf {
     let target = test.parent().and_then(Path::parent).expect("a test is in deps of the directory of its profile");
     let example = target.join("examples").join(name);
     if let Some(reason) = why_not(&example) {
-        let heavy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/examples");
+        let heavy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/recipes");
         let is_heavy = heavy.join(name).is_dir() || heavy.join(name).with_extension("rs").is_file();
         let package = if is_heavy { "mongoseal-tests" } else { "mongoseal" };
         let profile = if target.ends_with("release") { " --release" } else { "" };

@@ -1,0 +1,30 @@
+//! `run`, `once`, `elect`, `leader`, `verify`, `hold` and `acquire`: the real program on a real replica set, with signals, kills and faults.
+
+#![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
+#![allow(
+    clippy::unchecked_time_subtraction,
+    reason = "a test that finds a time before its cause fails, and that is right"
+)]
+
+mod database;
+mod election;
+mod endings;
+mod escapees;
+mod holder;
+mod init;
+mod killed;
+mod once;
+mod options;
+mod order;
+mod pipe;
+mod recipes;
+mod released;
+mod sandbox;
+mod scripts;
+mod secrets;
+mod statuses;
+mod terminal;
+mod unkillable;
+mod value;
+
+use mongoseal_test_support::{eventually, millis, secs};

@@ -1,0 +1,74 @@
+//! The completion scripts. Bash runs its own; those of zsh and fish are only read.
+
+use crate::{Console, Said, program, secs, shell, without_a_server::COMMANDS};
+
+/// What bash completes on these lines, one line for each. A line ends where the cursor is.
+async fn completed(uri: &str, before: &str, lines: &[&str]) -> Vec<String> {
+    let asked = format!("try {}", lines.join("\n        try "));
+    let words = format!(
+        r#"set -e
+        {before}
+        eval "$(mongoseal completions bash)"; complete -p mongoseal >/dev/null
+        try() {{
+            COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${{#COMP_LINE}}; COMPREPLY=()
+            _mongoseal "$1" "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD - 1]}}" || true
+            echo "${{COMPREPLY[*]}}"
+        }}
+        {asked}"#
+    );
+    let said = shell(uri, &words).await;
+    said.is_quiet();
+    said.out.lines().map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn the_scripts_complete_each_command_and_bash_completes_commands_options_and_what_follows_the_dashes() {
+    for shell in ["bash", "zsh", "fish"] {
+        let mut script = program();
+        script.args(["completions", shell]);
+        let script = Said::by(script).await;
+        script.is_quiet();
+        for word in COMMANDS.into_iter().chain(["reason", "expiring", "no-wait"]) {
+            assert!(script.out.contains(word), "{shell}: {word}");
+        }
+    }
+    let lines = [
+        "mongoseal rev",
+        "mongoseal run --no-",
+        "mongoseal run k --wait 5m -- mongosea",
+        "mongoseal run k -- ls --no-",
+    ];
+    let seen = completed("", "", &lines).await;
+    assert_eq!(seen[..2], ["revoke", "--no-wait"]);
+    assert!(seen[2].split(' ').any(|command| command == "mongoseal"), "{seen:?}");
+    // Not the option of `run`.
+    assert_eq!(seen[3], "");
+    // The package bash-completion completes the arguments of the command.
+    let function = r#"_command_offset() { COMPREPLY=("${COMP_WORDS[@]:$1}"); }"#;
+    assert_eq!(completed("", function, &["mongoseal once k --tick 7 -- git comm"]).await, ["git comm"]);
+}
+
+#[tokio::test]
+async fn bash_completes_keys_within_a_third_of_a_second_or_none_and_writes_nothing() {
+    let console = Console::new("completed_keys").await;
+    let lines =
+        ["mongoseal show rep", "mongoseal run reports/d", "mongoseal revoke --reason rep", "mongoseal show --db x rep"];
+    assert_eq!(completed(&console.uri, "", &lines).await, ["", "", "", ""]);
+    let names = console.db.database.list_collection_names().await.unwrap();
+    assert!(names.is_empty(), "a completion created {names:?}");
+
+    let seal = console.seal("alice");
+    for key in ["reports/daily", "reports/nightly", "other", "reports/with space", "reports/$(date)"] {
+        seal.acquire(key).ttl(secs(600)).await.unwrap().orphan();
+    }
+    let seen = completed(&console.uri, "", &lines).await;
+    assert_eq!(seen, ["reports/daily reports/nightly", "reports/daily", "", ""]);
+    // No server answers at this address.
+    let slow = "mongodb://192.0.2.1";
+    let began = std::time::Instant::now();
+    let mut keys = program();
+    keys.args(["completions", "bash", "--keys", "rep"]).env("MONGODB_URI", slow);
+    let keys = Said::by(keys).await;
+    assert_eq!((keys.status, keys.out.as_str(), keys.err.as_str()), (0, "", ""));
+    assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
+}

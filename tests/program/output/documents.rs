@@ -1,0 +1,144 @@
+//! Runs the console examples of the pages about the program again and compares the outputs. Numbers, times and column
+//! widths may differ, since they change from run to run.
+//!
+//! `MONGOSEAL_TRANSCRIBE=1 cargo test -p mongoseal-cli --test output transcripts` writes the outputs into the pages.
+
+use std::{env, fs, path::Path, process, time::Duration};
+
+use mongodb::bson::doc;
+use mongoseal::FencingToken;
+
+use crate::{Console, secs, shell};
+
+/// The pages, in the order in which their examples run. One page goes on with the leases of the page before.
+const PAGES: [&str; 5] = ["cli", "command", "shell", "operating", "doctor"];
+
+const BEGIN: &str = "```console\n";
+const END: &str = "```";
+
+/// A command, which may go over several lines, and what it says.
+struct Step {
+    command: String,
+    said: String,
+}
+
+/// The steps of a block.
+fn steps(block: &str) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    for line in block.lines() {
+        match (line.strip_prefix("$ "), steps.last_mut()) {
+            (Some(command), _) => steps.push(Step { command: command.into(), said: String::new() }),
+            (None, Some(step)) if step.said.is_empty() && step.command.ends_with('\\') => {
+                step.command = format!("{}\n{line}", step.command);
+            }
+            (None, Some(step)) => step.said = format!("{}{line}\n", step.said),
+            (None, None) => panic!("a block begins with a command, not with {line}"),
+        }
+    }
+    steps
+}
+
+/// A text without what differs from one run to the next: numbers, spans of time, and how wide a column is.
+fn shape(text: &str) -> String {
+    let lines = text.lines().map(|line| {
+        let mut words: Vec<String> = Vec::new();
+        for word in line.split_whitespace() {
+            let word = shape_of_word(word);
+            // A number and its unit, as in `9 m 48 s`.
+            let unit = word.trim_end_matches([',', '.', ';', ':', ')']);
+            if ["ms", "s", "m", "h", "d"].contains(&unit) && words.last().is_some_and(|last| last == "#") {
+                words.pop();
+                if words.last().is_none_or(|last| last != "<time>") {
+                    words.push("<time>".into());
+                }
+                continue;
+            }
+            if word != "<time>" || words.last().is_none_or(|last| last != "<time>") {
+                words.push(word);
+            }
+        }
+        words.join(" ")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn shape_of_word(word: &str) -> String {
+    // The commit of a server's build.
+    if word.trim_end_matches(',').len() == 40 && word.chars().all(|it| it.is_ascii_hexdigit() || it == ',') {
+        return "<commit>".into();
+    }
+    let mut shape = String::new();
+    for character in word.chars() {
+        if !character.is_ascii_digit() {
+            shape.push(character);
+        } else if !shape.ends_with('#') {
+            shape.push('#');
+        }
+    }
+    let bare = shape.trim_end_matches([',', '.', ';', ':']);
+    if ["#ms", "#s", "#m", "#h", "#day", "#days", "#.#"].contains(&bare) { "<time>".into() } else { shape }
+}
+
+/// The largest token that `fences` prints.
+fn largest_token(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| line.strip_prefix("Largest token  ")?.split(' ').next())
+}
+
+#[tokio::test]
+async fn the_transcripts_in_the_documents_are_what_the_program_says() {
+    let console = Console::new("transcripts").await;
+    // As the document says at its beginning.
+    let (alice, bob) = (console.seal("alice@web-1"), console.seal("bob@web-2"));
+    let nightly = alice.acquire("reports/nightly").ttl(secs(600)).metadata("build", "1.4.2").await.unwrap();
+    let waiting = tokio::spawn(bob.acquire("reports/nightly").ttl(secs(600)).wait(secs(120)).into_future());
+    console.queued("reports/nightly", 1).await;
+    let gpus = [
+        alice.acquire("gpu").shared_up_to(2).ttl(secs(600)).await.unwrap(),
+        bob.acquire("gpu").shared_up_to(2).ttl(secs(600)).await.unwrap(),
+    ];
+    bob.acquire("reports/weekly").ttl(secs(1)).without_refresh().await.unwrap().orphan();
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let two_hours_ahead = FencingToken::at_clock(nightly.token().clock_seconds() + 7_200, 0);
+    let order = doc! { "_id": 4711, "fence": two_hours_ahead };
+    console.db.database.collection("orders").insert_one(order).await.unwrap();
+
+    // The examples write files.
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("transcripts-{}", process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    for page in PAGES {
+        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/{page}.md"));
+        let text = fs::read_to_string(&document).unwrap();
+        let (mut parts, mut count) = (text.split(BEGIN), 0);
+        let mut anew = parts.next().unwrap().to_owned();
+        // Those of the page and of this run.
+        let mut largest: Option<(String, String)> = None;
+        for part in parts {
+            let (block, rest) = part.split_once(END).unwrap();
+            anew += BEGIN;
+            for Step { mut command, said } in steps(block) {
+                if let Some((old, new)) = &largest {
+                    command = command.replace(old, new);
+                }
+                let now = shell(&console.uri, &format!("cd '{}'; exec 2>&1; {command}", folder.display())).await.out;
+                assert!(writes() || shape(&now) == shape(&said), "$ {command}\n{now}");
+                anew.extend(["$ ", &command, "\n", &now]);
+                count += 1;
+                let of_both = largest_token(&said).zip(largest_token(&now));
+                largest = of_both.map(|(old, new)| (old.to_owned(), new.to_owned())).or(largest);
+            }
+            anew = anew + END + rest;
+        }
+        assert!(count > 3, "{page}: {count}");
+        if writes() {
+            fs::write(document, anew).unwrap();
+        }
+    }
+    fs::remove_dir_all(folder).unwrap();
+    nightly.cancelled().await;
+    drop((waiting, gpus));
+}
+
+/// Whether the transcripts are to be written anew: `MONGOSEAL_TRANSCRIBE=1 cargo test -p mongoseal-cli --test output transcripts`.
+fn writes() -> bool {
+    env::var_os("MONGOSEAL_TRANSCRIBE").is_some()
+}

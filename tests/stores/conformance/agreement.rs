@@ -1,0 +1,326 @@
+//! Property test: the state machine in Rust, the MongoDB pipeline and the Redis store agree. The same requests make the
+//! same records and outcomes.
+//!
+//! The servers have clocks of their own, so each is compared with the state machine on its clock, and exactly.
+
+#![allow(clippy::disallowed_methods, reason = "a test spawns as users do")]
+
+mod coverage;
+mod forms;
+mod steps;
+
+use std::{
+    sync::{Arc, Mutex, OnceLock},
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use mongoseal::{
+    Deadline, FencingToken, HybridTime, Key,
+    record::{
+        self, Acquire, BatchRequest, Complete, Downgrade, KeyRequest, Outcome, PutValue, Record, Release, Request,
+        Revoke, StoreClock, Transfer,
+    },
+    store::{Applied, MongoStore, Snapshot, Store},
+};
+use mongoseal_redis::{RedisBackend, RedisStore};
+use mongoseal_test_support::Redis;
+use proptest::{
+    strategy::{Strategy, ValueTree},
+    test_runner::{Config, TestRunner},
+};
+
+use self::{
+    coverage::{Seen, name},
+    forms::{Commands, noting_client, path},
+    steps::{Asked, Step, sequence},
+};
+
+/// How many sequences of requests a push tries, if `MONGOSEAL_SEQUENCES` is not set. Each has a key of its own.
+const SEQUENCES: usize = 600;
+/// How many sequences run at once.
+const LANES: usize = 32;
+const WITHIN: Duration = Duration::from_secs(20);
+const RETENTION: Duration = Duration::from_secs(24 * 3600);
+
+/// A store that is compared with the state machine.
+struct Subject {
+    store: Arc<dyn Store>,
+    kind: Kind,
+}
+
+/// What differs between the stores.
+enum Kind {
+    /// Requests of a key that are sent at the same time are one write. The commands are noted.
+    Mongo(Commands),
+    /// The same, if one write can have them.
+    Redis,
+}
+
+/// The request as it is sent: a release names the token of the first holder, which is its own or another's, and so does
+/// a revocation that does not mean all. A raise is from one less than the version on.
+fn sent(request: &Request, met: Option<&Record>) -> Request {
+    let mut request = request.clone();
+    if let (Request::Raise(raise), Some(met)) = (&mut request, met) {
+        raise.to = FencingToken::new((met.version.get() + raise.to.get()).saturating_sub(2).max(1)).unwrap();
+    }
+    let Some(first) = met.and_then(|record| record.holders.first()) else { return request };
+    match &mut request {
+        Request::Release(Release { token, .. }) => *token = first.version,
+        Request::Transfer(Transfer { lease, token, .. })
+        | Request::Upgrade(Transfer { lease, token, .. })
+        | Request::Downgrade(Downgrade { lease, token, .. })
+        | Request::Complete(Complete { lease, token, .. }) => {
+            let own = met.and_then(|record| record.holder(*lease));
+            *token = own.map_or(first.version, |own| own.version);
+        }
+        Request::PutValue(PutValue { lease, token, after, .. }) => {
+            let own = met.and_then(|record| record.holder(*lease));
+            *token = own.map_or(first.version, |own| own.version);
+            let value = met.and_then(|record| record.value.as_ref()).filter(|value| value.token == *token);
+            if *after == u64::MAX {
+                *after = value.map_or(0, |value| value.write);
+            }
+        }
+        Request::Revoke(Revoke { upto, .. }) if *upto != FencingToken::MAX => *upto = first.version,
+        _ => {}
+    }
+    request
+}
+
+/// Drives both machines through one sequence, and compares them after every request.
+async fn compare(Subject { store, kind }: &Subject, key: &Key, steps: Vec<Step>, seen: &Seen) {
+    let mut met: Option<Record> = None;
+    let forms = |commands: &Commands| commands.lock().unwrap().remove(key.as_str()).unwrap_or_default();
+    for step in steps {
+        tokio::time::sleep(step.pause).await;
+        for _ in 0..=usize::from(step.twice) {
+            if let Kind::Mongo(commands) = kind {
+                forms(commands);
+            }
+            let (expected, outcome) = match (&step.asked, &met) {
+                (Asked::Of(request), met) => single(store, key, request, met.as_ref()).await,
+                (Asked::Jointly(joint, which), Some(met)) => jointly(store, key, joint, *which, met).await,
+                (Asked::Jointly(..), None) => continue,
+                (Asked::Together(requests), met) => together((store, kind), key, requests, met.as_ref(), seen).await,
+            };
+            if let (Kind::Mongo(commands), Asked::Of(Request::Acquire(_) | Request::Release(_))) = (kind, &step.asked) {
+                seen.count(path(&forms(commands)));
+            }
+            assert_eq!(read(store, key).await, expected, "the record after {step:?} on {met:#?}");
+            seen.note(met.as_ref(), expected.as_ref(), outcome);
+            met = expected;
+        }
+    }
+}
+
+async fn read(store: &Arc<dyn Store>, key: &Key) -> Option<Record> {
+    let read = store.read(key, Deadline::after(store.clock(), WITHIN));
+    read.await.unwrap().map(|Snapshot { record, .. }| *record)
+}
+
+/// Asks the server, and gives what the machine makes of it.
+async fn single(
+    store: &Arc<dyn Store>,
+    key: &Key,
+    request: &Request,
+    met: Option<&Record>,
+) -> (Option<Record>, &'static str) {
+    let request = sent(request, met);
+    let Applied { outcome, mut at, .. } =
+        store.apply(key, request.clone(), Deadline::after(store.clock(), WITHIN)).await.unwrap();
+    if outcome == Outcome::Released && at.is_none() {
+        // The fast path does not tell the time of a release, but the record does. No token was issued.
+        let now = read(store, key).await.expect("there is a record").last_seen;
+        let seconds = u64::try_from(now.millis()).unwrap() / 1_000;
+        at = Some(StoreClock { now, tick: HybridTime { seconds, ordinal: 0 } });
+    }
+    let (after, expected) = if let Some(at) = at {
+        record::apply(met, at, &request)
+    } else {
+        // There was no document to look at, so there is no time, and nothing can change.
+        assert_eq!(met, None, "{request:?} found no record");
+        (None, request.outcome(None, record::StoreTime::default()))
+    };
+    assert_eq!(outcome, expected, "the outcome of {request:?} on {met:#?}");
+    (after, name(&outcome))
+}
+
+/// The same for requests that are sent at the same time.
+async fn together(
+    (store, kind): (&Arc<dyn Store>, &Kind),
+    key: &Key,
+    requests: &[Request],
+    met: Option<&Record>,
+    seen: &Seen,
+) -> (Option<Record>, &'static str) {
+    let mut sent: Vec<_> = requests
+        .iter()
+        .map(|request| store.apply(key, request.clone(), Deadline::after(store.clock(), WITHIN)))
+        .collect();
+    for answer in &mut sent {
+        assert!(answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        // The command of the first has no other request.
+        if let Kind::Mongo(commands) = kind {
+            while !commands.lock().unwrap().contains_key(key.as_str()) {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+    let mut applied = Vec::new();
+    for answer in sent {
+        applied.push(answer.await.unwrap());
+    }
+    if applied.iter().all(|applied| applied.at.is_none()) {
+        // There was no record that they could change.
+        assert!(met.is_none() && applied.iter().all(|applied| applied.outcome == Outcome::Absent));
+        return (None, "absent");
+    }
+    let at = |applied: &Applied| applied.at.unwrap();
+    if applied.get(1).is_some_and(|second| at(second).tick < at(&applied[0]).tick) {
+        return (read(store, key).await, "sent while the answer to the first was late");
+    }
+    let after = match kind {
+        Kind::Redis => {
+            let (mut after, all) = (met.cloned(), requests.iter().zip(&applied).collect::<Vec<_>>());
+            // Those of one time were one write.
+            for write in all.chunk_by(|(_, one), (_, next)| one.at == next.at) {
+                let together: Vec<_> =
+                    write.iter().map(|(request, _)| KeyRequest::Single((*request).clone())).collect();
+                let (next, expected) = record::apply_in_turn(after.as_ref(), at(write[0].1), &together);
+                let outcomes: Vec<_> = write.iter().map(|(_, applied)| applied.outcome.clone()).collect();
+                assert_eq!(outcomes, expected, "the outcomes of {together:?} on {after:#?}");
+                after = next;
+                if write.len() > 1 {
+                    seen.count("several in one swap");
+                }
+            }
+            after
+        }
+        Kind::Mongo(_) => {
+            // The first goes by itself, and the others, which come meanwhile, go together.
+            let (after, expected) = record::apply(met, at(&applied[0]), &requests[0]);
+            assert_eq!(applied[0].outcome, expected, "the outcome of {:?} on {met:#?}", requests[0]);
+            let Some(second) = applied.get(1) else { return (after, "one of its own") };
+            if applied[1..].iter().any(|applied| applied.at != second.at) {
+                // The grant made room, and an acquire that had found none was sent once more. When the others were is
+                // not known.
+                return (read(store, key).await, "asked once more");
+            }
+            let (next, expected) = record::apply_together(after.as_ref(), at(second), &requests[1..]);
+            for (applied, expected) in applied[1..].iter().zip(expected) {
+                assert_eq!(applied.outcome, expected, "{requests:?} on {met:#?}");
+            }
+            next
+        }
+    };
+    let name = match requests[0] {
+        Request::Acquire(Acquire { wait: Some(_), .. }) => "waited together",
+        Request::Acquire(_) => "acquired together",
+        _ => "left together",
+    };
+    (after, name)
+}
+
+/// The same for what is done to many leases at once. The server does not say when it did, but the record
+/// does.
+async fn jointly(
+    store: &Arc<dyn Store>,
+    key: &Key,
+    joint: &BatchRequest,
+    which: u8,
+    met: &Record,
+) -> (Option<Record>, &'static str) {
+    let held = met.holders.iter().take(7).enumerate().filter(|(at, _)| which & (1 << at) != 0);
+    let mut tokens: Vec<_> = held.map(|(_, holder)| holder.version).collect();
+    if which & 128 != 0 || tokens.is_empty() {
+        tokens.push(FencingToken::new(1).unwrap());
+    }
+    let done = store
+        .apply_batch(&vec![(key.clone(), tokens.clone())], joint, Deadline::after(store.clock(), WITHIN))
+        .await
+        .unwrap();
+    let Some(Snapshot { record, at }) = store.read(key, Deadline::after(store.clock(), WITHIN)).await.unwrap() else {
+        panic!("it is there")
+    };
+    if !done {
+        // Nor could it have been done later.
+        assert_eq!(record::apply_batch(met, at, &tokens, joint), None, "{joint:?} of {tokens:?} on {met:#?}");
+        return (Some(met.clone()), "not all of them");
+    }
+    // The first token that was granted tells the tick; where none was, the tick told nothing.
+    let granted = record.holders.iter().map(|holder| holder.version).find(|token| *token > met.version);
+    let waiting = met.queue.iter().filter(|waiter| waiter.expires_at > record.last_seen).count();
+    let version = granted.unwrap_or(record.version).get() + u64::try_from(waiting.saturating_sub(1)).unwrap();
+    let mut tick = HybridTime::from(FencingToken::new(version).unwrap());
+    // A version that was raised is ahead of the clock, by far or in the same second.
+    let now = u64::try_from(record.last_seen.millis()).unwrap() / 1_000;
+    tick.seconds = if tick.seconds > now + 60 { now } else { tick.seconds };
+    let after = record::apply_batch(met, StoreClock { now: record.last_seen, tick }, &tokens, joint);
+    assert!(after.is_some(), "{joint:?} of {tokens:?} on {met:#?}");
+    let outcome = match joint {
+        BatchRequest::Release => "released jointly",
+        BatchRequest::Revoke { .. } => "revoked jointly",
+        BatchRequest::Keep { .. } => "kept jointly",
+    };
+    (after, outcome)
+}
+
+/// The sequences, which are the same for each store. They are drawn here and driven side by side, so there is no
+/// shrinking: the sequence that fails is short, and the failing step is printed with the record it met.
+fn sequences() -> &'static [Vec<Step>] {
+    static DRAWN: OnceLock<Vec<Vec<Step>>> = OnceLock::new();
+    DRAWN.get_or_init(|| {
+        let count = std::env::var("MONGOSEAL_SEQUENCES").map_or(SEQUENCES, |number| number.parse().expect("a number"));
+        let mut runner = TestRunner::new(Config::default());
+        (0..count).map(|_| sequence().new_tree(&mut runner).unwrap().current()).collect()
+    })
+}
+
+/// Drives the sequences, each lane with a store of its own: on MongoDB, a transaction keeps the other requests of a
+/// store waiting.
+async fn agree(subject: impl Fn() -> Subject) -> Arc<Seen> {
+    let (seen, todo) = (Arc::new(Seen::default()), Arc::new(Mutex::new(sequences().iter().enumerate())));
+    let lanes: Vec<_> = (0..LANES)
+        .map(|_| {
+            let (subject, todo, seen) = (subject(), todo.clone(), seen.clone());
+            tokio::spawn(async move {
+                let next = || todo.lock().unwrap().next();
+                while let Some((number, steps)) = next() {
+                    compare(&subject, &format!("k{number}").parse().unwrap(), steps.clone(), &seen).await;
+                }
+            })
+        })
+        .collect();
+    for lane in lanes {
+        lane.await.unwrap();
+    }
+    println!("{} sequences, {seen:?}", sequences().len());
+    seen.ensure_reached(sequences().len());
+    seen
+}
+
+pub(crate) async fn the_machine_and_the_pipeline_agree_on_random_requests() {
+    let set = mongoseal_test_support::shared(1).await;
+    let (client, commands) = noting_client(&set.uri()).await;
+    let database = client.database("agreement");
+    database.drop().await.unwrap();
+    let store = || MongoStore::new(&database, "leases", RETENTION);
+    let first = store();
+    first.prepare(Deadline::after(first.clock(), WITHIN)).await.unwrap();
+    let seen = agree(|| Subject { store: Arc::new(store()), kind: Kind::Mongo(commands.clone()) }).await;
+    let paths = [path(&["fast"]), path(&["fast", "whole"]), path(&["whole"])];
+    let taken = paths.map(|path| seen.times(path));
+    let tenth = taken.iter().sum::<usize>() / 10;
+    assert!(
+        taken.iter().all(|times| *times >= tenth),
+        "each path is taken by a tenth of acquires and releases: {seen:?}"
+    );
+}
+
+pub(crate) async fn the_machine_and_the_redis_store_agree_on_the_same_random_requests() {
+    let server = Redis::start().await;
+    let store = || RedisStore::new(RedisBackend::new(server.url()).unwrap(), RETENTION);
+    let seen = agree(|| Subject { store: Arc::new(store()), kind: Kind::Redis }).await;
+    assert!(seen.times("several in one swap") > 100, "{seen:?}");
+}

@@ -1,0 +1,224 @@
+//! The test vectors of `protocol/` on MongoDB. `tests/stores/vectors/main.rs` has them on the state machine and the memory store.
+
+#[path = "notation.rs"]
+mod notation;
+#[path = "replay.rs"]
+mod replay;
+
+use std::time::Duration;
+
+use mongoseal::{
+    Deadline, Error, HybridTime, Key, LeaseId, Sharing,
+    mongodb::{
+        Collection, Database,
+        bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype},
+    },
+    record::{Acquire, CompletedTick, LeaseSpec, PastRun, Record, Refresh, Request, StoreTime, StoredValue},
+    store::{MongoStore, Store},
+};
+use mongoseal_test_support::{TestDatabase, secs};
+use serde_json::Value;
+
+use crate::notation::Notation;
+
+const RETENTION: Duration = secs(24 * 3600);
+
+fn read(file: &str) -> Value {
+    let path = format!("{}/../protocol/{file}", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).expect("it is JSON")
+}
+
+async fn store(database: &Database) -> (MongoStore, Collection<Document>) {
+    let store = MongoStore::new(database, "mongoseal", RETENTION);
+    store.prepare(deadline(&store)).await.unwrap();
+    (store, database.collection("mongoseal"))
+}
+
+fn deadline(store: &MongoStore) -> Deadline {
+    Deadline::after(store.clock(), secs(20))
+}
+
+/// The document of a record, as `protocol/README.md` says.
+fn document(record: &Record) -> Document {
+    let date = |time: StoreTime| DateTime::from_millis(time.millis());
+    let long = |number: u64| i64::try_from(number).unwrap();
+    let entry = |terms: &LeaseSpec| {
+        let metadata: Document =
+            terms.metadata.iter().map(|(name, text)| (name.to_owned(), Bson::from(text))).collect();
+        let mut entry = doc! {
+            "lease": Binary { subtype: BinarySubtype::Uuid, bytes: terms.lease.to_bytes().to_vec() },
+            "caller": terms.acquire_id.to_string(),
+            "owner": terms.owner.as_str(),
+            "limit": i32::try_from(terms.sharing.limit()).unwrap(),
+            "ttl": long(terms.ttl),
+            "grace": long(terms.grace),
+            "group": terms.group.as_ref().map_or("", |group| group.as_str()),
+            "metadata": metadata,
+        };
+        let limits = [("min_hold", terms.hold.min), ("max_hold", terms.hold.max)];
+        entry.extend(limits.into_iter().filter_map(|(name, limit)| Some((name.into(), long(limit?).into()))));
+        entry
+    };
+    let with = |mut entry: Document, more: Document| {
+        entry.extend(more);
+        entry
+    };
+    let holders = record.holders.iter().map(|holder| {
+        let times = [("not_after", holder.not_after), ("released_at", holder.released_at)];
+        let times = times.into_iter().filter_map(|(name, time)| Some((name.to_owned(), Bson::from(date(time?)))));
+        with(
+            with(entry(&holder.terms), times.collect()),
+            doc! {
+                "version": long(holder.version.get()), "wait_ttl": 60_000_i64, "refreshes": long(holder.refreshes),
+                "since": date(holder.since), "last_seen": date(holder.last_seen), "expires_at": date(holder.expires_at),
+            },
+        )
+    });
+    let queue = record.queue.iter().rev().map(|waiter| {
+        with(
+            entry(&waiter.terms),
+            doc! {
+                "version": 0_i64, "wait_ttl": long(waiter.wait_ttl), "refreshes": long(waiter.refreshes),
+                "since": date(waiter.since), "last_seen": date(waiter.last_seen), "expires_at": date(waiter.expires_at),
+            },
+        )
+    });
+    let history = record.history.iter().map(|revocation| {
+        let tokens: Vec<i64> = revocation.tokens.iter().map(|token| long(token.get())).collect();
+        doc! { "by": &revocation.by, "reason": &revocation.reason, "at": date(revocation.at), "tokens": tokens }
+    });
+    let handed = record.handover.iter();
+    let handed =
+        handed.map(|(acquire_id, token)| format!("{acquire_id}={};", token.map_or(0, mongoseal::FencingToken::get)));
+    let completion = |CompletedTick { tick, token, by, at }: &CompletedTick| {
+        doc! { "done": { "tick": long(*tick), "token": long(token.get()), "by": by, "at": date(*at) } }
+    };
+    let done = record.done.as_ref().map(completion).unwrap_or_default();
+    let run = |run: &PastRun| {
+        let mut entry = doc! {
+            "tick": long(run.tick), "token": long(run.token.get()), "by": &run.by, "since": date(run.since),
+            "at": date(run.at), "failed": run.is_failed, "note": &run.note,
+        };
+        entry.extend(run.period.map(|period| ("period".to_owned(), long(period).into())));
+        entry
+    };
+    let runs: Vec<Document> = record.runs.iter().map(run).collect();
+    let runs = if runs.is_empty() {
+        doc! {}
+    } else {
+        doc! { "runs": runs }
+    };
+    let document = doc! {
+        "v": 1,
+        "version": long(record.version.get()),
+        "holders": holders.collect::<Vec<_>>(),
+        "queue": queue.collect::<Vec<_>>(),
+        "handover": handed.collect::<String>(),
+        "last_seen": date(record.last_seen),
+        "expires_at": date(record.expires_at),
+        "history": history.collect::<Vec<_>>(),
+    };
+    let stored = |StoredValue { content, token, write, at }: &StoredValue| {
+        let mut entry = doc! { "token": long(token.get()), "write": long(*write), "at": date(*at) };
+        let content = content.as_ref().map(|content| content.parse::<Value>().unwrap().try_into().unwrap());
+        entry.extend(content.map(|content| ("content".to_owned(), content)));
+        doc! { "value": entry }
+    };
+    let value = record.value.as_ref().map(stored).unwrap_or_default();
+    with(with(with(document, done), runs), value)
+}
+
+async fn put(records: &Collection<Document>, key: &Key, document: &Document) {
+    let mut document = document.clone();
+    document.insert("_id", key.as_str());
+    records.replace_one(doc! { "_id": key.as_str() }, document).upsert(true).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_store_does_what_the_vectors_say() {
+    let db = TestDatabase::new("mongoseal_vectors").await;
+    let (store, records) = store(&db.database).await;
+    let vectors = read("vectors.json");
+    for (number, case) in vectors["cases"].as_array().unwrap().iter().enumerate() {
+        let key: Key = format!("vectors/{number}").parse().unwrap();
+        let put = async |record: &Record| put(&records, &key, &document(record)).await;
+        replay::replay(&store, (&vectors["defaults"], case), &key, put).await;
+    }
+}
+
+#[tokio::test]
+async fn the_document_of_a_record_is_read_and_written_as_the_file_says() {
+    let db = TestDatabase::new("mongoseal_documents").await;
+    let (store, records) = store(&db.database).await;
+    let (defaults, documents) = (read("vectors.json")["defaults"].clone(), read("documents.json"));
+    let base: Document = serde_json::from_value(documents["document"].clone()).unwrap();
+    let now: Bson = documents["now"].clone().try_into().unwrap();
+    let now = StoreTime::from_millis(now.as_datetime().unwrap().timestamp_millis());
+    let tick = HybridTime { seconds: HybridTime::EPOCH_SECONDS, ordinal: 0 };
+    let record = Notation::at(&defaults, now, tick).record(&documents["record"]).unwrap();
+    assert_eq!(document(&record), base);
+    let key: Key = "k".parse().unwrap();
+    put(&records, &key, &base).await;
+    assert_eq!(*store.read(&key, deadline(&store)).await.unwrap().unwrap().record, record);
+}
+
+#[tokio::test]
+async fn a_document_that_is_no_record_is_refused_as_the_file_says_and_stays_as_it_is() {
+    let db = TestDatabase::new("mongoseal_foreign").await;
+    let (store, records) = store(&db.database).await;
+    let documents = read("documents.json");
+    let base: Document = serde_json::from_value(documents["document"].clone()).unwrap();
+    for (number, case) in documents["cases"].as_array().unwrap().iter().enumerate() {
+        let (name, key): (_, Key) = (&case["name"], format!("documents/{number}").parse().unwrap());
+        let mut document = base.clone();
+        if let Some(set) = case.get("set") {
+            let set: Document = serde_json::from_value(set.clone()).unwrap();
+            document.extend(set);
+        }
+        for field in case["unset"].as_array().into_iter().flatten() {
+            document.remove(field.as_str().unwrap());
+        }
+        put(&records, &key, &document).await;
+        let stored = records.find_one(doc! { "_id": key.as_str() }).await.unwrap().unwrap();
+        let mut answers = vec![("read", store.read(&key, deadline(&store)).await.map(drop))];
+        for (call, request) in requests() {
+            answers.push((call, store.apply(&key, request, deadline(&store)).await.map(drop)));
+        }
+        for (call, answer) in answers {
+            let is_as_said = match case["error"].as_str() {
+                None => answer.is_ok(),
+                // A request that makes no record finds none here, and its handle reads the document then.
+                Some(_) if call == "refresh" && answer.is_ok() => true,
+                Some("corrupt") => matches!(answer, Err(Error::Corrupt { .. })),
+                Some("invalid") => matches!(answer, Err(Error::Invalid { .. })),
+                Some(other) => panic!("{other} is no error"),
+            };
+            assert!(is_as_said, "{name}: {call}: {answer:?}");
+            if let (Err(error), Some(says)) = (answer, case["says"].as_str()) {
+                assert!(error.to_string().contains(says), "{name}: {call}: {error}");
+            }
+        }
+        let after = records.find_one(doc! { "_id": key.as_str() }).await.unwrap().unwrap();
+        assert_eq!(after, stored, "{name}");
+    }
+}
+
+/// Requests that change nothing in the record of the file.
+fn requests() -> [(&'static str, Request); 2] {
+    let lease = LeaseId::from_bytes([9; 16]);
+    let terms = LeaseSpec {
+        lease,
+        acquire_id: "0000000000000009/1".parse().unwrap(),
+        owner: "host/9".parse().unwrap(),
+        sharing: Sharing::Exclusive,
+        ttl: 60_000,
+        grace: 0,
+        group: None,
+        metadata: mongoseal::Metadata::default(),
+        hold: mongoseal::record::HoldLimits::default(),
+    };
+    [
+        ("acquire", Request::Acquire(Acquire { terms, wait: None })),
+        ("refresh", Request::Refresh(Refresh { lease, ttl: 60_000, grace: 0, metadata: None, acquire_id: None })),
+    ]
+}

@@ -1,0 +1,282 @@
+//! The spans of operations: when they end, what they are part of, and what is recorded in them.
+
+use std::collections::BTreeSet;
+
+use mongoseal::{Lease, LeaseId, Mongoseal, record::Request};
+use mongoseal_test_support::eventually;
+use tracing::{Instrument, Level, info_span};
+
+use crate::{
+    faulty::{Call, Fault, Faulty},
+    millis,
+    recorded_spans::Seen,
+    secs,
+};
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_is_one_span_with_key_owner_token_position_and_the_time_waited() {
+    let store = Faulty::new();
+    let (seen, _guard) = Seen::watch();
+    let holder = store.build(Mongoseal::builder().owner("first")).acquire("k").await.unwrap();
+    let second = tokio::spawn(store.seal().acquire("k").wait(secs(60)).into_future());
+    tokio::time::sleep(millis(10)).await;
+    let waiting = store.build(Mongoseal::builder().owner("third")).acquire("k").wait(secs(60));
+    let third = tokio::spawn(waiting.into_future());
+    tokio::time::sleep(secs(3)).await;
+    holder.release().await.unwrap();
+    second.await.unwrap().unwrap().release().await.unwrap();
+    let lease = third.await.unwrap().unwrap();
+
+    let spans = seen.spans("mongoseal.acquire");
+    assert_eq!(spans.len(), 3);
+    assert!(spans.iter().all(|span| span.of("outcome") == "granted" && span.errors.is_empty()));
+    assert_eq!((spans[0].of("owner"), spans[0].of("position"), spans[0].of("waited")), ("first", "", "0ns"));
+    let third = &spans[2];
+    assert_eq!((third.of("key"), third.of("owner")), ("k", "third"));
+    assert_eq!(third.of("token"), lease.token().get().to_string());
+    assert_eq!(third.of("position"), "1");
+    assert_eq!(third.of("waited"), "3s");
+    let waiting = seen.said("waiting");
+    assert!(waiting.len() >= 2 && waiting.iter().all(|level| *level == Level::DEBUG), "{waiting:?}");
+}
+
+/// Acquires a key as a web request does: in a span that ends with the request.
+async fn acquire_in_request(store: &Faulty) -> Lease {
+    let seal = store.seal();
+    async { seal.acquire("k").await.unwrap() }.instrument(info_span!("request")).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_span_ends_with_the_grant_and_not_with_the_lease() {
+    let store = Faulty::new();
+    let (seen, _guard) = Seen::watch();
+    let lease = acquire_in_request(&store).await;
+    let acquire = seen.span("mongoseal.acquire");
+    assert_eq!((acquire.parent, acquire.handles), ("request", 0));
+    assert_eq!(seen.span("request").handles, 0);
+    assert!(lease.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_in_the_life_of_a_lease_is_part_of_the_request_that_acquired_it() {
+    let store = Faulty::new();
+    let (seen, _guard) = Seen::watch();
+    let lease = acquire_in_request(&store).await;
+    tokio::time::sleep(secs(60)).await;
+    drop(lease);
+    eventually(secs(10), "there is a span", async || !seen.spans("mongoseal.release").is_empty()).await;
+    assert!(seen.spans("mongoseal.refresh").len() > 2);
+    let traces = seen.0.lock().unwrap();
+    let parents: BTreeSet<_> = traces.spans.iter().map(|span| (span.metadata.name(), span.parent)).collect();
+    let of_acquire = ("mongoseal.acquire", "request");
+    assert_eq!(parents, [of_acquire, ("mongoseal.refresh", ""), ("mongoseal.release", ""), ("request", "")].into());
+    assert!(traces.spans.iter().all(|span| span.handles == 0));
+    assert!(traces.events.iter().filter(|event| event.1 == "request").count() == 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_is_dropped_is_abandoned_and_has_no_error() {
+    let store = Faulty::new();
+    let (seen, _guard) = Seen::watch();
+    let _holder = store.seal().acquire("k").await.unwrap();
+    let seal = store.seal();
+    let waiting = tokio::time::timeout(secs(1), seal.acquire("k").wait(secs(60)).into_future());
+    assert!(waiting.await.is_err());
+    eventually(secs(10), "the span ends", async || seen.spans("mongoseal.acquire")[1].handles == 0).await;
+    let acquire = &seen.spans("mongoseal.acquire")[1];
+    assert_eq!((acquire.of("outcome"), acquire.errors.len()), ("abandoned", 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_refresh_of_a_lease_is_one_span_with_its_outcome() {
+    let store = Faulty::new();
+    let (seen, _guard) = Seen::watch();
+    let lease = store.seal().acquire("k").await.unwrap();
+    lease.refresh().await.unwrap();
+    store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::Refuse));
+    lease.refresh().await.unwrap_err();
+    store.heal();
+    store.seal().revoke("k").await.unwrap();
+    lease.refresh().await.unwrap_err();
+    let spans = seen.spans("mongoseal.refresh");
+    let outcomes: Vec<_> = spans.iter().map(|span| span.of("outcome")).collect();
+    assert_eq!(outcomes, ["confirmed", "invalid", "refused"]);
+    for span in &spans {
+        let token = lease.token().to_string();
+        assert_eq!((span.of("key"), span.of("token"), span.of("leases")), ("k", token.as_str(), "1"));
+        assert_eq!((span.parent, span.handles), ("", 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_of_refreshes_is_one_span_with_the_number_of_leases() {
+    let store = Faulty::new();
+    let (seen, _guard) = Seen::watch();
+    let seal = store.seal();
+    let leases = [seal.acquire("a").await.unwrap(), seal.acquire("b").await.unwrap(), seal.acquire("c").await.unwrap()];
+    eventually(secs(30), "there is a span", async || {
+        seen.spans("mongoseal.refresh").iter().any(|span| span.of("leases") == "3")
+    })
+    .await;
+    let spans = seen.spans("mongoseal.refresh");
+    let batch = spans.iter().find(|span| span.of("leases") == "3").unwrap();
+    eventually(secs(1), "the span ends", async || seen.spans("mongoseal.refresh").iter().all(|span| span.handles == 0))
+        .await;
+    assert_eq!((batch.of("key"), batch.of("token"), batch.parent), ("", "", ""));
+    assert!(leases.iter().all(Lease::is_valid));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_fails_has_its_error_in_the_warning_of_each_lease_and_a_failed_attempt_once() {
+    let store = Faulty::new();
+    let (seen, _guard) = Seen::watch();
+    let seal = store.seal();
+    let leases = [seal.acquire("a").await.unwrap(), seal.acquire("b").await.unwrap()];
+    eventually(secs(30), "there is a batch", async || {
+        seen.spans("mongoseal.refresh").iter().any(|span| span.of("leases") == "2")
+    })
+    .await;
+    store.script(|call| matches!(call, Call::Jointly(_) | Call::Apply(_)).then_some(Fault::Fail));
+    for lease in &leases {
+        lease.cancelled().await;
+    }
+    let spans = seen.spans("mongoseal.refresh");
+    let (batches, alone): (Vec<_>, Vec<_>) =
+        spans.iter().filter(|span| span.of("outcome") == "unavailable").partition(|span| span.of("leases") == "2");
+    let warned: Vec<_> = batches.iter().flat_map(|batch| &batch.errors).map(|error| error.of("key")).collect();
+    // The first one warns for each lease, and each later one has its error once.
+    assert_eq!(warned.first_chunk(), Some(&["a", "b"]));
+    assert!(warned.iter().skip(2).all(|key| key.is_empty()) && warned.len() == batches.len() + 1, "{warned:?}");
+    assert!(batches.len() > 10 && alone.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_is_one_span_with_its_outcome_below_the_caller_that_waits_for_it() {
+    let store = Faulty::new();
+    let (seen, _guard) = Seen::watch();
+    let lease = acquire_in_request(&store).await;
+    let token = lease.token().to_string();
+    async { lease.release().await.unwrap() }.instrument(info_span!("next request")).await;
+    let release = seen.span("mongoseal.release");
+    assert_eq!((release.of("key"), release.of("token"), release.of("outcome")), ("k", token.as_str(), "released"));
+    assert_eq!((release.parent, release.handles), ("next request", 0));
+    assert_eq!(seen.span("next request").handles, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_end_of_a_lease_is_one_release_span_with_its_outcome() {
+    let store = Faulty::new();
+    let (seen, _guard) = Seen::watch();
+    let seal = store.seal();
+    seal.acquire("orphan").await.unwrap().orphan();
+    seal.acquire("given").await.unwrap().transfer(LeaseId::random()).await.unwrap();
+    let lost = seal.acquire("lost").await.unwrap();
+    store.seal().revoke("lost").await.unwrap();
+    lost.verify().await.unwrap_err();
+    async { lost.release().await.unwrap() }.instrument(info_span!("request")).await;
+    drop(seal.acquire("dropped").await.unwrap());
+    let _held = seal.acquire("held").await.unwrap();
+    seal.shutdown().await;
+    let spans = seen.spans("mongoseal.release");
+    let mut outcomes: Vec<_> = spans.iter().map(|span| (span.of("key"), span.of("outcome"))).collect();
+    outcomes.sort_unstable();
+    assert_eq!(
+        outcomes,
+        [
+            ("dropped", "released"),
+            ("given", "transferred"),
+            ("held", "released"),
+            ("lost", "already_lost"),
+            ("orphan", "orphaned")
+        ]
+    );
+    assert!(seen.0.lock().unwrap().spans.iter().all(|span| span.handles == 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verification_is_one_span_with_its_outcome_below_its_caller() {
+    let store = Faulty::new();
+    let (seen, _guard) = Seen::watch();
+    let lease = store.seal().acquire("k").await.unwrap();
+    async { lease.verify().await.unwrap() }.instrument(info_span!("request")).await;
+    store.seal().revoke("k").await.unwrap();
+    lease.verify().await.unwrap_err();
+    let spans = seen.spans("mongoseal.verify");
+    let outcomes: Vec<_> = spans.iter().map(|span| (span.parent, span.of("outcome"), span.errors.len())).collect();
+    assert_eq!(outcomes, [("request", "verified", 0), ("", "lost", 1)]);
+    assert_eq!(spans[0].of("token"), lease.token().to_string());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_error_of_an_operation_is_recorded_once_with_its_source() {
+    let store = Faulty::new();
+    let (seen, _guard) = Seen::watch();
+    let lease = store.seal().acquire("k").await.unwrap();
+    store.always(Fault::Refuse);
+    store.seal().acquire("k").await.unwrap_err();
+    lease.refresh().await.unwrap_err();
+    lease.verify().await.unwrap_err();
+    lease.release().await.unwrap_err();
+    for name in ["mongoseal.acquire", "mongoseal.refresh", "mongoseal.verify", "mongoseal.release"] {
+        let failed: Vec<_> = seen.spans(name).into_iter().filter(|span| span.of("outcome") == "invalid").collect();
+        assert_eq!(failed.len(), 1, "{name}");
+        assert_eq!(failed[0].errors.len(), 1, "{name}");
+        assert_eq!(failed[0].errors[0].of("error"), "the store refuses <- the reason", "{name}");
+    }
+    let traces = seen.0.lock().unwrap();
+    assert_eq!(traces.events.iter().filter(|event| !event.2.of("error").is_empty()).count(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_error_of_a_release_in_a_scope_is_recorded_once() {
+    let store = Faulty::new();
+    let (seen, _guard) = Seen::watch();
+    store.script(|call| matches!(call, Call::Apply(Request::Release(_))).then_some(Fault::Refuse));
+    store.seal().acquire("k").with(async |_| ()).await.unwrap();
+    assert_eq!(seen.span("mongoseal.release").errors.len(), 1);
+    let traces = seen.0.lock().unwrap();
+    assert_eq!(traces.events.iter().filter(|event| !event.2.of("error").is_empty()).count(), 1);
+}
+
+/// The rows of the table of spans in the documentation: name, level and fields.
+fn documented() -> BTreeSet<(String, String, Vec<String>)> {
+    let rows = include_str!("../../docs/tracing.md").lines().filter_map(|line| line.strip_prefix("| `mongoseal."));
+    let row = |row: &str| {
+        let cells: Vec<_> = row.split('|').map(|cell| cell.trim().trim_end_matches('`')).collect();
+        let fields = cells[3].split(',').map(|field| field.trim().trim_matches('`').to_owned()).collect();
+        (format!("mongoseal.{}", cells[0]), cells[1].trim_matches('`').to_owned(), fields)
+    };
+    rows.map(row).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_table_of_spans_has_their_names_levels_and_fields() {
+    let store = Faulty::new();
+    let (seen, _guard) = Seen::watch();
+    let seal = store.seal();
+    let leases = [seal.acquire("a").await.unwrap(), seal.acquire("b").await.unwrap()];
+    eventually(secs(30), "there is a span", async || {
+        seen.spans("mongoseal.refresh").iter().any(|span| span.of("leases") == "2")
+    })
+    .await;
+    for lease in leases {
+        lease.verify().await.unwrap();
+        lease.refresh().await.unwrap();
+        lease.release().await.unwrap();
+    }
+    let traces = seen.0.lock().unwrap();
+    let made: BTreeSet<_> = traces
+        .spans
+        .iter()
+        .map(|span| {
+            assert_eq!(span.metadata.target(), "mongoseal");
+            let fields = span.metadata.fields().iter().map(|field| field.name().to_owned()).collect();
+            (span.metadata.name().to_owned(), span.metadata.level().to_string().to_lowercase(), fields)
+        })
+        .collect();
+    // The fence is tested on a server.
+    let of_fence = ["mongoseal.fenced_write", "mongoseal.transaction"];
+    let mut rows = documented();
+    rows.retain(|row| !of_fence.contains(&row.0.as_str()));
+    assert_eq!(made, rows);
+}
