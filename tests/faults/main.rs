@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         matrix::whatever_becomes_of_a_reply_each_verb_ends_in_time_with_one_token_or_says_that_it_is_not_known,
         unreachable::the_pool_grows_within_ten_seconds_although_two_connections_fell_silent_while_they_opened,
     ]);
-    tests.extend(trials![Turn::Alone =>
+    tests.extend(trials![Turn::Night =>
         apart::a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_nothing,
         apart::a_refresh_of_a_group_and_a_locked_record_cost_requests_of_other_keys_nothing,
         locked::of_a_hundred_leases_with_locked_records_in_each_part_no_other_lease_is_lost,

@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         watchdog::a_lease_is_refreshed_while_the_thread_that_it_was_granted_on_is_blocked,
         watchdog::work_that_never_yields_is_told_of_the_deadline_by_the_token_that_it_looks_at,
     ]);
-    tests.extend(trials![Turn::Alone =>
+    tests.extend(trials![Turn::Night =>
         order::a_thousand_waiters_of_four_processes_are_all_served_in_their_order,
         failover::all_are_served_while_the_primary_steps_down_in_the_middle_of_hand_overs,
         schedule::eight_processes_complete_each_tick_exactly_once_and_run_it_once,

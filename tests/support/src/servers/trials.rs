@@ -27,8 +27,9 @@ pub enum Turn {
     Timed,
     /// It keeps the machine busy. One that mostly waits runs beside it.
     Busy,
-    /// It compares times of a busy machine. It runs alone, and lets others that wait go first.
-    Alone,
+    /// It judges seconds, or takes many. It runs alone, lets others that wait go first, and is ignored unless `--ignored` or
+    /// `--include-ignored` asks for it, as `.ci/night` does.
+    Night,
 }
 
 impl Turn {
@@ -37,7 +38,7 @@ impl Turn {
             Self::Waiting => 1,
             Self::Timed => WHOLE / 2,
             Self::Busy => WHOLE - 1,
-            Self::Alone => WHOLE,
+            Self::Night => WHOLE,
         }
     }
 }
@@ -60,7 +61,7 @@ struct Share(u32);
 
 impl Share {
     fn take(turn: Turn) -> Self {
-        let (share, is_alone) = (turn.share(), turn == Turn::Alone);
+        let (share, is_alone) = (turn.share(), turn == Turn::Night);
         let mut machine = machine();
         machine.waiting += u32::from(!is_alone);
         let must_wait = |machine: &mut Machine| machine.used + share > WHOLE || is_alone && machine.waiting > 0;
@@ -85,7 +86,7 @@ pub fn trial<F: Future<Output = ()>>(
     missing: fn() -> Option<String>,
     run: impl FnOnce() -> F + Send + 'static,
 ) -> Trial {
-    Trial::ignorable_test(name, move || {
+    let test = Trial::ignorable_test(name, move || {
         if let Some(reason) = missing() {
             return Ok(Completion::ignored_with(reason));
         }
@@ -98,16 +99,18 @@ pub fn trial<F: Future<Output = ()>>(
         let in_time = ended.unwrap_or_else(|panicked| panic::resume_unwind(panicked));
         in_time.expect("a test ends in twenty minutes");
         Ok(Completion::Completed)
-    })
+    });
+    test.with_ignored_flag(turn == Turn::Night)
 }
 
 /// A test that is no future.
 pub fn plain_trial(name: &str, turn: Turn, run: fn()) -> Trial {
-    Trial::test(name, move || {
+    let test = Trial::test(name, move || {
         let _share = Share::take(turn);
         run();
         Ok(())
-    })
+    });
+    test.with_ignored_flag(turn == Turn::Night)
 }
 
 /// Tests by their paths: `trials![Turn::Waiting => file::test, …]`, `trials![Turn::Waiting, Redis::missing => …]`, or, of
@@ -147,13 +150,13 @@ mod tests {
             })
         };
         let busy = Share::take(Turn::Busy);
-        let started = [start(Turn::Alone), start(Turn::Timed)];
+        let started = [start(Turn::Night), start(Turn::Timed)];
         while machine().waiting == 0 {
             thread::yield_now();
         }
         assert_eq!(begins.try_recv(), Err(mpsc::TryRecvError::Empty), "neither fits beside a busy one");
         drop(busy);
-        assert_eq!([begins.recv(), begins.recv()], [Ok(Turn::Timed), Ok(Turn::Alone)]);
+        assert_eq!([begins.recv(), begins.recv()], [Ok(Turn::Timed), Ok(Turn::Night)]);
         for test in started {
             test.join().expect("it ends");
         }
