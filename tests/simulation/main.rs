@@ -128,7 +128,7 @@ fn nothing_is_lost_and_nobody_waits_too_long_where_nothing_goes_wrong() {
     print_seldom(&run_programs(
         Place::Memory,
         Weather::Calm,
-        500,
+        200,
         &["a sharer is upgraded", "a tick is completed", "purged"],
     ));
 }
@@ -136,12 +136,12 @@ fn nothing_is_lost_and_nobody_waits_too_long_where_nothing_goes_wrong() {
 #[test]
 fn nothing_is_lost_and_nobody_waits_too_long_on_a_table_where_nothing_goes_wrong() {
     let expected = ["a batch has several keys", "a key expires by itself", "a swap has several callers"];
-    run_programs(Place::Table, Weather::Calm, 150, &expected);
+    run_programs(Place::Table, Weather::Calm, 60, &expected);
 }
 
 #[test]
 fn a_constant_round_trip_below_two_fifths_of_the_ttl_costs_no_lease_and_puts_none_at_risk() {
-    run_programs(Place::Memory, Weather::Far, 150, &[]);
+    run_programs(Place::Memory, Weather::Far, 60, &[]);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn no_promise_is_broken_whatever_goes_wrong() {
         "died",
         "lost",
     ];
-    run_programs(Place::Memory, Weather::Faulty, 750, &expected);
+    run_programs(Place::Memory, Weather::Faulty, 300, &expected);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn no_promise_is_broken_on_a_table_that_can_only_compare_and_swap() {
         "the answer to a load is lost",
         "the answer to a swap is lost",
     ];
-    run_programs(Place::Table, Weather::Faulty, 500, &expected);
+    run_programs(Place::Table, Weather::Faulty, 200, &expected);
 }
 
 #[test]

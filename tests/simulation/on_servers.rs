@@ -1,5 +1,5 @@
 //! The programs of the simulation on real servers, in real time: many at once, each in a collection of its own. What is
-//! always true judges them there, too. Processes die and are cut off, and so are the servers.
+//! always true judges them there, too. They are tests of the night. Processes die and are cut off, and so are the servers.
 //!
 //! A program that breaks a rule is run in memory. If it breaks the rule there, it is reduced.
 //!
@@ -390,7 +390,7 @@ fn is_noticed(place: Place, defect: Defect, broken_rule: &str) -> Result<(), Fai
     Ok(())
 }
 
-/// A test that is ignored where its server is missing.
+/// A test of the night, which is ignored where its server is missing, too.
 fn trial(name: &str, place: Place, test: impl Fn() -> Result<(), Failed> + Send + 'static) -> Trial {
     Trial::ignorable_test(name, move || {
         if let Some(reason) = Redis::missing().filter(|_| place == Place::Redis) {
@@ -398,6 +398,7 @@ fn trial(name: &str, place: Place, test: impl Fn() -> Result<(), Failed> + Send 
         }
         test().map(|()| Completion::Completed)
     })
+    .with_ignored_flag(true)
 }
 
 fn main() -> ExitCode {

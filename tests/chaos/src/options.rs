@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::{faults::Kind, sabotage::Sabotage};
 
+#[allow(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) minutes: f64,
@@ -22,13 +23,17 @@ pub(crate) struct Options {
     pub(crate) few_clients: bool,
     /// Whether the servers are of Redis.
     pub(crate) redis: bool,
+    /// Whether no invariant about seconds is judged, so that a slow machine breaks none.
+    pub(crate) without_times: bool,
+    /// The invariants by which the sabotage is caught: the run ends when it has broken one of them.
+    pub(crate) caught_by: Vec<String>,
     /// How many replicas of Redis must acknowledge each write.
     pub(crate) replicas: u32,
 }
 
 pub(crate) const USAGE: &str = "chaos [--minutes N] [--seed S] [--json FILE] [--only FAULT,…] [--outage SECONDS]
-      [--sabotage NAME] [--clock-offsets] [--clock-offset SECONDS] [--few-clients] [--redis]
-      [--replicas N]
+      [--sabotage NAME] [--caught-by I,…] [--clock-offsets] [--clock-offset SECONDS]
+      [--few-clients] [--without-times] [--redis] [--replicas N]
 chaos --judge FILE";
 
 impl Options {
@@ -46,6 +51,8 @@ impl Options {
             clock_offset: None,
             few_clients: false,
             redis: false,
+            without_times: false,
+            caught_by: Vec::new(),
             replicas: 1,
         };
         while let Some(name) = arguments.next() {
@@ -53,6 +60,7 @@ impl Options {
                 "--clock-offsets" => Some(&mut options.clock_offsets),
                 "--few-clients" => Some(&mut options.few_clients),
                 "--redis" => Some(&mut options.redis),
+                "--without-times" => Some(&mut options.without_times),
                 _ => None,
             };
             if let Some(switch) = switch {
@@ -68,6 +76,7 @@ impl Options {
                 "--json" => options.json = Some(value.into()),
                 "--only" => options.only = value.split(',').map(Kind::parse).collect::<Result<_, _>>().map_err(bad)?,
                 "--sabotage" => options.sabotage = Some(Sabotage::parse(&value).map_err(bad)?),
+                "--caught-by" => options.caught_by = value.split(',').map(str::to_owned).collect(),
                 "--outage" => options.outage = Some(number()?),
                 "--clock-offset" => options.clock_offset = Some(number()?),
                 "--replicas" => options.replicas = value.parse().map_err(|error| bad(format!("{error}")))?,

@@ -11,9 +11,8 @@ use crate::{
     crew::Crew,
     faults::{AFTERMATH, Chaos, Kind},
     history::History,
-    judge::Case,
+    judge::{BY_TIME, Case},
     options::Options,
-    sabotage::Sabotage,
     servers::{MEMBERS, Servers, redis::RedisServers},
     words::{Acquire, Event, Inspect, micros, now},
     worker::{
@@ -74,10 +73,7 @@ async fn run_on<S: Servers>(options: &Options) -> Vec<Event> {
         let chaos = Arc::clone(&chaos);
         async move { chaos.run().await }
     });
-    while now() < until
-        && !chaotic.is_finished()
-        && !options.sabotage.is_some_and(|sabotage| is_caught(sabotage, &history))
-    {
+    while now() < until && !chaotic.is_finished() && !(options.sabotage.is_some() && is_caught(options, &history)) {
         sleep(Duration::from_secs(2)).await;
     }
     if now() < until && !chaotic.is_finished() {
@@ -118,11 +114,12 @@ fn kinds(options: &Options) -> Vec<Kind> {
     options.kinds().into_iter().filter(|kind| !left_out(*kind)).collect()
 }
 
-/// Whether more was found than calls that took long, which they do on a busy machine, too; unless that is what the
-/// sabotage does.
-fn is_caught(sabotage: Sabotage, history: &History) -> bool {
-    let is_by_lock = matches!(sabotage, Sabotage::SharedFate | Sabotage::SharedRefreshes | Sabotage::OverdrawnPool);
-    let is_enough = |of: &str| of != "I8" && (of != "I12" || is_by_lock);
+/// Whether the run has broken an invariant of `--caught-by`, or without that option one that does not go by seconds.
+fn is_caught(options: &Options, history: &History) -> bool {
+    let is_enough = |of: &str| match &options.caught_by[..] {
+        [] => !BY_TIME.contains(&of),
+        by => by.iter().any(|one| one == of),
+    };
     Case::of(&history.events()).judge().iter().any(|violation| is_enough(violation.of))
 }
 

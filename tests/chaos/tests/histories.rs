@@ -28,7 +28,7 @@ pub(super) fn judged_on(run: &Value, name: &str, events: &[Value]) -> Result<Str
 }
 
 fn run_quietly(arguments: &[&str]) -> Result<String, Failed> {
-    let output = Command::new(&*RUNNER).args(arguments).output()?;
+    let output = Command::new(RUNNER).args(arguments).output()?;
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?)
 }

@@ -1,7 +1,7 @@
 //! Tests of the fault runner on Redis.
 
 use libtest_mimic::{Completion, Failed, Trial};
-use mongoseal_test_support::{Redis, find_libfaketime, is_long};
+use mongoseal_test_support::{Redis, find_libfaketime};
 use serde_json::{Value, json};
 
 use super::{
@@ -34,12 +34,8 @@ pub(super) fn tests() -> Vec<Trial> {
     tests.push(test("failovers_of_redis_repeat_no_token_if_they_take_longer_than_clocks_differ", within));
     let alike = || on_redis(two_primaries_of_redis_repeat_no_token_if_clocks_agree);
     tests.push(test("two_primaries_of_redis_repeat_no_token_if_clocks_agree", alike));
-    if is_long() {
-        let beyond = || with_clocks(two_primaries_of_redis_whose_clocks_differ_are_counted);
-        tests.push(test("two_primaries_of_redis_whose_clocks_differ_are_counted", beyond));
-    }
-    let by_hand = what_a_failover_of_redis_excuses_is_excused_and_no_more;
-    tests.push(Trial::test("what_a_failover_of_redis_excuses_is_excused_and_no_more", by_hand));
+    let beyond = || with_clocks(two_primaries_of_redis_whose_clocks_differ_are_counted);
+    tests.push(test("two_primaries_of_redis_whose_clocks_differ_are_counted", beyond));
     tests
 }
 
@@ -104,7 +100,7 @@ fn change(kind: &str, begin: u64, end: u64, bound: u64) -> Value {
 /// A name, by how many milliseconds clocks differ, the invariants that are broken, and what happened.
 type History = (&'static str, u64, &'static [&'static str], Vec<Value>);
 
-fn what_a_failover_of_redis_excuses_is_excused_and_no_more() -> Result<(), Failed> {
+pub(super) fn what_a_failover_of_redis_excuses_is_excused_and_no_more() -> Result<(), Failed> {
     let failover = || change("failover", 30, 3000, 1000);
     let first = || grant(1, 5, 10, 20);
     let early = || lost(60, "taken-over", Some(6));

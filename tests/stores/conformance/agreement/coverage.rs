@@ -7,15 +7,12 @@ use std::{
 
 use mongoseal::record::{Holder, Outcome, Record};
 
-/// What the sequences must reach, each at least once in [`RARELY`] sequences.
+/// What the sequences must reach, each at least once. Random sequences reach the rarest once in 18 to 46.
 const REACHED: &str = "granted, queued, no room to wait, refused, refreshed, released, absent, revoked, \
     transferred, downgraded, raised, pruned, nothing to prune, nothing changed, shared, several handed over at once, \
     a holder expired, a waiter expired, released jointly, revoked jointly, kept jointly, \
     completed, reset, a minimum hold outlasted the lease, a maximum hold cut the expiry, completed after the expiry, \
     not all of them, waited together, acquired together, left together";
-
-/// Far more than the rarest needs, which random sequences reached once in 18 to 46: a bad draw must not fail the test.
-const RARELY: usize = 200;
 
 /// What was seen, so that the test can show that it reached what it is about.
 #[derive(Debug, Default)]
@@ -34,10 +31,10 @@ impl Seen {
         self.outcomes.lock().unwrap().get(name).copied().unwrap_or_default()
     }
 
-    /// Checks that this number of sequences has reached what it must.
-    pub(super) fn ensure_reached(&self, sequences: usize) {
+    /// Checks that the sequences have reached what they must.
+    pub(super) fn ensure_reached(&self) {
         for reached in REACHED.split(", ") {
-            assert!(self.times(reached) >= sequences.div_ceil(RARELY), "rarely or never {reached}: {self:?}");
+            assert!(self.times(reached) > 0, "never {reached}: {self:?}");
         }
     }
 
