@@ -46,3 +46,19 @@ fn no_feature_of_the_library_needs_redis() {
     let names: BTreeSet<&str> = dependencies.map(|dependency| dependency["name"].as_str().unwrap()).collect();
     assert!(names.contains("mongodb") && !names.iter().any(|name| name.contains("redis")), "{names:?}");
 }
+
+/// So `cargo test` and `cargo test --workspace` compile the driver once. `tests/support/basics/Cargo.toml` names what is missing.
+#[test]
+fn the_tests_of_the_library_need_no_dependency_with_other_features_than_those_of_the_workspace() {
+    let listed = |of: &[&str]| -> BTreeSet<String> {
+        let mut tree = Command::new(env!("CARGO"));
+        tree.args(["tree", "--offline", "--prefix", "none", "--format", "{p} [{f}]"]).args(of);
+        let output = tree.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let listed = String::from_utf8(output.stdout).unwrap();
+        listed.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+    };
+    let (library, workspace) = (listed(&["--package", "mongoseal"]), listed(&["--workspace"]));
+    let other: Vec<_> = library.difference(&workspace).collect();
+    assert!(library.len() > 100 && other.is_empty(), "{other:#?}");
+}

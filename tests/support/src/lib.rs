@@ -1,10 +1,4 @@
-//! Support for the tests of mongoseal: servers, faults, and small helpers.
-//!
-//! - [`secs`], [`millis`] and [`eventually`] are short forms that most tests use.
-//! - [`by_length`] gives a test one size for a push and another for `just nightly`.
-//! - [`harness`] runs tests that are known only at run time.
-//!
-//! The feature `servers`, which is on by default, adds real servers and their faults:
+//! Support for the tests of mongoseal: real servers and their faults. `basics/` has what needs no server.
 //!
 //! - [`ReplicaSet`] starts a set on loopback ports, kills, pauses and restarts its members, moves the primary, and arms
 //!   fail points. [`shared`] returns one set per process, for tests without faults. [`TestDatabase`] is a test's own
@@ -28,11 +22,7 @@
 //!   not stop its work.
 //! - Every wait has a deadline.
 
-pub mod harness;
-#[cfg(feature = "servers")]
 mod servers;
-mod times;
 
-#[cfg(feature = "servers")]
+pub use mongoseal_test_basics::{by_length, eventually, is_long, millis, secs};
 pub use servers::*;
-pub use times::{by_length, eventually, is_long, millis, secs};
