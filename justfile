@@ -14,20 +14,24 @@ default:
 test:
     cargo test
 
-# Tier 1: every test, on real servers, 20 minutes once built.
+# Tier 1: every test of a push, on real servers, 5 minutes once built.
 all:
-    cargo test --workspace
+    .ci/test
 
 # The tests of the library on MongoDB 7, under Wine, and five minutes of the fault runner.
 all-7:
     .ci/on-7 all
 
-# Tier 2: what must hold before a change lands, about an hour on two processors.
+# Tier 2: what must hold before a change lands, 20 minutes on two processors.
 ci:
     .ci/run
 
-# Tier 3: the full model, 5,000 random sequences on each store, 200 rounds of migrations, the tests in memory with larger crowds, every test of the fault runner, the tests on servers with all their rounds, drawn programs, an hour under faults, all figures, the peers, and mutants.
-nightly: model memory agreement migrations sabotages faults pipe programs (programs-on-servers "15") (chaos "60") figures peers mutants
+# A part of the night, or the one of today: `just night --list` lists them.
+night *parts="":
+    .ci/night {{ parts }}
+
+# Tier 3: every part of the night, and what takes longer than a part: the full model, the tests in memory with larger crowds, 5,000 random sequences on each store, 200 rounds of migrations, drawn programs, an hour under faults, all figures, the peers, and mutants.
+nightly: (night "all") model memory agreement migrations programs (programs-on-servers "15") (chaos "60") figures peers mutants
 
 # Formatting, and clippy on everything with the default features. `.ci/run` adds the other feature sets.
 lint:
@@ -57,7 +61,7 @@ model:
 
 # The tests in memory with more waiters, leases and seeds.
 memory:
-    MONGOSEAL_LONG=1 cargo test --release --test verbs
+    MONGOSEAL_LONG=1 cargo test --release --test verbs -- --include-ignored
 
 # 5,000 random sequences of requests on each store, beside the state machine.
 agreement:
@@ -68,25 +72,13 @@ migrations rounds="200":
     cargo build --workspace --example migrations
     MONGOSEAL_ROUNDS={{ rounds }} cargo test --workspace --test examples -- migrations --nocapture
 
-# Every test of the fault runner, also those that `.ci/run` has no time for: six sabotages, and four runs with one fault.
-sabotages:
-    MONGOSEAL_LONG=1 cargo test --workspace --test chaos
-
-# The cases of the pipe protocol, with a correct client and with broken ones.
-pipe:
-    python3 protocol/pipe-conformance.py --self-test
-
-# The tests on servers with more kills, step-downs, cycles and ticks, with larger crowds, and with the default ttl.
-faults:
-    MONGOSEAL_LONG=1 MONGOSEAL_TICKS=1000 cargo test --release --workspace --test faults --test mongo --test processes
-
 # The simulation with so many programs for each of its tests. Prints the pairs of options that were granted seldom.
 programs count="300000":
     MONGOSEAL_PROGRAMS={{ count }} cargo test --release --workspace --test simulation -- --nocapture
 
 # The same programs on MongoDB and on Redis, in real time: so many minutes on each, calm and with faults.
 programs-on-servers minutes="60":
-    MONGOSEAL_MINUTES={{ minutes }} cargo test --release --workspace --test programs -- --nocapture
+    MONGOSEAL_MINUTES={{ minutes }} cargo test --release --workspace --test programs -- --ignored --nocapture
 
 # Mutants of the state machine, each of which a unit test or the conformance suite in memory must notice. Needs cargo-mutants.
 mutants:

@@ -3,7 +3,7 @@
 //!
 //! A program that breaks a rule is run in memory. If it breaks the rule there, it is reduced.
 //!
-//! `MONGOSEAL_MINUTES=60 cargo test --release --workspace --test programs mongodb_with_faults` runs for so long.
+//! `MONGOSEAL_MINUTES=60 cargo test --release --workspace --test programs mongodb_with_faults -- --ignored` runs for so long.
 //! `MONGOSEAL_FIRST=5000` begins with that seed, and `MONGOSEAL_SEED=17` runs one.
 
 #![allow(dead_code, reason = "main.rs uses the rest of these files")]

@@ -12,7 +12,7 @@ pub const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Whether the environment variable `MONGOSEAL_LONG` is set. `just nightly` sets it.
+/// Whether the environment variable `MONGOSEAL_LONG` is set. The night sets it.
 pub fn is_long() -> bool {
     std::env::var_os("MONGOSEAL_LONG").is_some()
 }
