@@ -8,12 +8,12 @@ use mongoseal_test_support::{ReplicaSet, by_length};
 
 use crate::{connect, secs};
 
-/// How often the server writes its journal where nothing asks it to.
-const JOURNAL_INTERVAL: Duration = Duration::from_millis(100);
+/// How often the server writes its journal where nothing asks it to: the longest interval that it takes.
+const JOURNAL_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) async fn a_grant_is_there_after_its_only_member_was_killed_right_after_it_was_acknowledged() {
     let set = ReplicaSet::builder().journal_interval(JOURNAL_INTERVAL).start().await;
-    let seal = connect(Mongoseal::builder().operation_timeout(secs(30)), set.uri()).await;
+    let seal = connect(Mongoseal::builder().operation_timeout(secs(120)), set.uri()).await;
     // From now on a majority means memory, so that what is in the journal is there because the write asked for it.
     let config = set.admin(0, doc! { "replSetGetConfig": 1 }).await.unwrap();
     let mut config = config.get_document("config").unwrap().clone();
@@ -21,11 +21,10 @@ pub(super) async fn a_grant_is_there_after_its_only_member_was_killed_right_afte
     config.insert("writeConcernMajorityJournalDefault", false);
     set.admin(0, doc! { "replSetReconfig": config }).await.unwrap();
 
-    // One kill loses an unjournaled write nearly always.
-    let rounds = by_length(12, 50);
-    let began = Instant::now();
-    let mut prompt = 0;
-    for round in 0..rounds {
+    // One kill loses an unjournaled write nearly always. A kill that comes later than the interval shows nothing.
+    let (mut prompt, enough) = (0, by_length(3, 25));
+    for round in 0.. {
+        assert!(round < 100, "only {prompt} of {round} kills came before the journal is written anyway");
         let key = format!("k/{round}");
         let lease = seal.acquire(key.as_str()).ttl(secs(3_600)).without_refresh().await.unwrap();
         let granted = Instant::now();
@@ -36,7 +35,8 @@ pub(super) async fn a_grant_is_there_after_its_only_member_was_killed_right_afte
         let holders = found.map(|found| found.holders).unwrap_or_default();
         assert_eq!(holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [lease.token()], "round {round}");
         lease.orphan();
+        if prompt == enough {
+            break;
+        }
     }
-    println!("{rounds} kills in {:?}, {prompt} of them within {JOURNAL_INTERVAL:?} of the grant", began.elapsed());
-    assert!(prompt > 0, "each kill came later than the journal is written anyway, so this shows nothing");
 }

@@ -15,7 +15,7 @@ pub(super) async fn a_handle_starts_with_a_member_down_and_a_collection_without_
     // Not while a member is still copying its first data: then one down is one too many.
     set.settled().await;
     set.kill((set.primary().await + 1) % 3).await;
-    let seal = connect(Mongoseal::builder(), set.uri()).await;
+    let seal = connect(Mongoseal::builder().operation_timeout(secs(120)), set.uri()).await;
     seal.acquire("k").await.unwrap().release().await.unwrap();
     assert_eq!(records.list_index_names().await.unwrap(), ["_id_", "expires_at_1"]);
 }
@@ -29,8 +29,8 @@ async fn next(seal: &Mongoseal, last: &mut Option<FencingToken>) {
 
 pub(super) async fn tokens_grow_and_a_lease_lives_on_over_step_down_and_kill_of_the_primary() {
     let set = ReplicaSet::start(3).await;
-    let seal = connect(Mongoseal::builder().operation_timeout(secs(20)), set.uri()).await;
-    let kept = seal.acquire("kept").ttl(secs(20)).await.unwrap();
+    let seal = connect(Mongoseal::builder().operation_timeout(secs(120)), set.uri()).await;
+    let kept = seal.acquire("kept").ttl(secs(120)).await.unwrap();
     let mut last = None;
     next(&seal, &mut last).await;
 

@@ -1,5 +1,5 @@
-//! The library on replica sets with faults. Each test has a set of its own. The tests measure times, so only a few run
-//! concurrently, and those that keep the machine busy run alone, at the end.
+//! The library on replica sets with faults. Each test has a set of its own. A push judges counts, orders and
+//! outcomes. What judges seconds or holds thousands of leases is of the night.
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 
@@ -20,7 +20,7 @@ mod watch;
 use std::process::ExitCode;
 
 use mongoseal::{Builder, Mongoseal};
-use mongoseal_test_support::{Turn, millis, run_trials, secs, trials};
+use mongoseal_test_support::{Turn, by_length, millis, run_trials, secs, trials};
 
 /// A handle that has connected.
 async fn connect(builder: Builder, uri: String) -> Mongoseal {
@@ -31,49 +31,43 @@ fn main() -> ExitCode {
     let mut tests = trials![Turn::Waiting =>
         apart::an_acquire_is_granted_by_its_own_write_and_not_by_an_earlier_attempt_that_executes_meanwhile,
         deposed::a_deposed_primary_confirms_no_acquire_and_no_refresh,
-        durable::a_grant_is_there_after_its_only_member_was_killed_right_after_it_was_acknowledged,
         failover::a_handle_starts_with_a_member_down_and_a_collection_without_its_index,
         failover::tokens_grow_and_a_lease_lives_on_over_step_down_and_kill_of_the_primary,
-        failover::a_failover_to_a_member_whose_clock_is_ahead_grants_no_key_before_its_holder_has_stopped,
-        lost_replies::a_swallowed_reply_costs_a_second_send_and_nothing_else,
-        lost_replies::a_completion_whose_reply_is_lost_is_sent_again_and_its_tick_runs_once,
-        lost_replies::a_completion_that_is_not_answered_in_time_says_that_it_is_not_known_and_the_tick_is_done,
         lost_replies::one_who_gave_up_leaves_nothing_held_beyond_its_ttl,
-        lost_replies::a_deadline_is_counted_from_before_the_send,
-        lost_replies::a_reply_that_comes_after_the_deadline_of_what_it_grants_is_thrown_away,
-        recovery::a_refresh_works_again_and_no_lease_of_thirty_seconds_is_lost_after_a_fault_of_the_primary,
-        recovery::a_refresh_works_again_and_no_lease_of_thirty_seconds_is_lost_after_a_pause_of_the_primary,
-        recovery::a_refresh_works_again_and_no_lease_of_thirty_seconds_is_lost_after_a_pause_of_a_secondary_that_none_follows,
         unconfirmed::a_write_concern_error_on_a_committed_write_is_asked_again_and_then_unavailable,
         unconfirmed::a_write_without_a_majority_is_unavailable_and_what_it_left_is_taken_back,
-        unreachable::a_refresh_that_hangs_and_one_that_fails_fast_lose_the_lease_by_the_deadline,
-        unreachable::a_lease_is_at_risk_while_the_primary_is_away_and_held_when_it_is_back,
-        unreachable::waiters_outlast_an_outage_that_is_longer_than_the_operation_timeout,
-        unreachable::every_call_on_a_dead_network_ends_with_the_operation_timeout,
         watch::no_grant_is_left_out_over_step_down_and_kill_of_the_primary,
-        watch::no_event_is_left_out_while_the_watcher_cannot_reach_the_server_for_20_seconds,
         watch::no_event_is_left_out_over_kill_and_restart_of_the_only_member,
         watch::a_stream_that_an_election_ends_is_opened_again_where_it_was,
-        watch::lost_history_is_reported_as_missed_and_followed_by_what_has_changed,
-        watch::a_stream_that_is_silent_for_20_seconds_is_opened_again_where_it_was,
     ];
-    tests.extend(trials![Turn::Busy =>
-        lost_replies::grants_go_on_while_replies_are_lost_and_sixty_callers_drop_their_acquires,
+    // Their long forms are of the night.
+    tests.extend(trials![by_length(Turn::Waiting, Turn::Night) =>
+        durable::a_grant_is_there_after_its_only_member_was_killed_right_after_it_was_acknowledged,
         matrix::whatever_becomes_of_a_reply_each_verb_ends_in_time_with_one_token_or_says_that_it_is_not_known,
-        unreachable::the_pool_grows_within_ten_seconds_although_two_connections_fell_silent_while_they_opened,
+        watch::lost_history_is_reported_as_missed_and_followed_by_what_has_changed,
     ]);
     tests.extend(trials![Turn::Night =>
         apart::a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_nothing,
         apart::a_refresh_of_a_group_and_a_locked_record_cost_requests_of_other_keys_nothing,
+        failover::a_failover_to_a_member_whose_clock_is_ahead_grants_no_key_before_its_holder_has_stopped,
         locked::of_a_hundred_leases_with_locked_records_in_each_part_no_other_lease_is_lost,
         locked::of_three_hundred_leases_with_120_locked_records_no_other_lease_is_lost,
         locked::acquires_of_locked_keys_through_a_pool_of_ten_cost_the_handle_none_of_its_leases,
         locked::thousands_of_leases_outlast_an_outage_of_two_fifths_of_their_ttl,
         locked::thousands_of_leases_outlast_a_failover,
+        lost_replies::grants_go_on_while_replies_are_lost_and_sixty_callers_drop_their_acquires,
+        recovery::a_refresh_works_again_and_no_lease_of_thirty_seconds_is_lost_after_a_fault_of_the_primary,
+        recovery::a_refresh_works_again_and_no_lease_of_thirty_seconds_is_lost_after_a_pause_of_the_primary,
+        recovery::a_refresh_works_again_and_no_lease_of_thirty_seconds_is_lost_after_a_pause_of_a_secondary_that_none_follows,
         round_trip::a_constant_round_trip_below_two_fifths_of_the_ttl_neither_loses_a_lease_nor_puts_it_at_risk,
         round_trip::a_burst_of_acquires_does_not_keep_a_refresh_waiting,
         round_trip::a_burst_of_reads_does_not_keep_a_refresh_waiting,
         slow_queries::leases_on_a_client_of_their_own_outlive_slow_queries,
+        unreachable::every_call_on_a_dead_network_ends_with_the_operation_timeout,
+        unreachable::the_pool_grows_within_ten_seconds_although_two_connections_fell_silent_while_they_opened,
+        unreachable::waiters_outlast_an_outage_that_is_longer_than_the_operation_timeout,
+        watch::a_stream_that_is_silent_for_20_seconds_is_opened_again_where_it_was,
+        watch::no_event_is_left_out_while_the_watcher_cannot_reach_the_server_for_20_seconds,
     ]);
     run_trials(tests)
 }

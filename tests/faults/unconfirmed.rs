@@ -8,7 +8,7 @@ use crate::{connect, millis, secs};
 
 pub(super) async fn a_write_concern_error_on_a_committed_write_is_asked_again_and_then_unavailable() {
     let set = ReplicaSet::start(1).await;
-    let seal = connect(Mongoseal::builder().operation_timeout(secs(1)), set.uri_with("appName=one")).await;
+    let seal = connect(Mongoseal::builder().operation_timeout(secs(3)), set.uri_with("appName=one")).await;
     let error = || doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
 
     let once = set.fail_command("one", &["findAndModify"], error(), 1).await;
@@ -28,7 +28,7 @@ pub(super) async fn a_write_concern_error_on_a_committed_write_is_asked_again_an
 pub(super) async fn a_write_without_a_majority_is_unavailable_and_what_it_left_is_taken_back() {
     let set = ReplicaSet::start(3).await;
     let seal = connect(Mongoseal::builder().operation_timeout(secs(3)), set.uri()).await;
-    let held = seal.acquire("held").ttl(secs(60)).await.unwrap();
+    let held = seal.acquire("held").ttl(secs(300)).await.unwrap();
     let primary = set.primary().await;
     let mut stopped = Vec::new();
     for member in (0..3).filter(|member| *member != primary) {
@@ -45,7 +45,7 @@ pub(super) async fn a_write_without_a_majority_is_unavailable_and_what_it_left_i
     loop {
         match seal.acquire("k").await {
             Ok(_) => break,
-            Err(Error::Held { .. } | Error::Unavailable { .. }) if began.elapsed() < secs(10) => {
+            Err(Error::Held { .. } | Error::Unavailable { .. }) if began.elapsed() < secs(60) => {
                 tokio::time::sleep(millis(50)).await;
             }
             Err(error) => panic!("{error} after {:?}", began.elapsed()),

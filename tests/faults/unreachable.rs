@@ -1,100 +1,17 @@
-//! A holder that cannot reach the store stops by its deadline, not later.
+//! Callers and waiters that cannot reach the store.
 
 use std::{
     env,
     future::IntoFuture,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
     time::{Duration, Instant},
 };
 
 use mongodb::bson::doc;
-use mongoseal::{Error, LeaseState, LossCause, Mongoseal};
+use mongoseal::{Error, Mongoseal};
 use mongoseal_test_support::{How, Peer, ReplicaSet, eventually};
 use tokio::task::JoinSet;
 
 use crate::{connect, millis, secs};
-
-const TTL: Duration = Duration::from_secs(3);
-/// How late a timer may be.
-const LATE: Duration = millis(50);
-
-/// Works under a lease while `hurt` is in force, and gives the time from the last confirmed
-/// request to the end of the work.
-async fn work_until_lost(set: &ReplicaSet, key: &str, hurt: impl AsyncFnOnce(&ReplicaSet)) -> Duration {
-    let seal = connect(Mongoseal::builder(), set.uri_with("appName=holder")).await;
-    let began = Instant::now();
-    let lease = seal.acquire(key).ttl(TTL).refresh_every(millis(500)).await.unwrap();
-    let states = lease.watch_state();
-    let hurting = Instant::now();
-    hurt(set).await;
-    let worked = Arc::new(AtomicU64::new(0));
-    let work = {
-        let worked = Arc::clone(&worked);
-        async move {
-            loop {
-                worked.store(u64::try_from(began.elapsed().as_millis()).unwrap(), Ordering::Relaxed);
-                tokio::time::sleep(millis(5)).await;
-            }
-        }
-    };
-    let error: Result<(), Error> = lease.run(work).await;
-    let ended = hurting.elapsed();
-    assert!(matches!(error, Err(Error::Lost { cause: LossCause::Expired, .. })), "{error:?}");
-    let stopped = worked.load(Ordering::Relaxed);
-    tokio::time::sleep(millis(100)).await;
-    assert_eq!(worked.load(Ordering::Relaxed), stopped, "the work has stopped");
-    assert!(matches!(states.get(), LeaseState::Lost { .. }));
-    ended
-}
-
-pub(super) async fn a_refresh_that_hangs_and_one_that_fails_fast_lose_the_lease_by_the_deadline() {
-    let set = ReplicaSet::builder().proxied().start().await;
-
-    let hung = work_until_lost(&set, "hung", async |set: &ReplicaSet| {
-        set.proxy().cut_both(&Peer::client("holder"), &Peer::Anyone, How::Blackhole);
-    })
-    .await;
-    set.proxy().heal();
-    println!("hanging: {hung:?} of {TTL:?}");
-    // The last confirmed refresh was at most an interval before, or the acquire itself. The timer of the task that returns
-    // may be late on a busy machine.
-    assert!(hung <= TTL + LATE && hung > TTL.saturating_sub(millis(700)), "{hung:?}");
-
-    let refused = work_until_lost(&set, "refused", async |set: &ReplicaSet| {
-        set.proxy().cut_both(&Peer::client("holder"), &Peer::Anyone, How::Reset);
-    })
-    .await;
-    set.proxy().heal();
-    println!("reset: {refused:?} of {TTL:?}");
-    assert!(refused <= TTL + LATE && refused > TTL.saturating_sub(millis(700)), "{refused:?}");
-
-    let mut guard = None;
-    let failed = work_until_lost(&set, "failed", async |set: &ReplicaSet| {
-        let data = doc! { "errorCode": 50, "errmsg": "too slow" };
-        guard = Some(set.fail_command("holder", &["findAndModify"], data, 1_000_000).await);
-    })
-    .await;
-    println!("failing fast: {failed:?} of {TTL:?}");
-    assert!(guard.unwrap().off().await > 3, "it was asked again and again");
-    assert!(failed <= TTL + LATE && failed > TTL.saturating_sub(millis(700)), "{failed:?}");
-}
-
-pub(super) async fn a_lease_is_at_risk_while_the_primary_is_away_and_held_when_it_is_back() {
-    let set = ReplicaSet::builder().proxied().start().await;
-    let seal = connect(Mongoseal::builder(), set.uri_with("appName=holder")).await;
-    let lease = seal.acquire("k").ttl(secs(12)).refresh_every(secs(1)).await.unwrap();
-    let mut states = lease.watch_state();
-    set.proxy().cut_both(&Peer::client("holder"), &Peer::Anyone, How::Blackhole);
-    assert_eq!(tokio::time::timeout(secs(6), states.changed()).await.unwrap(), Some(LeaseState::AtRisk));
-    assert!(lease.is_valid());
-    set.proxy().heal();
-    assert_eq!(tokio::time::timeout(secs(6), states.changed()).await.unwrap(), Some(LeaseState::Held));
-    lease.verify().await.unwrap();
-    lease.release().await.unwrap();
-}
 
 /// `MONGOSEAL_OUTAGE` says how many seconds the outage lasts: longer than the operation timeout, and by default shorter
 /// than the time that waiters keep their places.

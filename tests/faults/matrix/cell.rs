@@ -16,15 +16,18 @@ use mongodb::{
     bson::{Binary, Bson, Document, doc, spec::BinarySubtype},
 };
 use mongoseal::{Error, Lease, LossCause, Mongoseal, ReleaseOutcome};
-use mongoseal_test_support::ReplicaSet;
+use mongoseal_test_support::{ReplicaSet, by_length, is_long};
 use tick::Running;
 use tokio::task::JoinHandle;
 
 use crate::{millis, secs};
 
 /// How long the one asks who meets the fault.
-pub(super) const OPERATION: Duration = Duration::from_secs(1);
-/// How much later than promised a call may return.
+pub(super) fn operation() -> Duration {
+    by_length(secs(3), secs(1))
+}
+
+/// How much later than promised a call may return, which the night judges.
 const LATE: Duration = Duration::from_millis(250);
 /// For how long, in microseconds, this process had more to do than the machine could, all in all.
 static STALLED: AtomicU64 = AtomicU64::new(0);
@@ -44,11 +47,15 @@ fn stalled() -> Duration {
     Duration::from_micros(STALLED.load(Ordering::Relaxed))
 }
 
-/// Of the leases that meet the fault.
-const TTL: Duration = Duration::from_secs(4);
-/// How long one waits who is queued when the fault comes, and one who comes to be.
-const QUEUED: Duration = Duration::from_secs(2);
-const COMING: Duration = Duration::from_secs(1);
+/// Of the leases that meet the fault: longer than a tick's lease goes without a refresh while the fault is in force.
+fn ttl() -> Duration {
+    3 * operation() + by_length(secs(0), secs(1))
+}
+
+/// How long one waits who is queued when the fault comes. One who comes to be waits as long as an operation takes.
+fn queued() -> Duration {
+    operation() + secs(1)
+}
 
 /// What meets the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,7 +125,7 @@ impl Cell {
     pub(super) async fn prepare(self) -> Ready {
         // So that there is a token before.
         self.other.acquire(&self.key).await.unwrap().release().await.unwrap();
-        let mine = || self.one.acquire(&self.key).ttl(TTL).without_refresh();
+        let mine = || self.one.acquire(&self.key).ttl(ttl()).without_refresh();
         let theirs = || self.other.acquire(&self.key).ttl(secs(60));
         let (mut holding, mut waiting, mut running) = (None, None, None);
         match self.verb {
@@ -134,10 +141,10 @@ impl Cell {
             Verb::Queue => holding = Some(theirs().await.unwrap()),
             Verb::HandOver => {
                 holding = Some(theirs().await.unwrap());
-                waiting = Some((tokio::spawn(mine().wait(QUEUED).into_future()), Instant::now()));
+                waiting = Some((tokio::spawn(mine().wait(queued()).into_future()), Instant::now()));
                 self.until_queued().await;
                 // Shortly before it asks again to keep its place.
-                tokio::time::sleep((TTL / 3).saturating_sub(millis(300))).await;
+                tokio::time::sleep((ttl() / 3).saturating_sub(millis(300))).await;
             }
         }
         Ready { cell: self, holding, waiting, running }
@@ -155,7 +162,7 @@ impl Cell {
     async fn until_queued(&self) {
         let began = Instant::now();
         while self.record().await.get_array("queue").unwrap().is_empty() {
-            assert!(began.elapsed() < secs(10), "{}: nobody is queued", self.key);
+            assert!(began.elapsed() < secs(60), "{}: nobody is queued", self.key);
             tokio::time::sleep(millis(10)).await;
         }
     }
@@ -197,33 +204,34 @@ impl Ready {
         let Self { cell, holding, waiting, running } = self;
         let (mut began, mut next, mut kept) = (Instant::now(), None, None);
         let stalled_before = stalled();
-        let acquire = cell.one.acquire(&cell.key).ttl(TTL).without_refresh();
+        let acquire = cell.one.acquire(&cell.key).ttl(ttl()).without_refresh();
         let (came_to, limit) = match cell.verb {
-            Verb::Acquire => (acquire.await.map(Got::Lease), OPERATION),
+            Verb::Acquire => (acquire.await.map(Got::Lease), operation()),
             Verb::Refresh => {
                 let lease = kept.insert(holding.expect("it holds"));
-                (lease.refresh().await.map(|()| Got::Refreshed), OPERATION)
+                (lease.refresh().await.map(|()| Got::Refreshed), operation())
             }
             Verb::Release => {
                 next = waiting.map(|(waiting, _)| waiting);
-                (holding.expect("it holds").release().await.map(Got::Released), OPERATION)
+                (holding.expect("it holds").release().await.map(Got::Released), operation())
             }
-            Verb::Complete => (running.expect("it runs").complete().await.map(|()| Got::Ran), OPERATION),
+            Verb::Complete => (running.expect("it runs").complete().await.map(|()| Got::Ran), operation()),
             Verb::Queue => {
-                let acquire = acquire.wait(COMING).into_future();
+                let acquire = acquire.wait(operation()).into_future();
                 let ((), came_to) = tokio::join!(give_back(holding), acquire);
-                (came_to.map(Got::Lease), COMING + OPERATION)
+                (came_to.map(Got::Lease), 2 * operation())
             }
             Verb::HandOver => {
                 let (waiting, since) = waiting.expect("it waits");
                 began = since;
                 let ((), came_to) = tokio::join!(give_back(holding), waiting);
-                (came_to.unwrap().map(Got::Lease), QUEUED + OPERATION)
+                (came_to.unwrap().map(Got::Lease), queued() + operation())
             }
         };
         let (took, stalled) = (began.elapsed(), stalled().saturating_sub(stalled_before));
         // A call is several tasks, one after the other, and each of them waits for the machine.
-        assert!(took <= limit + LATE + stalled * 4, "{}: {took:?} of {limit:?}, {stalled:?} stalled", cell.key);
+        let in_time = took <= limit + LATE + stalled * 4 || !is_long();
+        assert!(in_time, "{}: {took:?} of {limit:?}, {stalled:?} stalled", cell.key);
         Acted { cell, came_to, since: began, took, next, kept }
     }
 }
@@ -259,7 +267,7 @@ impl Acted {
             (true, _) if verb == Verb::HandOver => None,
             (true, _) => Some("unknown"),
             (false, true) => None,
-            (false, false) if word == "over" || self.took > OPERATION.mul_f64(0.9) => None,
+            (false, false) if word == "over" || self.took > operation().mul_f64(0.9) => None,
             (false, false) => Some("ok"),
         };
         let text = self.came_to.as_ref().err().map(|error| all_of(error));
@@ -271,7 +279,8 @@ impl Acted {
     pub(super) async fn settle(self, late: Option<Duration>) {
         let Self { cell, came_to, next, kept, since, .. } = self;
         let key = &cell.key;
-        let left = TTL + late.unwrap_or_default() + secs(1);
+        let left = ttl() + late.unwrap_or_default() + secs(1);
+        let patience = left + by_length(secs(60), secs(0));
         let unavailable = came_to.as_ref().err().filter(|error| matches!(error, Error::Unavailable { .. }));
         let unavailable = unavailable.map(|error| all_of(error));
         if let Some(lease) = kept {
@@ -279,7 +288,7 @@ impl Acted {
             let began = Instant::now();
             while let Err(error) = lease.refresh().await {
                 assert!(matches!(error, Error::Unavailable { .. }), "{key}: {error}");
-                assert!(began.elapsed() < secs(10), "{key}: {error}");
+                assert!(began.elapsed() < secs(60), "{key}: {error}");
             }
             cell.shows(&lease, since).await;
             released(lease).await;
@@ -287,16 +296,16 @@ impl Acted {
             cell.shows(&lease, since).await;
             released(lease).await;
         } else if let Some(next) = next {
-            let lease = tokio::time::timeout(left, next).await.expect("it is handed over").unwrap().unwrap();
+            let lease = tokio::time::timeout(patience, next).await.expect("it is handed over").unwrap().unwrap();
             // What arrives late of the release touches nobody else.
             tokio::time::sleep(late.unwrap_or_default()).await;
             lease.verify().await.unwrap();
             lease.release().await.unwrap();
         } else if cell.verb == Verb::Complete {
-            tick::is_done(&cell.again, key, came_to.is_ok(), left).await;
+            tick::is_done(&cell.again, key, came_to.is_ok(), patience).await;
         }
-        let last = cell.other.acquire(key).ttl(secs(60)).wait(left).await;
-        let last = last.unwrap_or_else(|error| panic!("{key}: held by nobody for longer than {left:?}: {error}"));
+        let last = cell.other.acquire(key).ttl(secs(60)).wait(patience).await;
+        let last = last.unwrap_or_else(|error| panic!("{key}: held by nobody for longer than {patience:?}: {error}"));
         let granted = cell.granted().await;
         // A lease id may have had several: a request that arrives after its lease was released is granted, without a holder.
         for token in granted.values().flatten() {
@@ -333,7 +342,7 @@ impl Cell {
     /// That the record has this lease as its only one, and that its id never had another token, unless it was
     /// over meanwhile.
     async fn shows(&self, lease: &Lease, since: Instant) {
-        if let (true, Some(tokens)) = (since.elapsed() < TTL, self.granted().await.get(&lease.id().to_bytes()[..])) {
+        if let (true, Some(tokens)) = (since.elapsed() < ttl(), self.granted().await.get(&lease.id().to_bytes()[..])) {
             assert_eq!(*tokens, [i64::from(lease.token())], "{}: tokens of one lease id", self.key);
         }
         let record = self.record().await;

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use mongodb::bson::{Bson, Document, doc};
-use mongoseal_test_support::{FailPoint, Hits, How, Peer, ReplicaSet};
+use mongoseal_test_support::{FailPoint, Hits, How, Peer, ReplicaSet, is_long};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::millis;
@@ -37,7 +37,7 @@ pub(super) fn of_one_client() -> Vec<Way> {
     let unconfirmed = |code: i32| doc! { "writeConcernError": { "code": code, "errmsg": "executed" } };
     let mut shutting_down = unconfirmed(91);
     shutting_down.insert("errorLabels", vec!["RetryableWriteError"]);
-    vec![
+    let all = vec![
         command("blocked for longer than an attempt", doc! { "blockConnection": true, "blockTimeMS": 1500 }),
         Way { name: "network dead", hurt: Hurt::Silent { requests: true, replies: true } },
         Way { name: "requests held up", hurt: Hurt::Silent { requests: true, replies: false } },
@@ -53,15 +53,22 @@ pub(super) fn of_one_client() -> Vec<Way> {
         command("write concern 50 on a committed write", unconfirmed(50)),
         command("write concern 91, labelled, committed", shutting_down),
         command("write concern 11602 on a committed write", unconfirmed(11602)),
-    ]
+    ];
+    let push = [
+        "network dead",
+        "reply lost after execution",
+        "connection closed before execution",
+        "10107 not primary",
+        "write concern 91, labelled, committed",
+    ];
+    all.into_iter().filter(|way| is_long() || push.contains(&way.name)).collect()
 }
 
 /// Those that all clients of three members meet.
 pub(super) fn of_a_majority() -> Vec<Way> {
-    vec![
-        Way { name: "not replicated", hurt: Hurt::Unreplicated { killed: false } },
-        Way { name: "not replicated, and killed while waiting", hurt: Hurt::Unreplicated { killed: true } },
-    ]
+    let not_replicated = |name, killed| Way { name, hurt: Hurt::Unreplicated { killed } };
+    let killed = is_long().then(|| not_replicated("not replicated, and killed while waiting", true));
+    [not_replicated("not replicated", false)].into_iter().chain(killed).collect()
 }
 
 /// One that is in force.

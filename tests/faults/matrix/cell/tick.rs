@@ -5,7 +5,7 @@ use std::time::Duration;
 use mongoseal::{Mongoseal, OnceOutcome, Result, Tick};
 use tokio::{sync::oneshot, task::JoinHandle};
 
-use super::TTL;
+use super::ttl;
 
 const TICK: Tick = Tick::number(1);
 
@@ -20,7 +20,7 @@ impl Running {
     pub(super) async fn start(seal: &Mongoseal, key: &str) -> Self {
         let (ends, ended) = oneshot::channel();
         let (works, begun) = oneshot::channel();
-        let once = seal.once(key, TICK).ttl(TTL).wait(Duration::ZERO);
+        let once = seal.once(key, TICK).ttl(ttl()).wait(Duration::ZERO);
         let run = tokio::spawn(once.run(async move |_| -> Result<()> {
             works.send(()).expect("the test waits for it");
             ended.await.expect("the test ends it");
