@@ -144,7 +144,7 @@ impl Worker {
             .unwrap();
         let orders = child.stdin.take().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ready = tokio::time::timeout(secs(20), next(&mut lines)).await.expect("a worker connects in time");
+        let ready = tokio::time::timeout(secs(60), next(&mut lines)).await.expect("a worker connects in time");
         assert_eq!(ready, Some(Word::Ready), "worker {number} has connected");
         let heard = heard.clone();
         tokio::spawn(async move {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use mongoseal::{Clock, Lease, Reading};
+use mongoseal_test_support::by_length;
 
 use crate::{
     crew::Worker,
@@ -12,9 +13,13 @@ use crate::{
     words::{Ask, Word},
 };
 
-const AT_ONCE: Duration = millis(600);
+/// A push judges that it is sooner than any ttl, and the night how much.
+fn at_once() -> Duration {
+    by_length(secs(60), millis(600))
+}
+
 /// Long, so that whatever is left to a ttl is noticed.
-const TTL: Duration = secs(30);
+const TTL: Duration = secs(120);
 
 pub(crate) async fn a_shut_down_handle_s_waiters_and_lease_make_way_at_once() {
     let fleet = Fleet::new("shutdown").await;
@@ -26,30 +31,30 @@ pub(crate) async fn a_shut_down_handle_s_waiters_and_lease_make_way_at_once() {
         fleet.queued(count + 1).await;
     }
     a.shut_down().await;
-    fleet.heard.until(secs(2), "the handle is shut down", |word| (*word == Word::ShutDown).then_some(())).await;
+    fleet.heard.until(at_once(), "the handle is shut down", |word| (*word == Word::ShutDown).then_some(())).await;
     assert_eq!(fleet.owners("queue").await, ["worker-1"], "as soon as the shutdown is over");
     for who in [0, 1, 3] {
         let ended = |word: &Word| match word {
             Word::Failed { waiter, error } if *waiter == who => Some(error.clone()),
             _ => None,
         };
-        let error = fleet.heard.until(AT_ONCE, "its waiter is told", ended).await;
+        let error = fleet.heard.until(at_once(), "its waiter is told", ended).await;
         assert!(error.contains("shut down"), "{error}");
     }
     let released = Clock::Boot.now().since_origin();
     first.release().await.unwrap();
-    let (_, at) = fleet.heard.granted(2, AT_ONCE).await;
-    assert!(at - released < AT_ONCE, "{:?}", at - released);
+    let (_, at) = fleet.heard.granted(2, at_once()).await;
+    assert!(at - released < at_once(), "{:?}", at - released);
 
     // And so does what it holds.
     let [mut c] = fleet.workers().await;
     c.ask(Ask::new(4, TTL)).await;
     fleet.queued(1).await;
     b.shut_down().await;
-    fleet.heard.granted(4, AT_ONCE).await;
-    fleet.is_free(AT_ONCE).await;
+    fleet.heard.granted(4, at_once()).await;
+    fleet.is_free(at_once()).await;
     let lost = |word: &Word| matches!(word, Word::Lost { waiter: 2, .. }).then_some(());
-    fleet.heard.until(AT_ONCE, "its holder is told", lost).await;
+    fleet.heard.until(at_once(), "its holder is told", lost).await;
     let tokens = fleet.heard.grants();
     assert!(tokens.iter().map(|grant| grant.1).eq([2, 4]), "{tokens:?}");
 }

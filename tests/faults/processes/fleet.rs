@@ -62,7 +62,7 @@ impl Fleet {
 
     /// The key, held by the test.
     pub(crate) async fn hold(&self) -> Lease {
-        self.seal.acquire(KEY).ttl(secs(120)).await.unwrap()
+        self.seal.acquire(KEY).ttl(secs(300)).await.unwrap()
     }
 
     fn records(&self) -> Collection<Document> {
@@ -110,7 +110,7 @@ impl Fleet {
 
     /// Waits until so many wait.
     pub(crate) async fn queued(&self, count: usize) {
-        eventually(secs(20), &format!("{count} wait"), async || self.waiting().await == count).await;
+        eventually(secs(60), &format!("{count} wait"), async || self.waiting().await == count).await;
     }
 
     /// Waits, for at most `within`, until the key can be had; that is with a larger token than all

@@ -3,14 +3,23 @@
 use std::time::Duration;
 
 use mongoseal::Clock;
+use mongoseal_test_support::by_length;
 
-use crate::{eventually, fleet::Fleet, millis, words::Ask};
+use crate::{eventually, fleet::Fleet, millis, secs, words::Ask};
 
-const TTL: Duration = millis(1_500);
-/// What a grant may come late, on a busy machine.
-const SLACK: Duration = millis(500);
-/// What a hand-over may take, on a busy machine.
-const AT_ONCE: Duration = millis(600);
+fn ttl() -> Duration {
+    by_length(secs(4), millis(1_500))
+}
+
+/// What a grant may come late. A push judges orders only.
+fn slack() -> Duration {
+    by_length(secs(60), millis(500))
+}
+
+/// What a hand-over may take.
+fn at_once() -> Duration {
+    by_length(secs(60), millis(600))
+}
 
 /// Waiters 0 to 2 of three workers are in the queue, in this order, behind the test's own lease.
 macro_rules! three_in_the_queue {
@@ -18,7 +27,7 @@ macro_rules! three_in_the_queue {
         let [mut a, mut b, mut c] = $fleet.workers().await;
         let $first = $fleet.hold().await;
         for (waiter, worker) in [&mut a, &mut b, &mut c].into_iter().enumerate() {
-            worker.ask(Ask::new(u32::try_from(waiter).unwrap(), TTL)).await;
+            worker.ask(Ask::new(u32::try_from(waiter).unwrap(), ttl())).await;
             $fleet.queued(waiter + 1).await;
         }
         let $workers = [a, b, c];
@@ -33,12 +42,12 @@ pub(crate) async fn a_waiter_killed_at_the_head_of_the_queue_costs_the_next_its_
     let released = Clock::Boot.now().since_origin();
     first.release().await.unwrap();
     assert_eq!(fleet.owners("holders").await, ["worker-0"], "the dead one was handed the key");
-    let (_, next) = fleet.heard.granted(1, TTL + SLACK).await;
-    assert!(next >= released + TTL, "it could have held until then");
-    let (_, last) = fleet.heard.granted(2, AT_ONCE).await;
+    let (_, next) = fleet.heard.granted(1, ttl() + slack()).await;
+    assert!(next >= released + ttl(), "it could have held until then");
+    let (_, last) = fleet.heard.granted(2, at_once()).await;
     println!("the next was granted {:?} after the release, its follower {:?} later", next - released, last - next);
-    assert!(next - released < TTL + SLACK && last - next < AT_ONCE);
-    fleet.is_free(AT_ONCE).await;
+    assert!(next - released < ttl() + slack() && last - next < at_once());
+    fleet.is_free(at_once()).await;
     fleet.heard.check();
 }
 
@@ -50,11 +59,11 @@ pub(crate) async fn a_waiter_killed_in_the_middle_of_the_queue_costs_nobody_more
     dead.kill().await;
     let released = Clock::Boot.now().since_origin();
     first.release().await.unwrap();
-    let (_, before) = fleet.heard.granted(0, AT_ONCE).await;
-    let (_, next) = fleet.heard.granted(2, TTL + SLACK).await;
+    let (_, before) = fleet.heard.granted(0, at_once()).await;
+    let (_, next) = fleet.heard.granted(2, ttl() + slack()).await;
     println!("granted {:?} and {:?} after the release", before - released, next - released);
-    assert!(before - released < AT_ONCE && next - before < TTL + SLACK);
-    fleet.is_free(AT_ONCE).await;
+    assert!(before - released < at_once() && next - before < ttl() + slack());
+    fleet.is_free(at_once()).await;
     fleet.heard.check();
 
     // Out of the queue before it was its turn: nobody waits for it.
@@ -63,12 +72,12 @@ pub(crate) async fn a_waiter_killed_in_the_middle_of_the_queue_costs_nobody_more
     let [_a, dead, _c] = workers;
     dead.kill().await;
     let left = async || fleet.owners("queue").await == ["worker-0", "worker-2"];
-    eventually(TTL + SLACK + TTL / 3, "the dead one is out of the queue", left).await;
+    eventually(ttl() + slack() + ttl() / 3, "the dead one is out of the queue", left).await;
     let released = Clock::Boot.now().since_origin();
     first.release().await.unwrap();
-    let (_, next) = fleet.heard.granted(2, AT_ONCE).await;
-    assert!(next - released < AT_ONCE, "{:?}", next - released);
-    fleet.is_free(AT_ONCE).await;
+    let (_, next) = fleet.heard.granted(2, at_once()).await;
+    assert!(next - released < at_once(), "{:?}", next - released);
+    fleet.is_free(at_once()).await;
     fleet.heard.check();
 }
 
@@ -77,49 +86,49 @@ pub(crate) async fn a_waiter_killed_when_it_was_just_granted_costs_the_next_a_tt
     let fleet = Fleet::new("granted").await.with_grace(GRACE);
     let [mut dead, mut b, mut c] = fleet.workers().await;
     let first = fleet.hold().await;
-    dead.ask(Ask::new(0, TTL).and_holds()).await;
+    dead.ask(Ask::new(0, ttl()).and_holds()).await;
     fleet.queued(1).await;
-    b.ask(Ask::new(1, TTL)).await;
+    b.ask(Ask::new(1, ttl())).await;
     fleet.queued(2).await;
-    c.ask(Ask::new(2, TTL)).await;
+    c.ask(Ask::new(2, ttl())).await;
     fleet.queued(3).await;
     first.release().await.unwrap();
-    let (token, granted) = fleet.heard.granted(0, AT_ONCE).await;
+    let (token, granted) = fleet.heard.granted(0, at_once()).await;
     dead.kill().await;
     let killed = Clock::Boot.now().since_origin();
-    let (next_token, next) = fleet.heard.granted(1, TTL + GRACE + SLACK).await;
-    println!("granted {:?} after the one before was killed, of {TTL:?} and a grace of {GRACE:?}", next - killed);
+    let (next_token, next) = fleet.heard.granted(1, ttl() + GRACE + slack()).await;
+    println!("granted {:?} after the one before was killed, of {:?} and a grace of {GRACE:?}", next - killed, ttl());
     assert!(next_token > token);
-    assert!(next - granted >= TTL, "it could have believed until then: {:?}", next - granted);
-    assert!(next - killed < TTL + GRACE + SLACK, "{:?}", next - killed);
-    fleet.heard.granted(2, AT_ONCE).await;
-    fleet.is_free(AT_ONCE).await;
+    assert!(next - granted >= ttl(), "it could have believed until then: {:?}", next - granted);
+    assert!(next - killed < ttl() + GRACE + slack(), "{:?}", next - killed);
+    fleet.heard.granted(2, at_once()).await;
+    fleet.is_free(at_once()).await;
     fleet.heard.check();
 }
 
 pub(crate) async fn a_killed_holder_s_key_goes_down_the_queue_when_its_time_is_over() {
-    const TTL: Duration = millis(3_000);
+    let ttl = 2 * ttl();
     // The one behind it asks when it was just refreshed, and well after: its own rhythm, a third of
     // the ttl, is then not that of the holder's time, which is what it has to look at.
     for pause in [millis(0), millis(700)] {
         let fleet = Fleet::new("holder").await;
         let [mut dead, mut b, mut c] = fleet.workers().await;
-        dead.ask(Ask::new(0, TTL).and_holds()).await;
-        let (token, _) = fleet.heard.granted(0, AT_ONCE).await;
+        dead.ask(Ask::new(0, ttl).and_holds()).await;
+        let (token, _) = fleet.heard.granted(0, at_once()).await;
         tokio::time::sleep(pause).await;
-        b.ask(Ask::new(1, TTL)).await;
+        b.ask(Ask::new(1, ttl)).await;
         fleet.queued(1).await;
-        c.ask(Ask::new(2, TTL)).await;
+        c.ask(Ask::new(2, ttl)).await;
         fleet.queued(2).await;
         dead.kill().await;
         let killed = Clock::Boot.now().since_origin();
         let remaining = fleet.remaining().await;
-        let (next_token, next) = fleet.heard.granted(1, TTL + SLACK).await;
+        let (next_token, next) = fleet.heard.granted(1, ttl + slack()).await;
         assert!(next_token > token);
-        let (_, last) = fleet.heard.granted(2, AT_ONCE).await;
+        let (_, last) = fleet.heard.granted(2, at_once()).await;
         println!("granted {:?} after the holder was killed, of {remaining:?} it had left", next - killed);
-        assert!(remaining <= TTL && next - killed < remaining + SLACK && last - next < AT_ONCE);
-        fleet.is_free(AT_ONCE).await;
+        assert!(remaining <= ttl && next - killed < remaining + slack() && last - next < at_once());
+        fleet.is_free(at_once()).await;
         fleet.heard.check();
     }
 }

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use mongodb::bson::{Bson, Document};
 use mongoseal::{Clock, FencingToken};
-use mongoseal_test_support::{ReplicaSet, shared};
+use mongoseal_test_support::{ReplicaSet, by_length, shared};
 
 use crate::{
     crew::Worker,
@@ -270,7 +270,7 @@ pub(crate) async fn a_tick_that_no_process_waits_for_is_completed_once_or_skippe
 }
 
 pub(crate) async fn a_tick_whose_runner_is_killed_between_its_work_and_its_completion_runs_again() {
-    const TTL: Duration = millis(1_200);
+    let ttl = by_length(secs(6), millis(1_200));
     let set = shared(1).await;
     let fleet = Fleet::on(set, "tick_killed").await;
     let [mut dead, mut next] = fleet.workers().await;
@@ -280,14 +280,14 @@ pub(crate) async fn a_tick_whose_runner_is_killed_between_its_work_and_its_compl
         last: 1,
         begin: Duration::ZERO,
         every: Duration::ZERO,
-        ttl: TTL,
+        ttl,
         wait: Some(Duration::MAX),
         work: 1,
         stays,
     };
     dead.schedule(schedule(true)).await;
     let worked = |word: &Word| matches!(word, Word::Worked { .. }).then_some(());
-    fleet.heard.until(secs(10), "the work ends", worked).await;
+    fleet.heard.until(secs(60), "the work ends", worked).await;
     next.schedule(schedule(false)).await;
     dead.kill().await;
     let killed = Clock::Boot.now().since_origin();
@@ -295,11 +295,11 @@ pub(crate) async fn a_tick_whose_runner_is_killed_between_its_work_and_its_compl
         Word::Ran { token, at, .. } => Some((*token, *at)),
         _ => None,
     };
-    let (token, at) = fleet.heard.until(TTL + secs(5), "another process completes the tick", ran).await;
+    let (token, at) = fleet.heard.until(secs(60), "another process completes the tick", ran).await;
     let ticks = Ticks::of(&fleet, set).await;
     ticks.check();
     let runs = &ticks.runs[&("schedule/0".to_owned(), 1)];
     assert!(runs.len() == 2 && runs[0].0 < token && runs[1].0 == token, "{runs:?} and {token}");
     assert_eq!(ticks.completed["schedule/0"], [1]);
-    println!("completed {:.1?} after the runner was killed, with a ttl of {TTL:?}", at - killed);
+    println!("completed {:.1?} after the runner was killed, with a ttl of {ttl:?}", at - killed);
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use mongoseal::Clock;
+use mongoseal_test_support::by_length;
 
 use crate::{
     eventually,
@@ -11,54 +12,56 @@ use crate::{
     words::{Ask, Word},
 };
 
-const SLACK: Duration = millis(600);
-const AT_ONCE: Duration = millis(600);
+/// What a grant may come late. A push judges orders only.
+fn slack() -> Duration {
+    by_length(secs(60), millis(600))
+}
 
 pub(crate) async fn a_waiter_stopped_past_its_claim_does_not_believe_and_waits_on() {
-    const TTL: Duration = millis(1_200);
-    for round in 0..3 {
+    let ttl = by_length(secs(5), millis(1_200));
+    for round in 0..by_length(1, 3) {
         let fleet = Fleet::new("stopped").await;
         let [mut paused, mut other] = fleet.workers().await;
         let first = fleet.hold().await;
-        paused.ask(Ask::new(0, TTL).and_holds()).await;
+        paused.ask(Ask::new(0, ttl).and_holds()).await;
         fleet.queued(1).await;
-        other.ask(Ask::new(1, TTL).and_holds()).await;
+        other.ask(Ask::new(1, ttl).and_holds()).await;
         fleet.queued(2).await;
         paused.stop();
         first.release().await.unwrap();
         assert_eq!(fleet.owners("holders").await, ["worker-0"], "the stopped one was handed the key");
-        let (token, _) = fleet.heard.granted(1, TTL + SLACK).await;
+        let (token, _) = fleet.heard.granted(1, ttl + slack()).await;
         // Also while the other holds for a while, and when it has been refreshed.
         tokio::time::sleep(millis(200) * round).await;
         paused.go_on();
         let waits = async || fleet.owners("queue").await == ["worker-0"];
-        eventually(secs(3), "the one that was stopped waits again", waits).await;
+        eventually(slack(), "the one that was stopped waits again", waits).await;
         // Long enough for a lease that was believed by mistake to be found out, and said.
-        tokio::time::sleep(TTL / 2).await;
+        tokio::time::sleep(ttl / 2).await;
         assert_eq!(fleet.heard.grants().len(), 1, "{:?}", fleet.heard.words());
         other.release(1).await;
-        let (later, _) = fleet.heard.granted(0, AT_ONCE).await;
+        let (later, _) = fleet.heard.granted(0, slack()).await;
         assert!(later > token);
         paused.release(0).await;
-        fleet.heard.until(AT_ONCE, "it is released", |word| released(word, 0)).await;
-        fleet.is_free(AT_ONCE).await;
+        fleet.heard.until(slack(), "it is released", |word| released(word, 0)).await;
+        fleet.is_free(slack()).await;
         fleet.heard.check();
     }
 }
 
 pub(crate) async fn a_key_handed_to_a_stopped_waiter_is_believed_no_longer_than_its_claim() {
-    const TTL: Duration = secs(3);
+    let ttl = by_length(secs(9), secs(3));
     let fleet = Fleet::new("late").await;
     let [mut paused, mut other] = fleet.workers().await;
     let first = fleet.hold().await;
-    paused.ask(Ask::new(0, TTL).and_holds()).await;
+    paused.ask(Ask::new(0, ttl).and_holds()).await;
     fleet.queued(1).await;
-    other.ask(Ask::new(1, TTL).and_holds()).await;
+    other.ask(Ask::new(1, ttl).and_holds()).await;
     fleet.queued(2).await;
     // Stopped as soon as it has kept its place: what it hears next, when it goes on, is old.
     let asks = async || fleet.record().await.get_array("queue").unwrap()[1].as_document().unwrap().get_i64("refreshes");
     let before = asks().await.unwrap();
-    eventually(TTL, "it has asked again", async || asks().await.unwrap() > before).await;
+    eventually(slack(), "it has asked again", async || asks().await.unwrap() > before).await;
     // And the answer has come: what is in the record is not yet what the waiter knows.
     tokio::time::sleep(millis(50)).await;
     paused.stop();
@@ -68,20 +71,20 @@ pub(crate) async fn a_key_handed_to_a_stopped_waiter_is_believed_no_longer_than_
     // Before it would ask again by itself, so that it is the old event it goes by.
     tokio::time::sleep(millis(700)).await;
     paused.go_on();
-    let (token, began) = fleet.heard.granted(0, AT_ONCE).await;
+    let (token, began) = fleet.heard.granted(0, slack()).await;
     paused.stop();
-    let (next, at) = fleet.heard.granted(1, TTL + SLACK).await;
+    let (next, at) = fleet.heard.granted(1, ttl + slack()).await;
     println!("believed from {:?} after the hand-over, the next from {:?}", began - handed, at - handed);
     paused.go_on();
     let lost = |word: &Word| match word {
         Word::Lost { waiter: 0, token, last } => Some((*token, *last)),
         _ => None,
     };
-    let (old, until) = fleet.heard.until(AT_ONCE, "it is told that it lost the lease", lost).await;
+    let (old, until) = fleet.heard.until(slack(), "it is told that it lost the lease", lost).await;
     assert!(old == token && next > token && until < at, "{old} until {until:?}, {next} from {at:?}");
     other.release(1).await;
-    fleet.heard.until(AT_ONCE, "it is released", |word| released(word, 1)).await;
-    fleet.is_free(AT_ONCE).await;
+    fleet.heard.until(slack(), "it is released", |word| released(word, 1)).await;
+    fleet.is_free(slack()).await;
     fleet.heard.check();
 }
 
