@@ -1,21 +1,20 @@
 //! Fenced futures that are dropped half-way behave as documented.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
-
 use mongodb::{
     Client,
     bson::{Document, doc},
 };
 use mongoseal::{Fence, Mongoseal, fence::Change};
-use tokio::time::timeout;
+use tokio::{sync::Notify, time::timeout};
 
 use crate::{Orders, TestDatabase, eventually, millis, secs, token, turn};
 
-async fn drop_half_way<F: IntoFuture>(future: F) {
-    assert!(timeout(millis(150), future.into_future()).await.is_err(), "it was to be dropped half-way");
+/// Drops the call when it has come this far.
+async fn drop_half_way<F: IntoFuture>(call: F, so_far: impl Future<Output = ()>) {
+    tokio::select! {
+        () = so_far => {}
+        _ = call.into_future() => panic!("it was to be dropped half-way"),
+    }
 }
 
 #[tokio::test]
@@ -25,18 +24,18 @@ async fn a_fenced_write_dropped_half_way_is_made_all_the_same_and_harms_no_conne
     let client = Client::with_uri_str(db.set.uri_with("appName=dropped&maxPoolSize=1")).await.unwrap();
     let orders = client.database(db.database.name()).collection::<Document>("orders");
     let by = orders.fenced(token(5));
-    let slow = || doc! { "blockConnection": true, "blockTimeMS": 400 };
+    let slow = || doc! { "blockConnection": true, "blockTimeMS": 1_000 };
     let commands = ["update", "insert", "delete", "findAndModify"];
     for id in 0..4 {
         let slow = db.set.fail_command("dropped", &commands, slow(), 1).await;
         let one = doc! { "_id": id };
         match id {
-            0 => drop_half_way(by.update_one(one, doc! {}).upsert(true)).await,
-            1 => drop_half_way(by.find_one_and_update(one, doc! {}).upsert(true)).await,
-            2 => drop_half_way(by.insert_one(one)).await,
-            _ => drop_half_way(by.bulk_write([Change::insert_one(one)])).await,
+            0 => drop_half_way(by.update_one(one, doc! {}).upsert(true), slow.hit(1)).await,
+            1 => drop_half_way(by.find_one_and_update(one, doc! {}).upsert(true), slow.hit(1)).await,
+            2 => drop_half_way(by.insert_one(one), slow.hit(1)).await,
+            _ => drop_half_way(by.bulk_write([Change::insert_one(one)]), slow.hit(1)).await,
         }
-        eventually(secs(5), "it is made", || async {
+        eventually(secs(60), "it is made", || async {
             db.orders().find_one(doc! { "_id": id }).await.unwrap().is_some()
         })
         .await;
@@ -64,14 +63,16 @@ async fn a_transaction_dropped_in_its_work_is_aborted() {
     db.put(doc! { "_id": 1, "n": 0 }).await;
     let lease = db.seal().acquire("k").await.unwrap();
     let orders = db.orders();
-    drop_half_way(lease.transaction(async |session| -> mongoseal::Result<()> {
+    let wrote = Notify::new();
+    let transaction = lease.transaction(async |session| -> mongoseal::Result<()> {
         orders.update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } }).session(session).await?;
+        wrote.notify_one();
         std::future::pending().await
-    }))
-    .await;
+    });
+    drop_half_way(transaction, wrote.notified()).await;
     // Whoever writes the document waits for the transaction's end: that comes at once.
     let update = orders.update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 10 } }).into_future();
-    timeout(secs(5), update).await.expect("nothing is in the way").unwrap();
+    timeout(secs(30), update).await.expect("nothing is in the way").unwrap();
     assert_eq!(db.order(1).await.get_i32("n").unwrap(), 10);
     lease.refresh().await.unwrap();
 }
@@ -85,17 +86,14 @@ async fn a_transaction_dropped_in_its_commit_may_be_made_all_the_same() {
     let orders = database.collection::<Document>("orders");
     db.put(doc! { "_id": 1, "n": 0 }).await;
     let lease = Mongoseal::new(&database).acquire("k").await.unwrap();
-    let slow = doc! { "blockConnection": true, "blockTimeMS": 500 };
+    let slow = doc! { "blockConnection": true, "blockTimeMS": 1_000 };
     let slow = db.set.fail_command("dropped_commit", &["commitTransaction"], slow, 1).await;
-    let worked = Arc::new(AtomicBool::new(false));
-    drop_half_way(lease.transaction(async |session| -> mongoseal::Result<()> {
+    let transaction = lease.transaction(async |session| -> mongoseal::Result<()> {
         orders.update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } }).session(session).await?;
-        worked.store(true, Ordering::Relaxed);
         Ok(())
-    }))
-    .await;
-    assert!(worked.load(Ordering::Relaxed));
-    eventually(secs(5), "it is committed", || async { db.order(1).await.get_i32("n").unwrap() == 1 }).await;
+    });
+    drop_half_way(transaction, slow.hit(1)).await;
+    eventually(secs(60), "it is committed", || async { db.order(1).await.get_i32("n").unwrap() == 1 }).await;
     slow.off().await;
     lease.refresh().await.unwrap();
 }

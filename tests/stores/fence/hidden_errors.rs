@@ -1,11 +1,8 @@
 //! Work that ignores an error and continues in a transaction that MongoDB has aborted.
 
-use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Instant,
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU32, Ordering},
 };
 
 use mongodb::{
@@ -34,7 +31,7 @@ async fn work_that_hides_an_error_of_a_statement_is_told_so_after_two_runs() {
     db.put(doc! { "_id": 1 }).await;
     let lease = db.seal().acquire("k").await.unwrap();
     let orders = db.orders();
-    let (runs, began) = (AtomicU32::new(0), Instant::now());
+    let runs = AtomicU32::new(0);
     let done = lease
         .transaction(async |session| -> mongoseal::Result<()> {
             runs.fetch_add(1, Ordering::Relaxed);
@@ -44,7 +41,6 @@ async fn work_that_hides_an_error_of_a_statement_is_told_so_after_two_runs() {
         .await;
     assert_eq!(runs.load(Ordering::Relaxed), 2, "{done:?}");
     invalid(done, HIDDEN);
-    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
 
     // Where the next statement finds the transaction aborted, the work returns that, and not what it hid.
     let done = lease

@@ -7,7 +7,7 @@ use mongodb::{
     options::{ReadConcern, SelectionCriteria},
 };
 use mongoseal::{Error, Mongoseal};
-use mongoseal_test_support::ReplicaSet;
+use mongoseal_test_support::{ReplicaSet, by_length};
 use tokio::sync::Barrier;
 
 use crate::{Orders, TestDatabase, millis, secs};
@@ -19,17 +19,22 @@ struct Tally {
     before: u32,
     /// It did not commit.
     never: u32,
-    /// It committed after the next holder had begun: what must not be.
-    behind: u32,
 }
 
 /// Lets transactions race with takeovers. The documents they write are not what they meet in: the next
 /// holder only looks.
-async fn race(db: &TestDatabase, rounds: i32, by_expiry: bool) -> Tally {
+///
+/// They race until each may have come first often enough.
+async fn race(db: &TestDatabase, by_expiry: bool) {
     let orders = db.orders();
     orders.insert_one(doc! { "_id": -1 }).await.unwrap();
     let mut tally = Tally::default();
-    for round in 0..rounds {
+    let enough = by_length(5, 25);
+    for round in 0.. {
+        if tally.before >= enough && tally.never >= enough {
+            break;
+        }
+        assert!(round < 2_000, "both are met: {tally:?}");
         let key = format!("race/{round}");
         let (first, second) = (db.seal(), db.seal());
         second.prepare().await.unwrap();
@@ -37,7 +42,7 @@ async fn race(db: &TestDatabase, rounds: i32, by_expiry: bool) -> Tally {
         if by_expiry {
             // A server's clock that is ahead of the holder's: its time is over in a moment.
             let soon = vec![doc! { "$set": { "holders": { "$map": {
-                "input": "$holders", "in": { "$mergeObjects": ["$$this", { "expires_at": { "$add": ["$$NOW", 12] } }] },
+                "input": "$holders", "in": { "$mergeObjects": ["$$this", { "expires_at": { "$add": ["$$NOW", 5 + round * 7 % 40] } }] },
             } } } }];
             let records = db.database.collection::<Document>("mongoseal");
             records.update_one(doc! { "_id": &key }, soon).await.unwrap();
@@ -80,11 +85,11 @@ async fn race(db: &TestDatabase, rounds: i32, by_expiry: bool) -> Tally {
         match (there, seen) {
             (true, true) => tally.before += 1,
             (false, false) => tally.never += 1,
-            (true, false) => tally.behind += 1,
+            (true, false) => panic!("it was committed after the next holder had begun"),
             (false, true) => panic!("what was aborted was seen"),
         }
     }
-    tally
+    println!("{tally:?}");
 }
 
 async fn taken_over(seal: &Mongoseal, key: &str, by_expiry: bool) -> mongoseal::Lease {
@@ -103,19 +108,13 @@ async fn taken_over(seal: &Mongoseal, key: &str, by_expiry: bool) -> mongoseal::
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_revocation_and_a_transaction_that_race_never_both() {
     let db = TestDatabase::new("mongoseal_fence_race_revoked").await;
-    let tally = race(&db, 200, false).await;
-    println!("{tally:?}");
-    assert_eq!(tally.behind, 0);
-    assert!(tally.before > 10 && tally.never > 10, "both are met: {tally:?}");
+    race(&db, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_an_expiry_and_a_transaction_that_race_never_both() {
     let db = TestDatabase::new("mongoseal_fence_race_expired").await;
-    let tally = race(&db, 200, true).await;
-    println!("{tally:?}");
-    assert_eq!(tally.behind, 0);
-    assert!(tally.before > 10 && tally.never > 10, "both are met: {tally:?}");
+    race(&db, true).await;
 }
 
 /// Nothing ends a transaction whose process died but its age.
@@ -144,7 +143,7 @@ async fn a_process_that_dies_before_its_commit_keeps_the_key_until_mongodb_ends_
     };
     assert!(matches!(kept, Err(Error::Unavailable { .. })), "{kept:?}");
     while seal.acquire("k").await.is_err() {
-        assert!(began.elapsed() < secs(15), "the key is never free");
+        assert!(began.elapsed() < secs(120), "the key is never free");
     }
     println!("free after {:?} of a limit of 4 s", began.elapsed());
     assert!(began.elapsed() > secs(2));

@@ -3,7 +3,6 @@
 use std::{
     fmt,
     sync::atomic::{AtomicU32, Ordering},
-    time::Instant,
 };
 
 use mongodb::{
@@ -219,13 +218,11 @@ async fn what_can_be_tried_again_is_and_counts_once() {
         both(&db, n).await;
     }
     let never = db.set.fail_command("transient", &["commitTransaction"], doc! { "errorCode": 91 }, 1_000_000).await;
-    let began = Instant::now();
     let impatient = Mongoseal::builder().operation_timeout(secs(1)).on(&ours.database).unwrap();
     let other = impatient.acquire("other").await.unwrap();
     let (done, _) = add(&ours, &other, millis(0)).await;
     assert!(matches!(&done, Err(Error::Unavailable { .. })), "{done:?}");
     assert!(done.unwrap_err().to_string().contains("may have been committed or not"));
-    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
     never.off().await;
 }
 
@@ -246,24 +243,36 @@ async fn work_that_ends_its_transaction_itself_is_told_so() {
     lease.refresh().await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_transaction_does_not_cost_the_lease() {
+#[tokio::test]
+async fn a_transaction_that_meets_a_refresh_in_each_run_says_so_and_does_not_cost_the_lease() {
     let db = two_orders("long").await;
-    let lease = db.seal().acquire("k").ttl(secs(3)).await.unwrap();
-    let began = Instant::now();
-    let (done, tries) = add(&db, &lease, millis(800)).await;
-    println!("a work of 0.8 s under a ttl of 3 s: {done:?} after {tries} tries and {:?}", began.elapsed());
-    done.unwrap();
-    both(&db, 1).await;
-    // Longer than the ttl: it can never be, and the lease lives on.
-    let began = Instant::now();
-    let (done, tries) = add(&db, &lease, secs(5)).await;
-    println!("a work of 5 s under a ttl of 3 s: {done:?} after {tries} tries and {:?}", began.elapsed());
+    let seal = Mongoseal::builder().operation_timeout(secs(3)).on(&db.database).unwrap();
+    let lease = seal.acquire("k").ttl(secs(300)).await.unwrap();
+    let (orders, mut runs) = (db.orders(), 0);
+    let done = lease
+        .transaction(async |session| -> mongoseal::Result<()> {
+            runs += 1;
+            orders.update_one(doc! { "_id": ONE }, doc! { "$inc": { "n": 1 } }).session(session).await?;
+            lease.refresh().await
+        })
+        .await;
     let error = done.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     assert!(error.to_string().contains("shorter than a third of the ttl"), "{error}");
+    assert!(runs > 1, "it was run again");
+    both(&db, 0).await;
+    lease.verify().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "of the night: it judges seconds"]
+async fn a_transaction_of_less_than_a_third_of_the_ttl_commits_beside_refreshes() {
+    let db = two_orders("beside").await;
+    let lease = db.seal().acquire("k").ttl(secs(3)).await.unwrap();
+    let (done, tries) = add(&db, &lease, millis(800)).await;
+    println!("a work of 0.8 s under a ttl of 3 s: {done:?} after {tries} tries");
+    done.unwrap();
     both(&db, 1).await;
-    assert!(lease.is_valid());
     lease.verify().await.unwrap();
 }
 
@@ -292,7 +301,7 @@ async fn who_watches_the_key_is_told_of_nothing_by_it_and_goes_on() {
     let lease = seal.acquire("k").await.unwrap();
     let mut events = seal.watch("k").await.unwrap();
     let mut next =
-        async || tokio::time::timeout(secs(20), events.next()).await.unwrap().unwrap().unwrap().into_event().unwrap();
+        async || tokio::time::timeout(secs(60), events.next()).await.unwrap().unwrap().unwrap().into_event().unwrap();
     assert!(matches!(next().await.kind, EventKind::Holds { .. }));
     add(&db, &lease, millis(0)).await.0.unwrap();
     add(&db, &lease, millis(0)).await.0.unwrap();

@@ -182,7 +182,7 @@ async fn a_lease_writes_while_it_holds_and_is_refused_here_once_it_has_ended() {
 
     // What it believes does not matter: its token is what counts, and that was not overtaken yet.
     orders.fenced(lease.token()).update_one(one(), doc! { "$inc": { "n": 1 } }).await.unwrap();
-    let next = db.seal().acquire("orders/1").wait(secs(5)).await.unwrap();
+    let next = db.seal().acquire("orders/1").wait(secs(60)).await.unwrap();
     orders.fenced(&next).update_one(one(), doc! { "$inc": { "n": 1 } }).await.unwrap();
     let late = orders.fenced(old).update_one(one(), doc! { "$inc": { "n": 1 } }).await;
     refused_by(late, next.token().get());
