@@ -13,7 +13,7 @@ use tokio::{io::AsyncWriteExt, time::timeout};
 use crate::{Process, TestDatabase, built};
 
 const TTL: Duration = Duration::from_millis(1_500);
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Process {
     async fn resign(&mut self) {
@@ -56,11 +56,11 @@ impl Election {
     }
 
     /// Three candidates, in line.
-    async fn three(&self) -> Vec<Process> {
+    async fn three(&self, ttl: Duration) -> Vec<Process> {
         let example = tokio::task::spawn_blocking(|| built("leader")).await.unwrap();
         let mut standing = vec![];
         for name in ["one", "two", "three"] {
-            standing.push(Process::start(&example, name, &self.uri, &[("TTL_MS", TTL.as_millis().to_string())]));
+            standing.push(Process::start(&example, name, &self.uri, &[("TTL_MS", ttl.as_millis().to_string())]));
             self.until_it_stands(name).await;
         }
         standing
@@ -105,9 +105,10 @@ impl Election {
 }
 
 #[tokio::test]
+#[ignore = "of the night: it judges seconds"]
 async fn a_killed_leader_is_followed_within_its_ttl_and_a_second() {
     let mut election = Election::new("examples_leader_killed").await;
-    let mut standing = election.three().await;
+    let mut standing = election.three(TTL).await;
     let (mut name, mut token, _) = election.next().await;
     for expected in ["one", "two"] {
         assert_eq!(name, expected, "in the order they came");
@@ -125,9 +126,10 @@ async fn a_killed_leader_is_followed_within_its_ttl_and_a_second() {
 }
 
 #[tokio::test]
+#[ignore = "of the night: it judges seconds"]
 async fn a_leader_that_resigns_is_followed_at_once_and_stands_behind_the_others() {
     let mut election = Election::new("examples_leader_resigns").await;
-    let mut standing = election.three().await;
+    let mut standing = election.three(TTL).await;
     let (mut name, mut token, _) = election.next().await;
     let mut gaps = Vec::new();
     for round in 0..12 {
@@ -153,7 +155,7 @@ async fn a_leader_that_resigns_is_followed_at_once_and_stands_behind_the_others(
 #[tokio::test]
 async fn a_leader_that_was_stopped_past_its_ttl_writes_no_more_and_stands_again() {
     let mut election = Election::new("examples_leader_stopped").await;
-    let standing = election.three().await;
+    let standing = election.three(Duration::from_secs(6)).await;
     let (_, first, _) = election.next().await;
     election.until_it_writes(first).await;
     standing[0].signal(Signal::SIGSTOP);

@@ -3,7 +3,7 @@
 //!
 //! If PostgreSQL or Redis is not installed, its tests are reported as ignored, with the reason.
 
-#![allow(clippy::disallowed_methods, reason = "a test measures time, and spawns as users do")]
+#![allow(clippy::disallowed_methods, reason = "a test polls until a deadline, and spawns as users do")]
 
 mod files;
 mod http;
@@ -39,18 +39,18 @@ async fn example(name: &'static str, server: Option<(&'static str, String)>) -> 
 }
 
 fn main() -> ExitCode {
-    let mut tests = trials![Turn::Timed, Postgres::missing =>
+    let mut tests = trials![Turn::Waiting, Postgres::missing =>
         sql::the_example_runs_on_a_real_server,
         sql::the_largest_of_racing_tokens_stays,
         sql::a_statement_that_waits_compares_with_what_was_committed,
     ];
-    tests.extend(trials![Turn::Timed, Redis::missing =>
+    tests.extend(trials![Turn::Waiting, Redis::missing =>
         kv::the_example_runs_on_a_real_server,
         kv::the_largest_of_racing_tokens_stays,
         kv::tokens_that_differ_by_one_are_told_apart_up_to_the_largest,
         kv::a_failover_that_loses_the_fence_lets_the_older_token_write,
     ]);
-    tests.extend(trials![Turn::Timed =>
+    tests.extend(trials![Turn::Waiting =>
         files::the_example_runs,
         files::the_largest_of_racing_tokens_is_read,
         http::the_example_runs,

@@ -43,15 +43,14 @@ pub(crate) async fn race<S: Storage>(clients: impl IntoIterator<Item = S>) {
     let watching = tokio::spawn({
         let done = done.clone();
         async move {
-            let (mut last, mut steps) = (0, 0_u32);
+            let mut last = 0;
             loop {
                 let ending = done.load(Ordering::SeqCst);
                 let now = fence(&mut watcher).await;
                 assert!(now >= last, "the fence went from {last} down to {now}");
-                steps += u32::from(now > last);
                 last = now;
                 if ending {
-                    return (last, steps);
+                    return last;
                 }
             }
         }
@@ -85,8 +84,8 @@ pub(crate) async fn race<S: Storage>(clients: impl IntoIterator<Item = S>) {
         largest = largest.max(of_one.2);
     }
     done.store(true, Ordering::SeqCst);
-    let (last, steps) = watching.await.unwrap();
-    println!("{written} written, {refused} refused, {steps} steps of the fence seen");
+    let last = watching.await.unwrap();
+    println!("{written} written and {refused} refused");
     assert_eq!(last, largest, "the largest token stays");
-    assert!(written > 16 && refused > 16 && steps > 1, "it was a race");
+    assert!(written > 16 && refused > 16, "it was a race");
 }

@@ -1,12 +1,13 @@
 //! Fenced writes whose replies are lost, late, or ambiguous.
 
 use mongodb::{
-    Client, Collection,
+    Client, Collection, Database,
     bson::{Document, doc},
 };
 use mongoseal::{Error, Fence, Mongoseal, fence::Change};
+use mongoseal_test_support::{FailPoint, ReplicaSet};
 
-use crate::{Orders, TestDatabase, millis, secs, token, turn};
+use crate::{Orders, TestDatabase, secs, token, turn};
 
 /// The orders, by a client of this name with these options.
 async fn orders(db: &TestDatabase, options: &str) -> Collection<Document> {
@@ -80,41 +81,41 @@ async fn a_write_that_no_majority_confirmed_is_not_a_success() {
     armed.off().await;
 }
 
-/// Demands that it ends while the server blocks what it sends, which is for 15 seconds.
-async fn while_blocked<T>(call: impl Future<Output = T>) -> T {
-    tokio::time::timeout(secs(12), call).await.expect("it does not wait for the server")
+/// A set whose server blocks a command of the client `slow` for a minute: longer than its calls may take.
+async fn blocking(command: &str) -> (ReplicaSet, Database, FailPoint) {
+    let set = ReplicaSet::start(1).await;
+    let client = Client::with_uri_str(set.uri_with("appName=slow")).await.unwrap();
+    let database = client.database("blocking");
+    database.collection("orders").insert_one(doc! { "_id": 1, "n": 0 }).await.unwrap();
+    let data = doc! { "blockConnection": true, "blockTimeMS": 60_000 };
+    let slow = set.fail_command("slow", &[command], data, 1).await;
+    (set, database, slow)
+}
+
+/// Demands that it ends while the server blocks what it has sent.
+async fn while_blocked<T>(call: impl Future<Output = T>, slow: FailPoint) -> T {
+    let ended = tokio::time::timeout(secs(30), call).await.expect("it does not wait for the server");
+    slow.hit(1).await;
+    ended
 }
 
 #[tokio::test]
 async fn a_write_takes_no_longer_than_its_timeout() {
-    let _turn = turn().await;
-    let db = TestDatabase::new("mongoseal_fence_slow").await;
-    db.put(doc! { "_id": 1, "n": 0 }).await;
-    let orders = orders(&db, "appName=slow").await;
-    let by = orders.fenced(token(5)).operation_timeout(secs(2));
-    by.update_one(doc! { "_id": 1 }, doc! {}).await.unwrap();
-    let slow = doc! { "blockConnection": true, "blockTimeMS": 15_000 };
-    let slow = db.set.fail_command("slow", &["update"], slow, 1).await;
+    let (_set, database, slow) = blocking("update").await;
+    let by = database.collection::<Document>("orders").fenced(token(5)).operation_timeout(secs(2));
     let write = by.update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 1 } }).into_future();
-    unavailable(while_blocked(write).await);
-    slow.hit(1).await;
+    unavailable(while_blocked(write, slow).await);
 }
 
 #[tokio::test]
 async fn a_transaction_does_not_wait_past_its_timeout_to_be_aborted() {
-    let _turn = turn().await;
-    let db = TestDatabase::new("mongoseal_fence_aborted").await;
-    let orders = orders(&db, "appName=aborted").await;
-    let database = orders.client().database(db.database.name());
+    let (_set, database, slow) = blocking("abortTransaction").await;
     let seal = Mongoseal::builder().operation_timeout(secs(2)).on(&database).unwrap();
     let lease = seal.acquire("k").await.unwrap();
-    let slow = doc! { "blockConnection": true, "blockTimeMS": 15_000 };
-    let slow = db.set.fail_command("aborted", &["abortTransaction"], slow, 1).await;
+    let orders = database.collection::<Document>("orders");
     let failed = lease.transaction(async |session| -> mongoseal::Result<()> {
         orders.find_one(doc! {}).session(session).await?;
-        tokio::time::sleep(millis(1_800)).await;
         Err(Error::unavailable("what this work needs is away"))
     });
-    unavailable(while_blocked(failed).await);
-    slow.hit(1).await;
+    unavailable(while_blocked(failed, slow).await);
 }
