@@ -33,7 +33,6 @@ fn main() -> ExitCode {
         deposed::a_deposed_primary_confirms_no_acquire_and_no_refresh,
         failover::a_handle_starts_with_a_member_down_and_a_collection_without_its_index,
         failover::tokens_grow_and_a_lease_lives_on_over_step_down_and_kill_of_the_primary,
-        lost_replies::one_who_gave_up_leaves_nothing_held_beyond_its_ttl,
         unconfirmed::a_write_concern_error_on_a_committed_write_is_asked_again_and_then_unavailable,
         unconfirmed::a_write_without_a_majority_is_unavailable_and_what_it_left_is_taken_back,
         watch::no_grant_is_left_out_over_step_down_and_kill_of_the_primary,
@@ -42,6 +41,7 @@ fn main() -> ExitCode {
     ];
     // Their long forms are of the night.
     tests.extend(trials![by_length(Turn::Waiting, Turn::Night) =>
+        lost_replies::one_who_gave_up_leaves_nothing_held_beyond_its_ttl,
         durable::a_grant_is_there_after_its_only_member_was_killed_right_after_it_was_acknowledged,
         matrix::whatever_becomes_of_a_reply_each_verb_ends_in_time_with_one_token_or_says_that_it_is_not_known,
         watch::lost_history_is_reported_as_missed_and_followed_by_what_has_changed,

@@ -57,9 +57,11 @@ fn main() -> ExitCode {
         schedule::a_tick_whose_runner_is_killed_between_its_work_and_its_completion_runs_again,
         endings::a_shut_down_handle_s_waiters_and_lease_make_way_at_once,
     ];
+    tests.extend(trials![by_length(Turn::Waiting, Turn::Night), fn =>
+        clocks::a_suspended_machine_wakes_up_without_its_lease,
+    ]);
     tests.extend(trials![Turn::Waiting, fn =>
         clocks::a_client_whose_wall_clock_jumps_by_an_hour_notices_nothing,
-        clocks::a_suspended_machine_wakes_up_without_its_lease,
         blocking::a_fenced_write_takes_a_blocking_lease,
         blocking::a_process_ends_at_once_when_main_returns_or_panics_and_when_it_exits,
         blocking::a_process_that_shuts_its_handle_down_leaves_its_key_free,
