@@ -2,10 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use mongodb::{
-    ClientSession,
-    bson::{Document, doc},
-};
+use mongodb::ClientSession;
 use mongoseal::{
     AcquireId, Deadline, Error, HandleId, Key, LeaseId, Metadata, Mongoseal, Sharing,
     record::{Acquire, HoldLimits, LeaseSpec, Outcome, Request},
@@ -14,7 +11,7 @@ use mongoseal::{
 use mongoseal_test_support::{ReplicaSet, by_length};
 use tokio::task::JoinSet;
 
-use crate::{connect, millis, secs};
+use crate::{connect, locked::lock, millis, secs};
 
 fn acquire(lease: LeaseId, ttl: Duration) -> Request {
     let terms = LeaseSpec {
@@ -36,7 +33,7 @@ pub(super) async fn an_acquire_is_granted_by_its_own_write_and_not_by_an_earlier
     let store = async |name: &str| {
         let client = mongodb::Client::with_uri_str(set.uri_with(&format!("appName={name}"))).await.unwrap();
         let store = MongoStore::new(&client.database("app"), "mongoseal", secs(24 * 3600));
-        store.prepare(Deadline::after(store.clock(), secs(5))).await.unwrap();
+        store.prepare(Deadline::after(store.clock(), secs(60))).await.unwrap();
         store
     };
     let (store, other) = (store("one").await, store("two").await);
@@ -44,7 +41,7 @@ pub(super) async fn an_acquire_is_granted_by_its_own_write_and_not_by_an_earlier
 
     // Another holder has the key when the attempt executes, for less than the attempt's `find` is late.
     other
-        .apply(&key(0), acquire(LeaseId::random(), millis(1_800)), Deadline::after(other.clock(), secs(5)))
+        .apply(&key(0), acquire(LeaseId::random(), millis(1_800)), Deadline::after(other.clock(), secs(60)))
         .await
         .unwrap();
     // The replies of many requests are late, so that those behind them meet in the handle.
@@ -55,21 +52,21 @@ pub(super) async fn an_acquire_is_granted_by_its_own_write_and_not_by_an_earlier
     let began = Instant::now();
     for number in 1..=24 {
         let mine =
-            store.apply(&key(100 + number), acquire(LeaseId::random(), long), Deadline::after(store.clock(), secs(10)));
+            store.apply(&key(100 + number), acquire(LeaseId::random(), long), Deadline::after(store.clock(), secs(60)));
         asked.spawn(async move { (number, mine.await) });
     }
-    let attempt = store.apply(&key(0), acquire(lease, long), Deadline::after(store.clock(), secs(10)));
+    let attempt = store.apply(&key(0), acquire(lease, long), Deadline::after(store.clock(), secs(60)));
     asked.spawn(async move { (0, attempt.await) });
 
     // An earlier attempt of the same lease, of a shorter ttl so that it can be told apart, executes when the holder is gone.
     tokio::time::sleep(millis(2_000).saturating_sub(began.elapsed())).await;
     let earlier =
-        other.apply(&key(0), acquire(lease, secs(20)), Deadline::after(other.clock(), secs(5))).await.unwrap();
+        other.apply(&key(0), acquire(lease, secs(20)), Deadline::after(other.clock(), secs(60))).await.unwrap();
     assert!(matches!(earlier.outcome, Outcome::Granted { .. }), "{earlier:?}");
 
     let answers = asked.join_all().await;
     let (_, answer) = answers.into_iter().find(|(number, _)| *number == 0).unwrap();
-    let Ok(Some(Snapshot { record, at })) = store.read(&key(0), Deadline::after(store.clock(), secs(10))).await else {
+    let Ok(Some(Snapshot { record, at })) = store.read(&key(0), Deadline::after(store.clock(), secs(60))).await else {
         panic!("it is held")
     };
     let left = record.live_holder(lease, at.now).unwrap().remaining(at.now).unwrap();
@@ -111,50 +108,47 @@ async fn collect(asking: JoinSet<Counted>) -> Counted {
     })
 }
 
-/// A transaction that has locked the record of a key.
-async fn lock(set: &ReplicaSet, key: &str) -> ClientSession {
-    let client = set.client().await;
-    let records = client.database("mongoseal").collection::<Document>("mongoseal");
-    let mut session = client.start_session().await.unwrap();
-    session.start_transaction().await.unwrap();
-    let lock = records.update_one(doc! { "_id": key }, doc! { "$set": { "theirs": 1 } });
-    lock.session(&mut session).await.unwrap();
-    session
+/// How long a request took at most that must not be hindered, and its errors.
+type Hindered = (Duration, Vec<Error>);
+
+/// Demands that what hinders a locked record costs requests of other keys nothing.
+async fn costs_others_nothing(
+    seal: &Mongoseal,
+    mut locked: ClientSession,
+    hinder: impl FnOnce(Instant) -> JoinSet<Hindered>,
+) {
+    // The floor: the slowest cycle on this machine before any request for the locked key.
+    let (_, floor, errors) = collect(others(seal, Instant::now() + by_length(secs(2), secs(4)))).await;
+    assert!(errors.is_empty(), "{errors:?}");
+    let until = Instant::now() + by_length(secs(5), secs(10));
+    let asking = others(seal, until);
+    // When the others keep the handle busy.
+    tokio::time::sleep(millis(200)).await;
+    let hindering = hinder(until);
+    let (times, slowest, errors) = collect(asking).await;
+    locked.abort_transaction().await.unwrap();
+    let (beside, failed) = hindering.join_all().await.into_iter().max_by_key(|(slowest, _)| *slowest).unwrap();
+    println!("{times} acquires and releases of other keys, the slowest {slowest:?}, before that {floor:?}; {beside:?}");
+    assert!(errors.is_empty(), "{} errors, as {:?}", errors.len(), errors.first());
+    assert!(failed.is_empty(), "{} errors beside, as {:?}", failed.len(), failed.first());
+    assert!(slowest.max(beside) <= secs(1).max(2 * floor), "{slowest:?}, {beside:?}");
 }
 
 pub(super) async fn a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_nothing() {
     let set = ReplicaSet::builder().start().await;
     let seal = connect(Mongoseal::builder(), set.uri()).await;
     seal.acquire("locked").await.unwrap().release().await.unwrap();
-
-    let mut session = lock(&set, "locked").await;
-
-    // The floor: the slowest cycle on this machine before any request for the locked key.
-    let (_, floor, errors) = collect(others(&seal, Instant::now() + by_length(secs(2), secs(4)))).await;
-    assert!(errors.is_empty(), "{errors:?}");
-
-    let until = Instant::now() + by_length(secs(5), secs(10));
-    let asking = others(&seal, until);
-    // When the others keep the handle busy.
-    tokio::time::sleep(millis(200)).await;
-    let mut waiting = JoinSet::new();
-    for _ in 0..4 {
-        let seal = seal.clone();
-        waiting.spawn(async move {
+    let session = lock(&set, "mongoseal", vec!["locked".to_owned()]).await;
+    let hinder = |until| {
+        let acquires = |seal: Mongoseal| async move {
             while Instant::now() < until {
                 drop(seal.acquire("locked").await);
             }
-        });
-    }
-    let (times, slowest, errors) = collect(asking).await;
-    session.abort_transaction().await.unwrap();
-    waiting.join_all().await;
-    println!(
-        "{times} acquires and releases of other keys, the slowest {slowest:?}, before that {floor:?}; {} errors",
-        errors.len()
-    );
-    assert!(errors.is_empty(), "{} errors, as {:?}", errors.len(), errors.first());
-    assert!(slowest <= secs(1).max(2 * floor), "{slowest:?}");
+            (Duration::ZERO, Vec::new())
+        };
+        (0..4).map(|_| acquires(seal.clone())).collect()
+    };
+    costs_others_nothing(&seal, session, hinder).await;
 }
 
 pub(super) async fn a_refresh_of_a_group_and_a_locked_record_cost_requests_of_other_keys_nothing() {
@@ -164,46 +158,35 @@ pub(super) async fn a_refresh_of_a_group_and_a_locked_record_cost_requests_of_ot
     for (key, group) in [("locked", "hindered"), ("beside", "hindered"), ("apart/1", "free"), ("apart/2", "free")] {
         leases.push(seal.acquire(key).group(group).ttl(secs(60)).without_refresh().await.unwrap());
     }
-    let mut session = lock(&set, "locked").await;
-    let (_, floor, errors) = collect(others(&seal, Instant::now() + by_length(secs(2), secs(3)))).await;
-    assert!(errors.is_empty(), "{errors:?}");
-
-    let until = Instant::now() + by_length(secs(5), secs(8));
-    let asking = others(&seal, until);
-    let mut beside = JoinSet::new();
+    let session = lock(&set, "mongoseal", vec!["locked".to_owned()]).await;
     // A request for the locked record is always under way.
     let locked = leases.swap_remove(0);
-    beside.spawn(async move {
-        while Instant::now() < until {
-            drop(locked.verify().await);
-            drop(locked.refresh().await);
-        }
-        (Duration::ZERO, Vec::new())
-    });
-    for group in ["hindered", "free"] {
-        let seal = seal.clone();
+    let hinder = |until| {
+        let mut beside = JoinSet::new();
         beside.spawn(async move {
-            let (mut slowest, mut errors) = (Duration::ZERO, Vec::new());
             while Instant::now() < until {
-                let began = Instant::now();
-                let refreshed = seal.refresh_group(group, secs(60)).await;
-                if group == "free" {
-                    slowest = slowest.max(began.elapsed());
-                    errors.extend(refreshed.err());
-                }
-                tokio::time::sleep(millis(100)).await;
+                drop(locked.verify().await);
+                drop(locked.refresh().await);
             }
-            (slowest, errors)
+            (Duration::ZERO, Vec::new())
         });
-    }
-    let (times, slowest, errors) = collect(asking).await;
-    session.abort_transaction().await.unwrap();
-    let (of_free, failed) = beside.join_all().await.into_iter().max_by_key(|(slowest, _)| *slowest).unwrap();
-    println!(
-        "{times} acquires and releases of other keys, the slowest {slowest:?}, before that {floor:?}; {} errors; the slowest refresh of a group {of_free:?}",
-        errors.len()
-    );
-    assert!(errors.is_empty(), "{} errors, as {:?}", errors.len(), errors.first());
-    assert!(failed.is_empty(), "{} errors of the group, as {:?}", failed.len(), failed.first());
-    assert!(slowest.max(of_free) <= secs(1).max(2 * floor), "{slowest:?}, {of_free:?}");
+        for group in ["hindered", "free"] {
+            let seal = seal.clone();
+            beside.spawn(async move {
+                let (mut slowest, mut errors) = (Duration::ZERO, Vec::new());
+                while Instant::now() < until {
+                    let began = Instant::now();
+                    let refreshed = seal.refresh_group(group, secs(60)).await;
+                    if group == "free" {
+                        slowest = slowest.max(began.elapsed());
+                        errors.extend(refreshed.err());
+                    }
+                    tokio::time::sleep(millis(100)).await;
+                }
+                (slowest, errors)
+            });
+        }
+        beside
+    };
+    costs_others_nothing(&seal, session, hinder).await;
 }

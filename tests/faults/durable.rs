@@ -22,7 +22,7 @@ pub(super) async fn a_grant_is_there_after_its_only_member_was_killed_right_afte
     set.admin(0, doc! { "replSetReconfig": config }).await.unwrap();
 
     // One kill loses an unjournaled write nearly always. A kill that comes later than the interval shows nothing.
-    let (mut prompt, enough) = (0, by_length(3, 25));
+    let (mut prompt, enough) = (0, by_length(3, 12));
     for round in 0.. {
         assert!(round < 100, "only {prompt} of {round} kills came before the journal is written anyway");
         let key = format!("k/{round}");

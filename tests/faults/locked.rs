@@ -19,7 +19,7 @@ use crate::{connect, millis, secs};
 const SOON: Duration = Duration::from_secs(1);
 
 /// A transaction that has locked the records of these keys.
-async fn lock(set: &ReplicaSet, database: &str, keys: Vec<String>) -> ClientSession {
+pub(super) async fn lock(set: &ReplicaSet, database: &str, keys: Vec<String>) -> ClientSession {
     let client = set.client().await;
     let records = client.database(database).collection::<Document>("mongoseal");
     let mut session = client.start_session().await.unwrap();

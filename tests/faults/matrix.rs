@@ -150,7 +150,6 @@ async fn work(members: usize, jobs: Arc<Mutex<VecDeque<Job>>>, table: Table) {
 
 pub(super) async fn whatever_becomes_of_a_reply_each_verb_ends_in_time_with_one_token_or_says_that_it_is_not_known() {
     let began = Instant::now();
-    let watching = tokio::spawn(cell::watch_the_machine());
     let table = Table::default();
     let one = Arc::new(Mutex::new(jobs(way::of_one_client())));
     let three = Arc::new(Mutex::new(jobs(way::of_a_majority())));
@@ -164,7 +163,6 @@ pub(super) async fn whatever_becomes_of_a_reply_each_verb_ends_in_time_with_one_
     while let Some(done) = workers.join_next().await {
         failed = failed.or(done.err());
     }
-    watching.abort();
     let seen = table.print();
     println!("{seen} cells in {:?}", began.elapsed());
     if let Some(panic) = failed {

@@ -1,9 +1,9 @@
 //! Transactions that commit only while all leases of a set hold.
 
-use mongodb::bson::{DateTime, doc};
+use mongodb::bson::doc;
 use mongoseal::{Error, LeaseSet, LossCause, Mongoseal};
 
-use crate::{Orders, TestDatabase, invalid, millis, secs};
+use crate::{Orders, TestDatabase, invalid, secs};
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
@@ -66,29 +66,6 @@ async fn if_any_lease_of_the_set_is_lost_nothing_is_committed_and_the_error_name
     }
 }
 
-#[tokio::test]
-async fn a_lease_that_ends_or_is_taken_over_while_the_work_runs_aborts_it() {
-    let db = TestDatabase::new("mongoseal_fence_set_taken").await;
-    let set = three(&db).await;
-    let taken = add(&db, &set, async |run| {
-        if run == 1 {
-            db.seal().revoke("c").await.unwrap();
-            drop(db.seal().acquire("c").without_refresh().await.unwrap());
-        }
-    });
-    let taken = taken.await;
-    assert!(matches!(&taken, Err(Error::Lost { key, .. }) if key.as_str() == "c"), "{taken:?}");
-    assert_eq!(n(&db).await, 0);
-    drop(set.release().await);
-
-    let set = three(&db).await;
-    let over = doc! { "$set": { "holders.0.expires_at": DateTime::from_millis(1) } };
-    db.records().update_one(doc! { "_id": "b" }, over).await.unwrap();
-    let expired = add(&db, &set, async |_| ()).await;
-    assert!(matches!(&expired, Err(Error::Lost { cause: LossCause::Expired, .. })), "{expired:?}");
-    assert_eq!(n(&db).await, 0);
-}
-
 /// Each transaction writes both records, whatever the order in which its keys were named.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transactions_of_sets_that_share_their_keys_all_commit() {
@@ -129,19 +106,6 @@ async fn a_transaction_of_a_set_can_run_on_a_task_of_its_own() {
     });
     assert_eq!(task.await.unwrap().unwrap(), 1);
     assert_eq!(n(&db).await, 1);
-}
-
-#[tokio::test]
-async fn dropped_half_way_it_commits_nothing_and_the_leases_stay() {
-    let db = TestDatabase::new("mongoseal_fence_set_dropped").await;
-    let set = three(&db).await;
-    let adding = add(&db, &set, async |_| tokio::time::sleep(secs(60)).await);
-    assert!(tokio::time::timeout(millis(500), adding).await.is_err());
-    assert_eq!(n(&db).await, 0);
-    for lease in &set {
-        lease.verify().await.unwrap();
-    }
-    assert_eq!(add(&db, &set, async |_| ()).await.unwrap(), 1);
 }
 
 #[tokio::test]

@@ -1,9 +1,6 @@
 //! Transactions that commit only while their lease is valid.
 
-use std::{
-    fmt,
-    sync::atomic::{AtomicU32, Ordering},
-};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use mongodb::{
     Client,
@@ -141,46 +138,6 @@ async fn a_record_that_is_gone_or_none_aborts_it() {
     assert!(matches!(&done, Err(Error::Lost { cause: LossCause::Removed, .. })), "{done:?}");
     assert_eq!(db.record("k").await, None, "and is not made again");
     both(&db, 0).await;
-}
-
-#[derive(Debug)]
-enum Shop {
-    SoldOut,
-    Lease(Error),
-}
-
-impl fmt::Display for Shop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SoldOut => f.write_str("sold out"),
-            Self::Lease(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Shop {}
-
-impl From<Error> for Shop {
-    fn from(error: Error) -> Self {
-        Self::Lease(error)
-    }
-}
-
-#[tokio::test]
-async fn an_error_of_the_work_aborts_it_and_comes_back_as_it_was() {
-    let db = two_orders("domain").await;
-    let lease = db.seal().acquire("k").await.unwrap();
-    let orders = db.orders();
-    let done = lease
-        .transaction(async |session| -> Result<(), Shop> {
-            let plus = doc! { "$inc": { "n": 1 } };
-            orders.update_one(doc! { "_id": ONE }, plus).session(session).await.map_err(Error::from)?;
-            Err(Shop::SoldOut)
-        })
-        .await;
-    assert!(matches!(done, Err(Shop::SoldOut)), "{done:?}");
-    both(&db, 0).await;
-    lease.release().await.unwrap();
 }
 
 #[tokio::test]

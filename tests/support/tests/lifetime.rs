@@ -25,7 +25,7 @@ fn servers_end_when_their_owner_is_killed() {
     owner.kill().unwrap();
     owner.wait().unwrap();
     while servers.iter().any(|(id, directory)| is_alive(id) || Path::new(directory).exists()) {
-        assert!(begin.elapsed() < Duration::from_secs(10), "servers outlive their owner: {servers:?}");
+        assert!(begin.elapsed() < Duration::from_secs(60), "servers outlive their owner: {servers:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
     println!("the servers were gone after {:?}", begin.elapsed());
@@ -43,7 +43,7 @@ async fn servers_are_gone_once_their_set_is_dropped() {
     drop(set);
     let begin = Instant::now();
     while is_alive(&id) || directory.exists() {
-        assert!(begin.elapsed() < Duration::from_secs(10), "the server outlives its set");
+        assert!(begin.elapsed() < Duration::from_secs(60), "the server outlives its set");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -58,7 +58,7 @@ async fn a_set_on_disk_has_its_files_there_and_leaves_none() {
     let begin = Instant::now();
     // Fails as long as it holds anything.
     while let Err(error) = fs::remove_dir(&folder) {
-        assert!(begin.elapsed() < Duration::from_secs(10), "the set leaves something: {error}");
+        assert!(begin.elapsed() < Duration::from_secs(60), "the set leaves something: {error}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

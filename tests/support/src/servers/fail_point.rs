@@ -74,11 +74,11 @@ impl FailPoint {
         Self { set, member, name, before: entered(&answer), turn: Some(turn) }
     }
 
-    /// Waits until it was hit `times` since it was armed, for at most 20 s.
+    /// Waits until it was hit `times` since it was armed, for at most a minute.
     pub async fn hit(&self, times: u32) {
         let Self { set, member, name, before, .. } = self;
         let (set, member, what) = (set.clone(), *member, name.clone());
-        let wait = doc! { "waitForFailPoint": name, "timesEntered": before + i64::from(times), "maxTimeMS": 20_000 };
+        let wait = doc! { "waitForFailPoint": name, "timesEntered": before + i64::from(times), "maxTimeMS": 60_000 };
         run(async move {
             if let Err(error) = set.command(member, "admin", wait).await {
                 panic!("the fail point {what} was not hit {times} times: {error}");
