@@ -65,7 +65,6 @@ fn main() -> ExitCode {
         slow_queries::leases_on_a_client_of_their_own_outlive_slow_queries,
         unreachable::every_call_on_a_dead_network_ends_with_the_operation_timeout,
         unreachable::the_pool_grows_within_ten_seconds_although_two_connections_fell_silent_while_they_opened,
-        unreachable::waiters_outlast_an_outage_that_is_longer_than_the_operation_timeout,
         watch::a_stream_that_is_silent_for_20_seconds_is_opened_again_where_it_was,
         watch::no_event_is_left_out_while_the_watcher_cannot_reach_the_server_for_20_seconds,
     ]);

@@ -1,60 +1,16 @@
-//! Callers and waiters that cannot reach the store.
+//! Callers that cannot reach the store.
 
 use std::{
-    env,
     future::IntoFuture,
     time::{Duration, Instant},
 };
 
 use mongodb::bson::doc;
 use mongoseal::{Error, Mongoseal};
-use mongoseal_test_support::{How, Peer, ReplicaSet, eventually};
+use mongoseal_test_support::{How, Peer, ReplicaSet};
 use tokio::task::JoinSet;
 
 use crate::{connect, millis, secs};
-
-/// `MONGOSEAL_OUTAGE` says how many seconds the outage lasts: longer than the operation timeout, and by default shorter
-/// than the time that waiters keep their places.
-pub(super) async fn waiters_outlast_an_outage_that_is_longer_than_the_operation_timeout() {
-    let outage = env::var("MONGOSEAL_OUTAGE").map_or(12, |seconds| seconds.parse().unwrap());
-    let set = ReplicaSet::builder().proxied().start().await;
-    let holder = connect(Mongoseal::builder(), set.uri_with("appName=holder")).await;
-    let lease = holder.acquire("k").ttl(secs(600)).await.unwrap();
-    let seal = connect(Mongoseal::builder().operation_timeout(secs(3)), set.uri_with("appName=waiter")).await;
-    let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
-    let mut waiting = JoinSet::new();
-    for number in 0..20 {
-        let (acquire, served) = (seal.acquire("k").ttl(secs(30)).wait(secs(3600)), served.clone());
-        waiting.spawn(async move {
-            let lease = acquire.await?;
-            served.send(number).unwrap();
-            lease.release().await
-        });
-        tokio::time::sleep(millis(50)).await;
-    }
-    let waits = async || holder.inspect("k").await.unwrap().unwrap().queue.len();
-    eventually(secs(20), "all wait", async || waits().await == 20).await;
-    set.proxy().cut_both(&Peer::client("waiter"), &Peer::Anyone, How::Blackhole);
-    tokio::time::sleep(secs(outage)).await;
-    assert!(waiting.try_join_next().is_none(), "all still wait after {outage} s");
-    set.proxy().heal();
-    let healed = Instant::now();
-    while waits().await < 20 {
-        assert!(healed.elapsed() < secs(10), "{} wait", waits().await);
-        tokio::time::sleep(millis(50)).await;
-    }
-    lease.release().await.unwrap();
-    while let Some(ended) = waiting.join_next().await {
-        ended.unwrap().unwrap();
-    }
-    drop(served);
-    let mut numbers = Vec::new();
-    while let Some(number) = order.recv().await {
-        numbers.push(number);
-    }
-    // After a longer outage they are queued anew, in any order.
-    assert!(numbers.len() == 20 && (outage > 20 || numbers.is_sorted()), "{numbers:?}");
-}
 
 pub(super) async fn every_call_on_a_dead_network_ends_with_the_operation_timeout() {
     let set = ReplicaSet::builder().proxied().start().await;

@@ -6,13 +6,11 @@
     reason = "a test that finds a time before its cause fails, and that is right"
 )]
 
-mod blocking;
-mod fenced_write;
 mod job_worker;
 mod leader;
 mod migrations;
-mod quickstart;
 mod service;
+mod short;
 
 use std::{
     path::Path,

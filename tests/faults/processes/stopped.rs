@@ -61,7 +61,7 @@ pub(crate) async fn a_key_handed_to_a_stopped_waiter_is_believed_no_longer_than_
     // Stopped as soon as it has kept its place: what it hears next, when it goes on, is old.
     let asks = async || fleet.record().await.get_array("queue").unwrap()[1].as_document().unwrap().get_i64("refreshes");
     let before = asks().await.unwrap();
-    eventually(slack(), "it has asked again", async || asks().await.unwrap() > before).await;
+    eventually(secs(60), "it has asked again", async || asks().await.unwrap() > before).await;
     // And the answer has come: what is in the record is not yet what the waiter knows.
     tokio::time::sleep(millis(50)).await;
     paused.stop();
