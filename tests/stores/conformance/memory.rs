@@ -1,17 +1,21 @@
-//! Every requirement that a store must keep, on the memory store. `tests/stores/conformance/main.rs` has them on MongoDB.
+//! The memory store keeps every requirement of the conformance suite. `main.rs` checks MongoDB, and
+//! `tests/stores/redis/main.rs` Redis.
 
-use std::{process::ExitCode, sync::Arc};
+#![allow(clippy::disallowed_methods, reason = "a test spawns as users do")]
+
+use std::sync::Arc;
 
 use mongoseal::store::MemoryStore;
-use mongoseal_conformance::{Requirement, requirements};
-use mongoseal_test_support::harness::{self, Test};
+use mongoseal_conformance::requirements;
 
-fn main() -> ExitCode {
-    let test = |requirement: &'static Requirement| {
-        Test::new(format!("memory::{}", requirement.name()), || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-            runtime.expect("a runtime starts").block_on(requirement.check(Arc::new(MemoryStore::default())));
-        })
-    };
-    harness::main(&requirements().iter().map(test).collect::<Vec<_>>())
+#[tokio::test(start_paused = true)]
+async fn the_memory_store_keeps_every_requirement() {
+    let mut broken = Vec::new();
+    for requirement in requirements() {
+        let check = tokio::spawn(requirement.check(Arc::new(MemoryStore::default())));
+        if check.await.is_err() {
+            broken.push(requirement.name());
+        }
+    }
+    assert!(broken.is_empty(), "{broken:?}: the panics above say how");
 }
