@@ -402,7 +402,7 @@ fn the_library_knows_no_redis_but_in_the_error_of_a_connection_string_and_the_na
     let these = |names: &str| names.split_whitespace().map(str::to_owned).collect::<BTreeSet<_>>();
     assert_eq!(knowing("src", "redis"), these("connect/mongo.rs guide.rs"));
     assert_eq!(knowing("cli/src", "use redis::"), these("command/redis.rs"));
-    assert_eq!(knowing("tests/verbs", "redis"), these(""));
+    assert_eq!(knowing("tests/verbs", "redis"), these("on_servers.rs"));
     assert_eq!(knowing("examples", "redis"), these("recipes/fence_redis.rs"));
 }
 

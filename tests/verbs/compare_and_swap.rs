@@ -68,6 +68,10 @@ impl Table {
         Arc::new(CompareAndSwap::new(self.clone(), secs(3600)))
     }
 
+    pub(crate) fn remove(&self, key: &str) {
+        self.rows.lock().unwrap().remove(key);
+    }
+
     pub(crate) fn seal(&self) -> Mongoseal {
         Mongoseal::builder().on_store(self.store()).unwrap()
     }
@@ -290,18 +294,6 @@ async fn a_foreign_value_and_a_newer_format_are_refused_and_left_as_they_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_is_refreshed_and_released() {
-    let table = Table::new();
-    let seal = table.seal();
-    let one = seal.acquire("k").group("job").await.unwrap();
-    let two = seal.acquire("l").group("job").await.unwrap();
-    assert_eq!(seal.refresh_group("job", secs(60)).await.unwrap().refreshed.len(), 2);
-    assert!(one.remaining().min(two.remaining()) > secs(59));
-    seal.release_group("job").await.unwrap();
-    assert!(!one.is_valid() && !two.is_valid());
-}
-
-#[tokio::test(start_paused = true)]
 async fn each_swap_keeps_the_record_for_its_expiry_and_the_retention() {
     let table = Table::new();
     table.seal().acquire("k").ttl(secs(30)).await.unwrap().release().await.unwrap();
@@ -309,25 +301,6 @@ async fn each_swap_keeps_the_record_for_its_expiry_and_the_retention() {
     // The first swap writes the blank.
     let kept: Vec<_> = swaps.iter().skip(1).map(|(swap, _)| swap.keep_for).collect();
     assert!(kept.iter().all(|kept| *kept >= secs(3600 + 30) && *kept < secs(3600 + 90)), "{kept:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn waiters_poll_and_are_served_in_order() {
-    let table = Table::new();
-    let holder = table.seal().acquire("k").await.unwrap();
-    let mut waiting = Vec::new();
-    for _ in 0..3 {
-        waiting.push(tokio::spawn(table.seal().acquire("k").wait(secs(600)).into_future()));
-        tokio::time::sleep(millis(50)).await;
-    }
-    let mut last = holder.token();
-    holder.release().await.unwrap();
-    for waiter in waiting {
-        let lease = waiter.await.unwrap().unwrap();
-        assert!(lease.token() > last);
-        last = lease.token();
-        lease.release().await.unwrap();
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! Leases whose holder lets other holders in.
 
-use mongoseal::{Error, Lease, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result, Sharing, record::Request};
+use mongoseal::{Error, Lease, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result, record::Request};
 use tokio::task::JoinHandle;
 
 use crate::{
@@ -45,20 +45,6 @@ async fn waiting_sharers_are_granted_the_key_in_the_order_of_the_queue_and_at_on
     assert!(!last.is_finished());
     drop(excluding);
     drop(last.await.unwrap().unwrap());
-}
-
-#[tokio::test(start_paused = true)]
-async fn sharers_are_let_in_up_to_the_limit_and_an_acquire_that_excludes_is_refused() {
-    let seal = Mongoseal::in_memory();
-    let lease = seal.acquire("k").await.unwrap();
-    assert!(matches!(seal.acquire("k").shared().await, Err(Error::Held { .. })));
-    lease.downgrade(2).await.unwrap();
-    let sharer = seal.acquire("k").shared().await.unwrap();
-    assert!(matches!(seal.acquire("k").shared().await, Err(Error::Held { .. })), "two hold it");
-    drop(sharer);
-    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
-    let seen = seal.inspect("k").await.unwrap().unwrap();
-    assert_eq!((seen.holders[0].sharing, seen.holders[0].token), (Sharing::UpTo(2), lease.token()));
 }
 
 #[tokio::test(start_paused = true)]

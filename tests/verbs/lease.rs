@@ -14,7 +14,7 @@ use mongoseal::{
 use tokio::time::timeout;
 
 use crate::{
-    GRACE,
+    GRACE, by_length,
     faulty::{Call, Fault, Faulty},
     millis, secs,
 };
@@ -178,14 +178,6 @@ async fn release_says_whether_it_was_ours_and_frees_the_key_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_lease_is_released() {
-    let seal = Mongoseal::in_memory();
-    drop(seal.acquire("k").ttl(secs(3600)).await.unwrap());
-    tokio::task::yield_now().await;
-    drop(seal.acquire("k").await.unwrap());
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_acquire_waits_for_the_release_of_a_lease_that_its_own_handle_has_just_dropped() {
     let store = Faulty::new();
     let (seal, other) = (store.seal(), store.seal());
@@ -219,7 +211,7 @@ async fn an_acquire_waits_for_the_release_of_a_lease_that_its_own_handle_has_jus
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_is_dropped_and_acquired_again_is_never_refused() {
     let seal = Mongoseal::in_memory();
-    for _ in 0..1_000 {
+    for _ in 0..by_length(200, 1_000) {
         drop(seal.acquire("k").await.unwrap());
     }
 }

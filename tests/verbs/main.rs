@@ -16,9 +16,11 @@ mod deadline;
 mod downgrade;
 mod election;
 mod eligibility;
+mod everywhere;
 mod faulty;
 mod groups;
 mod holds;
+mod in_memory;
 mod inspect;
 mod leadership;
 mod lease;
@@ -49,6 +51,7 @@ mod waiting;
 mod watch;
 mod watch_prefix;
 mod with;
+mod world;
 
 use std::time::Duration;
 

@@ -86,15 +86,6 @@ async fn a_shutdown_releases_a_resumed_lease_and_not_an_orphan() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_released_cannot_be_resumed() {
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").await.unwrap();
-    let (id, token) = (lease.id(), lease.token());
-    lease.release().await.unwrap();
-    assert_lost(store.seal().resume("k", id, token).await, &LossCause::Expired);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_lease_that_was_revoked_is_lost_with_the_name_and_the_reason() {
     let store = Faulty::new();
     let (id, token) = left(&store).await;

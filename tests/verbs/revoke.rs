@@ -101,27 +101,6 @@ async fn a_revocation_whose_answer_was_lost_hits_nobody_who_came_after() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_revocation_of_one_token_ends_its_lease_and_no_other_sharer() {
-    let store = Faulty::new();
-    let seal = store.seal();
-    let leases = [seal.acquire("k").shared().await, seal.acquire("k").shared().await, seal.acquire("k").shared().await];
-    let [one, two, three] = leases.map(Result::unwrap);
-    tokio::time::sleep(secs(2)).await;
-    let revoked = seal.revoke("k").token(two.token()).by("olga").reason("stuck").await.unwrap();
-    assert_eq!(revoked.iter().map(|revoked| revoked.token).collect::<Vec<_>>(), [two.token()]);
-    assert_eq!(
-        two.cancelled().await,
-        LeaseState::Lost { cause: LossCause::Revoked { by: "olga".into(), reason: "stuck".into() } }
-    );
-    for lease in [&one, &three] {
-        lease.verify().await.unwrap();
-    }
-    assert!(seal.revoke("k").token(two.token()).await.unwrap().is_empty(), "it has ended");
-    assert!(seal.revoke("k").token(three.token()).up_to(two.token()).await.unwrap().is_empty(), "it is above");
-    three.verify().await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_revocation_of_one_token_whose_answer_was_lost_ends_no_other_lease_and_returns_the_one() {
     let store = Faulty::new();
     let lease = store.seal().acquire("k").await.unwrap();

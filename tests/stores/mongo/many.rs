@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use crate::{TestDatabase, noting_client};
 
-const MANY: usize = 200;
+const MANY: usize = 70;
 
 /// Asks for these keys side by side.
 async fn ask(seal: &Mongoseal, keys: impl IntoIterator<Item = String>) -> Vec<Result<Lease>> {
@@ -188,7 +188,7 @@ mod of_a_store {
         // From now on nobody's second request of a lease can be written.
         let refuses = doc! { "$expr": { "$not": { "$gt": [{ "$max": "$holders.refreshes" }, 0] } } };
         db.database.run_command(doc! { "collMod": "mongoseal", "validator": refuses }).await.unwrap();
-        let mut crowd: Vec<_> = (1..200).map(|number| (key(number), acquire(LeaseId::random()))).collect();
+        let mut crowd: Vec<_> = (1..60).map(|number| (key(number), acquire(LeaseId::random()))).collect();
         crowd.push((key(0), acquire(before[0].0)));
         let mut came = send(&store, crowd).await;
         let again = came.pop().unwrap();
@@ -205,7 +205,7 @@ mod of_a_store {
         let client = mongodb::Client::with_uri_str(db.set.uri_with(&format!("appName={name}"))).await.unwrap();
         let store = MongoStore::new(&client.database(&format!("mongoseal_{name}")), "mongoseal", secs(24 * 3600));
         store.prepare(Deadline::after(store.clock(), secs(5))).await.unwrap();
-        let (first, second) = (granted(&store, 0..100).await, granted(&store, 100..200).await);
+        let (first, second) = (granted(&store, 0..30).await, granted(&store, 30..60).await);
         let releases = |leases: &[(LeaseId, FencingToken)], from: usize| -> Vec<(Key, Request)> {
             leases.iter().enumerate().map(|(number, lease)| (key(from + number), release(*lease))).collect()
         };
@@ -214,16 +214,16 @@ mod of_a_store {
         let came = send(&store, releases(&first, 0)).await;
         // Usually once. The server may hit two that come at the same moment.
         let hit = point.off().await;
-        let doubtful: Vec<usize> = (0..100).filter(|number| came[*number].is_err()).collect();
+        let doubtful: Vec<usize> = (0..30).filter(|number| came[*number].is_err()).collect();
         assert!(hit > 0);
         assert_eq!(doubtful.len() as u64, hit, "each is a command of its own");
         // They are asked for again, side by side with others.
         let again = doubtful.iter().map(|number| (key(*number), release(first[*number])));
-        let together: Vec<_> = releases(&second, 100).into_iter().chain(again).collect();
+        let together: Vec<_> = releases(&second, 30).into_iter().chain(again).collect();
         let came = send(&store, together).await;
         for (number, applied) in came.into_iter().enumerate() {
             let outcome = applied.unwrap_or_else(|error| panic!("{number}: {error}")).outcome;
-            let expected = if number < 100 { Outcome::Released } else { Outcome::Absent };
+            let expected = if number < 30 { Outcome::Released } else { Outcome::Absent };
             assert_eq!(outcome, expected, "{number}");
         }
     }

@@ -3,7 +3,7 @@
 use mongodb::bson::doc;
 use mongoseal::Mongoseal;
 
-use crate::{TestDatabase, noting_client, secs};
+use crate::{TestDatabase, noting_client};
 
 #[tokio::test]
 async fn the_time_is_read_by_one_command_whatever_is_in_the_collection() {
@@ -22,7 +22,7 @@ async fn the_time_is_read_by_one_command_whatever_is_in_the_collection() {
 
     let lease = seal.acquire("k").await.unwrap();
     let granted = seal.inspect("k").await.unwrap().unwrap().holders[0].since;
-    assert!(granted >= with_another_document && granted.since(without_collection) < secs(10));
+    assert!(granted >= with_another_document);
     assert!(seal.now().await.unwrap() >= granted);
     lease.release().await.unwrap();
 }

@@ -257,6 +257,7 @@ fn refused_as_fenced(error: Error) -> Result<(), Error> {
 }
 
 #[tokio::test]
+#[ignore = "night: two hundred roles on a set of its own"]
 async fn the_role_of_each_row_suffices_and_without_any_of_its_actions_that_one_is_named() {
     let (said, _guard) = Said::listen();
     let set = ReplicaSet::builder()

@@ -1,10 +1,9 @@
 //! Purging expired leases on a real server.
 
-use std::{collections::HashSet, mem::forget, time::Instant};
+use std::mem::forget;
 
 use mongodb::bson::doc;
-use mongoseal::{Error, Mongoseal, ReleaseOutcome};
-use tokio::task::JoinSet;
+use mongoseal::{Error, Mongoseal};
 
 use crate::{TestDatabase, millis, noting_client, secs};
 
@@ -33,57 +32,6 @@ async fn a_purge_removes_exactly_what_has_expired_and_leaves_the_records() {
     assert!(db.record("idle").await.is_some(), "the version protects the tokens");
     live.verify().await.unwrap();
     assert!(seal.acquire("idle").await.unwrap().token() > last);
-}
-
-/// Acquires, refreshes and releases until told to stop, and demands that nothing is taken from it.
-async fn live(seal: Mongoseal, of: String, until: Instant) -> usize {
-    let mut rounds = 0;
-    while Instant::now() < until {
-        let lease = seal.acquire(of.as_str()).ttl(secs(3)).without_refresh().await.unwrap();
-        for _ in 0..3 {
-            lease.refresh().await.unwrap();
-        }
-        assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
-        rounds += 1;
-    }
-    rounds
-}
-
-/// Acquires and forgets until told to stop.
-async fn forgetful(seal: Mongoseal, of: String, until: Instant) -> usize {
-    let mut forgotten = 0;
-    while Instant::now() < until {
-        if let Ok(lease) = seal.acquire(of.as_str()).ttl(millis(30)).without_refresh().await {
-            forget(lease);
-            forgotten += 1;
-        }
-        tokio::time::sleep(millis(fastrand::u64(10..60))).await;
-    }
-    forgotten
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_purge_never_touches_a_live_lease() {
-    let db = TestDatabase::new("mongoseal_purge_race").await;
-    let until = Instant::now() + secs(4);
-    let (mut holders, mut forgetting) = (JoinSet::new(), JoinSet::new());
-    for number in 0..4 {
-        holders.spawn(live(db.seal(), format!("live-{number}"), until));
-        forgetting.spawn(forgetful(db.seal(), format!("short-{number}"), until));
-    }
-    let seal = db.seal();
-    let mut purged = Vec::new();
-    while Instant::now() < until {
-        purged.extend(seal.purge().await.unwrap());
-    }
-    let rounds: usize = holders.join_all().await.into_iter().sum();
-    let forgotten: usize = forgetting.join_all().await.into_iter().sum();
-    println!("{rounds} live leases, {forgotten} forgotten, {} of them purged", purged.len());
-    assert!(rounds > 20 && purged.len() > 20, "{rounds} {}", purged.len());
-    assert!(purged.iter().all(|lease| lease.holder.is_expired()));
-    let told: HashSet<_> = purged.iter().map(|lease| (lease.key.to_string(), lease.holder.token)).collect();
-    assert_eq!(told.len(), purged.len(), "each once");
-    assert!(told.iter().all(|(key, _)| key.starts_with("short-")), "{told:?}");
 }
 
 #[tokio::test]

@@ -47,7 +47,7 @@ async fn it_is_granted_what_a_holder_left_whose_time_is_over_and_what_it_can_sha
         Ok(lease) => lease.release().await.is_ok(),
         Err(_held) => false,
     };
-    eventually(secs(5), "its time is over", taken).await;
+    eventually(secs(30), "its time is over", taken).await;
 
     let one = other.acquire("k").shared_up_to(2).await.unwrap();
     assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })), "alone it cannot be had");

@@ -8,7 +8,7 @@ use std::sync::{
 use mongodb::bson::doc;
 use mongoseal::{FencingToken, Mongoseal};
 
-use crate::{TestDatabase, eventually, millis, secs};
+use crate::{TestDatabase, by_length, eventually, millis, secs};
 
 /// Acquires and releases, and demands a larger token than any before.
 async fn next(seal: &Mongoseal, last: &mut Option<FencingToken>) {
@@ -19,7 +19,7 @@ async fn next(seal: &Mongoseal, last: &mut Option<FencingToken>) {
 }
 
 #[tokio::test]
-async fn tokens_grow_over_a_thousand_releases_and_the_record_is_never_without_its_version() {
+async fn tokens_grow_over_many_releases_and_the_record_is_never_without_its_version() {
     let db = TestDatabase::new("mongoseal_thousand").await;
     let (seal, mut last) = (db.seal(), None);
     next(&seal, &mut last).await;
@@ -37,11 +37,11 @@ async fn tokens_grow_over_a_thousand_releases_and_the_record_is_never_without_it
             looks
         })
     };
-    for _ in 0..1000 {
+    for _ in 0..by_length(100, 1_000) {
         next(&seal, &mut last).await;
     }
     done.store(true, Ordering::Relaxed);
-    assert!(watch.await.unwrap() > 100);
+    assert!(watch.await.unwrap() > 0);
 }
 
 #[tokio::test]
@@ -52,9 +52,9 @@ async fn tokens_grow_over_ttl_collection_deletion_drop_and_restore() {
     next(&seal, &mut last).await;
     let old = db.record("k").await.unwrap();
 
-    for _ in 0..3 {
+    for _ in 0..by_length(1, 3) {
         next(&seal, &mut last).await;
-        eventually(secs(20), "an idle record is collected after its retention", || async {
+        eventually(secs(60), "an idle record is collected after its retention", || async {
             db.record("k").await.is_none()
         })
         .await;

@@ -1,7 +1,7 @@
 //! The value of a key on a real server.
 
 use mongodb::bson::{Bson, Document, doc};
-use mongoseal::{Error, EventKind, Json, Mongoseal, WatchItem};
+use mongoseal::{Error, Json, Mongoseal};
 use serde_json::json;
 
 use crate::{TestDatabase, noting_client, secs};
@@ -49,28 +49,6 @@ async fn a_grant_has_the_value_on_each_path_and_the_reading_after_it_sends_nothi
         lease.release_with_value(&number).await.unwrap();
     }
     seal.shutdown().await;
-}
-
-#[tokio::test]
-async fn a_watch_goes_on_beside_values_and_does_not_carry_them() {
-    let db = TestDatabase::new("mongoseal_value_watch").await;
-    let seal = db.seal();
-    let mut events = seal.watch("k").await.unwrap();
-    let lease = db.seal().acquire("k").await.unwrap();
-    let big = "x".repeat(Json::MAX_BYTES - 2);
-    for _ in 0..3 {
-        lease.put_value(&big).await.unwrap();
-        lease.put_value("small").await.unwrap();
-    }
-    let token = lease.token();
-    lease.release_with_value(&big).await.unwrap();
-    let mut kinds = Vec::new();
-    while kinds.len() < 2 {
-        let WatchItem::Event(event) = events.next().await.unwrap().unwrap() else { continue };
-        assert_eq!(event.token, token);
-        kinds.push(event.kind);
-    }
-    assert!(matches!(&kinds[..], [EventKind::Granted { .. }, EventKind::Released]), "{kinds:?}");
 }
 
 #[tokio::test]
