@@ -12,14 +12,18 @@ use std::{
 
 use mongoseal::{
     blocking::{Builder, Mongoseal},
+    record::Request,
     store::Store,
 };
 
 use crate::{faulty::Faulty, millis, secs};
 
 /// Longer than any call takes, and shorter than any ttl that is not [`SHORT`].
-const SOON: Duration = secs(5);
+const SOON: Duration = secs(20);
+/// The time of what ends by itself.
 const SHORT: Duration = millis(300);
+/// An operation timeout that ends soon, and not before a busy machine has answered.
+const HASTY: Duration = secs(1);
 
 fn on(store: &Faulty) -> Mongoseal {
     build(store, Mongoseal::builder())
@@ -36,6 +40,13 @@ fn eventually(what: &str, holds: impl Fn() -> bool) {
         assert!(began.elapsed() < SOON, "{what}");
         std::thread::sleep(millis(2));
     }
+}
+
+/// Waits, without a call of the handle, until a lease that is refreshed each tenth of a second has been twice.
+fn until_refreshed(store: &Faulty) {
+    let refreshed = || store.requests().iter().filter(|request| matches!(request, Request::Refresh(_))).count();
+    let before = refreshed();
+    eventually("it is refreshed", || refreshed() >= before + 2);
 }
 
 /// Computes without a pause.

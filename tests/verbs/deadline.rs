@@ -207,8 +207,8 @@ async fn a_release_that_finds_the_lease_gone_after_its_deadline_does_not_claim_i
 #[tokio::test]
 async fn a_late_answer_does_not_revive_a_lease_whose_thread_was_blocked() {
     let store = Faulty::new();
-    let lease = store.seal().acquire("k").ttl(millis(600)).without_refresh().await.unwrap();
-    store.always(Fault::DelayReply(millis(50)));
+    let lease = store.seal().acquire("k").ttl(secs(2)).without_refresh().await.unwrap();
+    store.always(Fault::DelayReply(millis(500)));
     let mut refreshing = Box::pin(lease.refresh());
     // Until the request is under way; then the only thread is blocked past deadline and answer.
     while store.requests().len() < 2 {
@@ -218,7 +218,7 @@ async fn a_late_answer_does_not_revive_a_lease_whose_thread_was_blocked() {
             () = tokio::task::yield_now() => {}
         }
     }
-    std::thread::sleep(millis(700));
+    std::thread::sleep(millis(2_100));
     assert!(!lease.is_valid());
     assert!(matches!(refreshing.await, Err(Error::Lost { .. })));
     assert!(!lease.is_valid());

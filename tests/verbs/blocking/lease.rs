@@ -7,7 +7,7 @@ use mongoseal::{
     blocking::{Lease, Mongoseal},
 };
 
-use super::{SHORT, SOON, compute_for, on};
+use super::{SHORT, SOON, compute_for, on, until_refreshed};
 use crate::{faulty::Faulty, millis, secs};
 
 #[test]
@@ -51,10 +51,10 @@ fn people_see_whose_lease_it_is_and_not_its_secret() {
 
 #[test]
 fn a_lease_is_refreshed_while_the_only_thread_of_the_caller_computes() {
-    let seal = Mongoseal::in_memory().unwrap();
-    let lease = seal.acquire("k").ttl(SHORT).run().unwrap();
+    let store = Faulty::new();
+    let lease = on(&store).acquire("k").refresh_every(millis(100)).run().unwrap();
     let token = lease.token();
-    lease.run(|_| compute_for(SHORT * 5)).unwrap();
+    lease.run(|_| until_refreshed(&store)).unwrap();
     assert!(lease.is_valid());
     lease.verify().unwrap();
     assert_eq!(lease.token(), token);
@@ -76,9 +76,9 @@ fn a_waiter_blocks_until_the_key_is_released() {
 #[test]
 fn without_refresh_a_lease_ends_with_its_ttl_and_can_be_refreshed_by_hand() {
     let seal = Mongoseal::in_memory().unwrap();
-    let lease = seal.acquire("k").ttl(SHORT).without_refresh().run().unwrap();
-    lease.extend(secs(1)).unwrap();
-    assert!(lease.remaining() > millis(900));
+    let lease = seal.acquire("k").ttl(secs(1)).without_refresh().run().unwrap();
+    lease.extend(secs(2)).unwrap();
+    assert!(lease.remaining() > secs(1));
     lease.refresh().unwrap();
     assert_eq!(lease.cancelled().unwrap(), LeaseState::Lost { cause: LossCause::Expired });
     assert!(matches!(lease.refresh(), Err(Error::Lost { cause: LossCause::Expired, .. })));
@@ -198,9 +198,9 @@ fn a_watchdog_is_called_when_work_continues_past_the_deadline() {
 #[test]
 fn work_that_makes_no_progress_loses_its_lease() {
     let seal = Mongoseal::in_memory().unwrap();
-    let lease = seal.acquire("k").stalled_after(SHORT).run().unwrap();
-    for _ in 0..4 {
-        compute_for(SHORT / 2);
+    let lease = seal.acquire("k").stalled_after(secs(1)).run().unwrap();
+    for _ in 0..3 {
+        thread::sleep(millis(400));
         lease.progress();
     }
     assert!(lease.is_valid());

@@ -7,7 +7,7 @@ use mongoseal::{
     blocking::{Lease, LeaseSet, Mongoseal},
 };
 
-use super::{SHORT, SOON, build, compute_for, eventually, on};
+use super::{HASTY, SHORT, SOON, build, compute_for, eventually, on};
 use crate::{
     faulty::{Fault, Faulty},
     millis, secs,
@@ -70,7 +70,7 @@ fn a_retry_policy_is_followed_and_its_panic_resumes_in_the_caller() {
 #[test]
 fn a_verb_in_the_closure_of_a_retry_policy_does_not_hang_the_threads_of_the_handle() {
     let seal = Mongoseal::in_memory().unwrap();
-    let held = seal.acquire("k").ttl(SHORT).run().unwrap();
+    let held = seal.acquire("k").run().unwrap();
     let others: Vec<_> = (0..8)
         .map(|_| {
             let (seal, inner) = (seal.clone(), seal.clone());
@@ -206,7 +206,7 @@ fn operators_read_the_time_and_raise_purge_and_prepare() {
 #[test]
 fn an_error_of_the_store_is_returned() {
     let store = Faulty::new();
-    let seal = build(&store, Mongoseal::builder().operation_timeout(SHORT));
+    let seal = build(&store, Mongoseal::builder().operation_timeout(HASTY));
     let lease = seal.acquire("k").run().unwrap();
     store.always(Fault::Fail);
     assert!(matches!(seal.acquire("l").run(), Err(Error::Unavailable { .. })));
