@@ -8,16 +8,12 @@ use std::{
     },
 };
 
-use mongoseal::{Error, LeaseSet, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result, record::Request};
+use mongoseal::{Error, LeaseSet, LeaseState, LossCause, ReleaseOutcome, record::Request};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
     millis, secs,
 };
-
-async fn all(seal: &Mongoseal, keys: &[&str]) -> Result<LeaseSet> {
-    seal.acquire_all(keys.iter().copied()).wait(secs(60)).await
-}
 
 #[tokio::test(start_paused = true)]
 async fn all_keys_are_held_with_a_token_each_and_released_together() {
@@ -126,27 +122,6 @@ async fn where_one_is_held_none_is() {
     drop(seal.acquire("a").await.unwrap());
     drop(seal.acquire("c").await.unwrap());
     assert!(asked >= 4, "a was held, and given back");
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_the_order_nobody_waits_for_ever() {
-    let store = Faulty::new();
-    let tasks: Vec<_> = [["a", "b"], ["b", "a"], ["b", "a"], ["a", "b"]]
-        .into_iter()
-        .map(|keys| {
-            let seal = store.seal();
-            tokio::spawn(async move {
-                for _ in 0..20 {
-                    let set = all(&seal, &keys).await.unwrap();
-                    tokio::time::sleep(millis(3)).await;
-                    set.release().await.unwrap();
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        task.await.unwrap();
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -76,14 +76,7 @@ async fn a_downgrade_whose_answer_was_lost_is_made_once() {
     let lease = store.seal().acquire("k").await.unwrap();
     let sharers = [waiting(&store.seal(), true), waiting(&store.seal(), true)];
     tokio::time::sleep(millis(10)).await;
-    let mut lost = 0;
-    store.script(move |call| match call {
-        Call::Apply(Request::Downgrade(_)) if lost < 2 => {
-            lost += 1;
-            Some(Fault::LoseReply)
-        }
-        _ => None,
-    });
+    store.first(2, |call| matches!(call, Call::Apply(Request::Downgrade(_))), Fault::LoseReply);
     lease.downgrade(2).await.unwrap();
     assert_eq!(sent(&store), 3);
     let [first, second] = sharers;
@@ -148,11 +141,7 @@ async fn a_later_sharer_takes_nothing_from_a_downgraded_lease() {
     let sharer = store.seal().acquire("k").shared().ttl(secs(600)).await.unwrap();
     assert!(sharer.token() > lease.token());
     // The record does not tell how the lease ended, and its version is that of the sharer.
-    let mut lost = false;
-    store.script(move |call| match call {
-        Call::Apply(Request::Release(_)) if !std::mem::replace(&mut lost, true) => Some(Fault::LoseReply),
-        _ => None,
-    });
+    store.first(1, |call| matches!(call, Call::Apply(Request::Release(_))), Fault::LoseReply);
     assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
 }
 

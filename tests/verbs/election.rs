@@ -342,7 +342,7 @@ async fn an_elector_that_is_dropped_resigns() {
 #[test]
 fn a_wedged_elector_is_told_from_another_thread() {
     let seal = Mongoseal::in_memory();
-    let elector = seal.campaign("k").ttl(secs(2)).elector();
+    let elector = seal.campaign("k").ttl(secs(1)).elector();
     let readiness = elector.readiness();
     let (tell, told) = std::sync::mpsc::channel();
     let probe = std::thread::spawn(move || {
@@ -361,7 +361,7 @@ fn a_wedged_elector_is_told_from_another_thread() {
         let running = elector.run(async move |_| {
             // It stands again, and leads again, when nobody asks any more.
             tell.send(()).ok();
-            std::thread::sleep(secs(4));
+            std::thread::sleep(secs(2));
             Ok::<_, Error>(())
         });
         drop(tokio::time::timeout(millis(100), running).await);

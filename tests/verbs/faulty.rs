@@ -85,6 +85,16 @@ impl Faulty {
         *self.script.lock().unwrap() = Box::new(script);
     }
 
+    /// The first so many calls that match meet this fault.
+    pub(crate) fn first(&self, times: usize, is_match: impl Fn(Call<'_>) -> bool + Send + 'static, fault: Fault) {
+        let mut left = times;
+        self.script(move |call| {
+            let meets = left > 0 && is_match(call);
+            left -= usize::from(meets);
+            meets.then_some(fault)
+        });
+    }
+
     /// Every request meets this fault.
     pub(crate) fn always(&self, fault: Fault) {
         self.script(move |_| Some(fault));

@@ -53,11 +53,7 @@ async fn a_lease_that_was_revoked_before_its_handle_listened_is_lost_when_it_doe
 #[tokio::test(start_paused = true)]
 async fn a_holder_listens_again_where_listening_failed() {
     let store = Faulty::new();
-    let mut failed = false;
-    store.script(move |call| match call {
-        Call::Watch if !std::mem::replace(&mut failed, true) => Some(Fault::Fail),
-        _ => None,
-    });
+    store.first(1, |call| matches!(call, Call::Watch), Fault::Fail);
     let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
     tokio::time::sleep(secs(12)).await;
     store.seal().revoke("k").await.unwrap();
@@ -88,11 +84,7 @@ async fn a_revocation_whose_answer_was_lost_hits_nobody_who_came_after() {
     let lease = store.seal().acquire("k").await.unwrap();
     let waiting = tokio::spawn(store.seal().acquire("k").wait(secs(3600)).into_future());
     tokio::time::sleep(secs(5)).await;
-    let mut lost = false;
-    store.script(move |call| match call {
-        Call::Apply(Request::Revoke(_)) if !std::mem::replace(&mut lost, true) => Some(Fault::LoseReply),
-        _ => None,
-    });
+    store.first(1, |call| matches!(call, Call::Apply(Request::Revoke(_))), Fault::LoseReply);
     let revoked = store.seal().revoke("k").await.unwrap();
     assert_eq!(revoked.iter().map(|revoked| revoked.token).collect::<Vec<_>>(), [lease.token()]);
     let next = waiting.await.unwrap().unwrap();
@@ -106,11 +98,7 @@ async fn a_revocation_of_one_token_whose_answer_was_lost_ends_no_other_lease_and
     let lease = store.seal().acquire("k").await.unwrap();
     let waiting = tokio::spawn(store.seal().acquire("k").wait(secs(3600)).into_future());
     tokio::time::sleep(secs(5)).await;
-    let mut lost = false;
-    store.script(move |call| match call {
-        Call::Jointly(_) if !std::mem::replace(&mut lost, true) => Some(Fault::LoseReply),
-        _ => None,
-    });
+    store.first(1, |call| matches!(call, Call::Jointly(_)), Fault::LoseReply);
     let revoked = store.seal().revoke("k").token(lease.token()).await.unwrap();
     assert_eq!(revoked.iter().map(|revoked| revoked.token).collect::<Vec<_>>(), [lease.token()]);
     waiting.await.unwrap().unwrap().verify().await.unwrap();

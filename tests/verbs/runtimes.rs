@@ -12,6 +12,7 @@ use mongoseal::{Error, Lease, Mongoseal, store::MemoryStore};
 use tokio::runtime::Runtime;
 
 use crate::{
+    by_length,
     faulty::{Call, Fault, Faulty},
     millis, secs,
 };
@@ -79,7 +80,7 @@ fn calls_on_a_lease_whose_runtime_is_not_driven_return() {
 
 #[test]
 fn a_shutdown_releases_its_leases_beside_a_runtime_that_stops_when_its_lease_ends() {
-    for _ in 0..10 {
+    for _ in 0..by_length(3, 10) {
         let (stopping, driven) = (idle(), idle());
         let store = Arc::new(MemoryStore::default());
         let handle = || Mongoseal::builder().operation_timeout(TIMEOUT).on_store(store.clone()).unwrap();

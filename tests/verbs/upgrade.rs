@@ -85,14 +85,7 @@ async fn a_released_lease_whose_minimum_hold_is_not_over_is_another_holder() {
 async fn an_upgrade_whose_answer_was_lost_is_made_once() {
     let store = Faulty::new();
     let sharer = store.seal().acquire("k").shared().await.unwrap();
-    let mut lost = 0;
-    store.script(move |call| match call {
-        Call::Apply(Request::Upgrade(_)) if lost < 2 => {
-            lost += 1;
-            Some(Fault::LoseReply)
-        }
-        _ => None,
-    });
+    store.first(2, |call| matches!(call, Call::Apply(Request::Upgrade(_))), Fault::LoseReply);
     let holder = sharer.upgrade().await.unwrap();
     assert_eq!(upgrades(&store), 3);
     let seen = store.seal().inspect("k").await.unwrap().unwrap();

@@ -159,11 +159,7 @@ async fn waiters_ask_where_the_store_cannot_tell_and_listen_again_when_it_can() 
 #[tokio::test(start_paused = true)]
 async fn one_refusal_of_the_listener_does_not_make_waiters_poll_for_the_life_of_the_handle() {
     let store = Faulty::new();
-    let mut refused = false;
-    store.script(move |call| match call {
-        Call::Watch if !std::mem::replace(&mut refused, true) => Some(Fault::Refuse),
-        _ => None,
-    });
+    store.first(1, |call| matches!(call, Call::Watch), Fault::Refuse);
     let _holder = store.seal().acquire("k").ttl(secs(3600)).await.unwrap();
     let _waiting = waiter(&store.seal(), secs(3600));
     tokio::time::sleep(secs(5)).await;

@@ -114,11 +114,7 @@ async fn an_orphan_is_neither_refreshed_nor_released_and_can_be_resumed() {
 async fn a_transfer_whose_answer_was_lost_is_made_once() {
     let store = Faulty::new();
     let giver = store.seal().acquire("k").await.unwrap();
-    let mut lost = false;
-    store.script(move |call| match call {
-        Call::Apply(Request::Transfer(_)) if !std::mem::replace(&mut lost, true) => Some(Fault::LoseReply),
-        _ => None,
-    });
+    store.first(1, |call| matches!(call, Call::Apply(Request::Transfer(_))), Fault::LoseReply);
     let id = LeaseId::random();
     let larger = giver.transfer(id).await.unwrap();
     let taker = store.seal().resume("k", id, larger).await.unwrap();

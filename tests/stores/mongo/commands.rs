@@ -1,8 +1,9 @@
 //! Counts the commands that the library sends.
 
 use mongodb::bson::{Bson, Document, doc};
-use mongoseal::{Error, Mongoseal};
+use mongoseal::{Error, Lease, Mongoseal, ReleaseOutcome};
 use mongoseal_test_support::command_name;
+use tokio::task::JoinSet;
 
 use crate::{TestDatabase, eventually, millis, noting_client, secs};
 
@@ -138,4 +139,33 @@ async fn every_write_is_confirmed_by_the_journals_of_a_majority_and_says_how_lon
     sent("acquire of a set", "findAndModify");
     both.release().await.unwrap();
     sent("release of a set", "update");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_of_many_acquires_and_releases_at_once_is_a_command_of_its_own() {
+    const MANY: usize = 70;
+    let db = TestDatabase::new("mongoseal_many").await;
+    let (client, sent) = noting_client(&db.set.uri()).await;
+    let seal = Mongoseal::builder().owner("$owner").on(&client.database("mongoseal_many")).unwrap();
+    seal.prepare().await.unwrap();
+    // Of new keys, and of known ones.
+    for _ in 0..2 {
+        sent.take();
+        let acquire = |number| seal.acquire(format!("$key/{number}")).metadata("said", "$$ROOT").without_refresh();
+        let asking: JoinSet<_> = (0..MANY).map(|number| acquire(number).into_future()).collect();
+        let leases: Vec<Lease> = asking.join_all().await.into_iter().map(Result::unwrap).collect();
+        let record = db.record("$key/7").await.unwrap();
+        let holder = record.get_array("holders").unwrap()[0].as_document().unwrap().clone();
+        assert_eq!(holder.get_str("owner").unwrap(), "$owner", "no text is read as an expression");
+        assert_eq!(holder.get_document("metadata").unwrap().get_str("said").unwrap(), "$$ROOT");
+        let releasing: JoinSet<_> = leases.into_iter().map(Lease::release).collect();
+        for released in releasing.join_all().await {
+            assert_eq!(released.unwrap(), ReleaseOutcome::Released);
+        }
+        for (name, of_each) in [("findAndModify", "acquire"), ("update", "release")] {
+            assert_eq!(sent.count(name), MANY, "one command for each {of_each}");
+        }
+    }
+    let held = db.records().count_documents(doc! { "holders": { "$ne": [] } }).await.unwrap();
+    assert_eq!(held, 0, "nothing is left held");
 }

@@ -1,5 +1,7 @@
 //! Leases of a group on a real server.
 
+use std::time::Instant;
+
 use mongodb::bson::{Document, doc};
 use mongoseal::{Error, Lease, Mongoseal};
 use mongoseal_test_support::ReplicaSet;
@@ -40,7 +42,9 @@ async fn a_group_of_many_leases_is_refreshed_and_released_in_two_commands_each()
     let names = || sent.take_names();
     names();
 
+    let began = Instant::now();
     let refreshed = seal.refresh_group("job", secs(600)).await.unwrap().refreshed;
+    println!("{many} leases refreshed in {:?}", began.elapsed());
     assert_eq!(refreshed.len(), many);
     assert_eq!(names(), ["aggregate", "update"]);
     let (first, now) = (&refreshed[0], seal.inspect(&refreshed[0].key).await.unwrap().unwrap());
@@ -56,7 +60,9 @@ async fn a_group_of_many_leases_is_refreshed_and_released_in_two_commands_each()
     assert_eq!(count, many);
 
     names();
+    let began = Instant::now();
     let released = seal.release_group("job").await.unwrap();
+    println!("{many} leases released in {:?}", began.elapsed());
     assert_eq!(released.len(), many);
     assert!(released.is_sorted_by_key(|lease| std::cmp::Reverse(lease.holder.token)), "the newest first");
     assert_eq!(names(), ["aggregate", "update"]);

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use mongodb::bson::{Document, doc};
 use mongoseal::{Error, EventKind, EventStream, FencingToken, Mongoseal};
-use mongoseal_test_support::ReplicaSet;
 
 use crate::{
     TestDatabase, by_length, secs,
@@ -156,24 +155,5 @@ async fn a_change_stream_killed_on_the_server_goes_on_and_a_lost_one_tells_what_
     assert_eq!((both[0].token, &both[0].kind), (token, &EventKind::Released));
     assert!(both[1].token == lease.token() && matches!(both[1].kind, EventKind::Granted { .. }), "{both:?}");
     nothing(&mut events).await;
-    seal.shutdown().await;
-}
-
-#[tokio::test]
-async fn who_may_not_open_a_change_stream_polls() {
-    let set = ReplicaSet::builder().auth().start().await;
-    let on = |actions: &[&str]| {
-        vec![doc! { "resource": { "db": "app", "collection": "mongoseal" }, "actions": actions.to_vec() }]
-    };
-    set.add_user("least", "pw", "app", on(&["find", "insert", "update"])).await;
-    let seal = Mongoseal::builder().database("app").connect(set.uri_as("least", "pw", "app")).await.unwrap();
-    let mut events = seal.watch_prefix("").await.unwrap();
-    let dead = seal.acquire("k").ttl(secs(2)).without_refresh().await.unwrap();
-    is_granted(&mut events, "k", dead.token()).await;
-    is(&mut events, "k", dead.token(), EventKind::Expired).await;
-    let lease = seal.acquire("k").await.unwrap();
-    is_granted(&mut events, "k", lease.token()).await;
-    seal.revoke("k").by("alice").reason("drill").await.unwrap();
-    is(&mut events, "k", lease.token(), EventKind::Revoked { by: "alice".into(), reason: "drill".into() }).await;
     seal.shutdown().await;
 }

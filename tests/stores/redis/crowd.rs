@@ -78,8 +78,8 @@ pub(crate) async fn a_thousand_waits_of_three_handles_end_held_and_in_time() {
 }
 
 pub(crate) async fn a_crowd_that_comes_is_queued_and_served_in_its_turn() {
-    let (_server, holder, handles) = scene(3).await;
-    let grants = Arc::new(Mutex::new(Vec::new()));
+    let (server, holder, handles) = scene(3).await;
+    let (grants, began) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
     let mut waiting = JoinSet::new();
     for (number, seal) in handles.iter().cycle().take(crowd()).enumerate() {
         let number = number.to_string();
@@ -92,20 +92,25 @@ pub(crate) async fn a_crowd_that_comes_is_queued_and_served_in_its_turn() {
         });
     }
     wait_until_queued(&handles[0], crowd()).await;
+    println!("{} were queued after {:?} by {} swaps", crowd(), began.elapsed(), swaps(&server).await);
     let state = handles[0].inspect("k").await.unwrap().unwrap();
     let queue: Vec<_> = state.queue.iter().map(|waiter| waiter.metadata.get("number").unwrap().to_owned()).collect();
+    let (began, before) = (Instant::now(), swaps(&server).await);
     holder.release().await.unwrap();
     waiting.join_all().await;
+    println!("{} were served in {:?} by {} swaps", crowd(), began.elapsed(), swaps(&server).await - before);
     let grants = grants.lock().unwrap();
     assert!(grants.iter().map(|(number, _)| number.clone()).eq(queue), "each in its turn");
     assert!(grants.is_sorted_by(|(_, one), (_, next)| one < next), "with tokens that grow");
 }
 
 pub(crate) async fn a_crowd_of_waiters_that_are_dropped_leaves_the_queue() {
-    let (_server, holder, handles) = scene(3).await;
+    let (server, holder, handles) = scene(3).await;
     let mut waiting = wait(&handles, crowd(), secs(900));
     wait_until_queued(&handles[0], crowd()).await;
+    let (began, before) = (Instant::now(), swaps(&server).await);
     waiting.abort_all();
     eventually(secs(30), "none is left", async || queued(&handles[0]).await == 0).await;
+    println!("{} dropped waiters left in {:?} by {} swaps", crowd(), began.elapsed(), swaps(&server).await - before);
     holder.refresh().await.unwrap();
 }

@@ -110,8 +110,8 @@ pub(crate) async fn a_server_with_too_few_replicas_is_unavailable() {
 }
 
 pub(crate) async fn a_server_that_loads_its_append_only_file_is_unavailable() {
-    // It takes half a millisecond for each key of the snapshot in the file, and answers meanwhile.
-    let slow = [("key-load-delay", "500"), ("loading-process-events-interval-bytes", "1024")];
+    // It takes two milliseconds for each key of the snapshot in the file, and answers meanwhile.
+    let slow = [("key-load-delay", "2000"), ("loading-process-events-interval-bytes", "1024")];
     let server = Redis::start_with(&[slow.as_slice(), &[("appendonly", "yes")]].concat()).await;
     let holder = Holder::on(&server).await;
     let server = Arc::new(server);

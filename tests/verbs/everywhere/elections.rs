@@ -33,7 +33,7 @@ fn leads(state: &LeadershipState) -> bool {
     matches!(state, LeadershipState::Leader { .. })
 }
 
-fn follows<'a>(value: &'a str) -> impl Fn(&LeadershipState) -> bool + 'a {
+fn follows(value: &str) -> impl Fn(&LeadershipState) -> bool {
     move |state| matches!(state, LeadershipState::Follower { leader } if leader.value == value)
 }
 

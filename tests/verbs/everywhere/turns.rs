@@ -23,7 +23,7 @@ pub(crate) async fn waiters_of_many_handles_are_served_in_the_order_they_came(wo
     let token = first.token();
     first.release().await.unwrap();
     soon(waiting.join_all()).await;
-    let served = served.lock().unwrap();
+    let served = served.lock().unwrap().clone();
     assert!(served.iter().map(|(number, _)| *number).eq(0..12), "{served:?}");
     assert!(served[0].1 > token && served.is_sorted_by(|one, next| one.1 < next.1), "tokens grow: {served:?}");
     world.queued(0).await;

@@ -46,8 +46,8 @@ pub(crate) async fn a_watch_reports_each_way_in_which_a_lease_ends(world: &World
     is_granted(&mut events, "k", lease.token()).await;
     world.remove("k").await;
     assert_eq!(next(&mut events).await, told(EventKind::Removed, lease.token()));
-    let _last = world.seal().acquire("k").ttl(secs(600)).await.unwrap();
-    is_granted(&mut events, "k", _last.token()).await;
+    let last = world.seal().acquire("k").ttl(secs(600)).await.unwrap();
+    is_granted(&mut events, "k", last.token()).await;
     seal.shutdown().await;
     assert!(soon(events.next()).await.unwrap().is_err());
     assert!(events.next().await.is_none());
