@@ -73,6 +73,7 @@ def test_the_body_is_cancelled_when_the_lease_is_lost() -> None:
     run(body)
 
 
+@pytest.mark.night
 def test_the_body_is_cancelled_at_the_deadline_without_an_event() -> None:
     async def body(fake: FakeMongoseal, seal: Mongoseal) -> None:
         with pytest.raises(LeaseLost, match="expired"):
@@ -176,6 +177,7 @@ def test_a_cancellation_from_outside_is_passed_on_also_if_the_lease_is_lost(firs
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.timeout is new in Python 3.11")
+@pytest.mark.night
 def test_a_timeout_around_and_inside_works_as_without_a_lease() -> None:
     async def body(fake: FakeMongoseal, seal: Mongoseal) -> None:
         with pytest.raises(TimeoutError):

@@ -113,6 +113,7 @@ def test_an_error_of_the_body_releases_the_lease(seal: Mongoseal) -> None:
     seal.acquire("k", wait=0)
 
 
+@pytest.mark.night
 def test_a_lease_expires_at_its_deadline_without_an_event(fake: FakeMongoseal, seal: Mongoseal) -> None:
     with pytest.raises(LeaseLost, match="expired"), seal.acquire("k", ttl=1) as lease:
         begin = time.monotonic()
@@ -123,6 +124,7 @@ def test_a_lease_expires_at_its_deadline_without_an_event(fake: FakeMongoseal, s
     seal.acquire("k", wait=2)
 
 
+@pytest.mark.night
 def test_a_loss_in_the_sleep_of_the_machine_is_noticed_soon_after(
     seal: Mongoseal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +150,7 @@ def test_an_entered_lease_must_be_valid(fake: FakeMongoseal, seal: Mongoseal) ->
         pytest.fail("the body ran without a lease")
 
 
+@pytest.mark.night
 def test_a_lease_is_refreshed_for_longer_than_its_ttl(seal: Mongoseal) -> None:
     with seal.acquire("k", ttl=1) as lease:
         time.sleep(1.5)
@@ -161,6 +164,7 @@ def test_a_lease_without_an_expiry_has_no_end(seal: Mongoseal) -> None:
         assert lease.remaining == math.inf and lease.is_valid
 
 
+@pytest.mark.night
 def test_limits_of_a_hold_are_kept(seal: Mongoseal) -> None:
     assert seal.acquire("a", max_hold=0.1).wait_lost(5) == "held_too_long"
     stalled = seal.acquire("b", stalled_after=0.4)
@@ -283,6 +287,7 @@ def test_an_election_has_one_leader_whom_others_see(seal: Mongoseal) -> None:
         assert list(leaders) == []
 
 
+@pytest.mark.night
 def test_an_unreachable_server_is_unavailable_and_leases_expire(fake: FakeMongoseal, seal: Mongoseal) -> None:
     lease = seal.acquire("k", ttl=1)
     fake.is_reachable = False
@@ -296,6 +301,7 @@ def test_an_unreachable_server_is_unavailable_and_leases_expire(fake: FakeMongos
     seal.acquire("k", wait=5)
 
 
+@pytest.mark.night
 def test_an_unconfirmed_release_keeps_the_key_until_it_expires(fake: FakeMongoseal, seal: Mongoseal) -> None:
     lease = seal.acquire("k", ttl=1)
     fake.is_reachable = False

@@ -5,12 +5,12 @@ use mongoseal_test_support::ReplicaSet;
 
 use crate::{
     killed::STUBBORN,
-    millis,
     sandbox::{KEY, Sandbox, TTL, ended, gone},
     secs,
 };
 
 #[tokio::test]
+#[ignore = "night: judges seconds"]
 async fn a_command_is_ended_before_the_deadline_when_the_database_goes_away() {
     let set = ReplicaSet::start(1).await;
     let sandbox = Sandbox::on(&set, "gone").await;
@@ -41,21 +41,7 @@ async fn a_command_is_ended_before_the_deadline_when_the_database_goes_away() {
 }
 
 #[tokio::test]
-async fn a_database_that_comes_back_in_time_changes_nothing() {
-    let set = ReplicaSet::start(1).await;
-    let sandbox = Sandbox::on(&set, "back").await;
-    let run = sandbox.run(r#"echo $$ >"$F/ids"; sleep 5; echo done"#).spawn().unwrap();
-    sandbox.processes("ids", 1).await;
-    tokio::time::sleep(millis(600)).await;
-    set.pause(0).await;
-    tokio::time::sleep(TTL / 3).await;
-    set.resume(0).await;
-    let run = ended(run).await;
-    run.is_quiet(0);
-    assert_eq!(run.stdout, "done\n");
-}
-
-#[tokio::test]
+#[ignore = "night: restarts a server"]
 async fn a_waiter_outlives_a_database_that_is_away_for_longer_than_a_request() {
     let set = ReplicaSet::start(1).await;
     let sandbox = Sandbox::on(&set, "waiter").await;

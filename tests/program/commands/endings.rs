@@ -9,7 +9,7 @@ use nix::sys::signal::{
 use tokio::process::Command;
 
 use crate::{
-    millis,
+    by_length, millis,
     sandbox::{KEY, Sandbox, TTL, children, done, ended, gone, id, signal},
     secs,
 };
@@ -70,12 +70,6 @@ async fn sigint_ends_the_loop_of_a_shell_and_not_only_one_of_its_commands() {
 }
 
 #[tokio::test]
-async fn a_status_of_130_is_no_signal() {
-    let sandbox = Sandbox::new("status_130").await;
-    ended(sandbox.run("exit 130").spawn().unwrap()).await.is_quiet(130);
-}
-
-#[tokio::test]
 async fn one_that_is_told_to_end_while_it_waits_leaves_the_queue() {
     let sandbox = Sandbox::new("withdrawn").await;
     let lease = sandbox.hold().await;
@@ -103,13 +97,13 @@ async fn one_that_is_told_to_end_while_it_waits_leaves_the_queue() {
 #[tokio::test]
 async fn one_that_is_told_to_end_in_the_moment_of_release_releases_before_it_leaves() {
     let sandbox = Sandbox::new("release_told").await;
-    for _ in 0..6 {
+    for _ in 0..by_length(3, 6) {
         let run = sandbox.run(r#"echo $$ >"$F/id"; until [ -e "$F/go" ]; do sleep 0.02; done"#).spawn().unwrap();
         let command = sandbox.processes("id", 1).await;
         let [guard] = *children(id(&run)) else { panic!("it has one child, the guard") };
         signal(id(&run), SIGSTOP);
         std::fs::write(sandbox.file("go"), "").unwrap();
-        gone(&[command[0], guard], secs(3)).await;
+        gone(&[command[0], guard], secs(30)).await;
         // That its command has ended and that it is to end, it finds at once.
         for sent in [SIGTERM, SIGINT, SIGCONT] {
             signal(id(&run), sent);
@@ -178,19 +172,14 @@ async fn the_status_is_that_of_the_command_where_the_ends_of_children_were_ignor
 #[tokio::test]
 async fn a_revoked_lease_ends_the_command_at_once_and_says_why() {
     let sandbox = Sandbox::new("revoked").await;
-    let run = sandbox.mongoseal(&["run", KEY, "--ttl", "30s", "--", "sleep", "100"]).spawn().unwrap();
-    while sandbox.seal.inspect(KEY).await.unwrap().is_none_or(|record| record.holders.is_empty()) {
-        tokio::time::sleep(millis(20)).await;
-    }
-    // It listens for a revocation once it has held for a second.
-    tokio::time::sleep(secs(2)).await;
-    let began = std::time::Instant::now();
+    // No refresh is due in the time of the test.
+    let run = sandbox.mongoseal(&["run", KEY, "--ttl", "30m", "--", "sleep", "100"]).spawn().unwrap();
+    sandbox.held().await;
     sandbox.seal.revoke(KEY).by("ops").reason("the host is going away").await.unwrap();
     ended(run).await.says(
         122,
         "was lost, so the command was ended: it was revoked by \"ops\" (reason: \"the host is going away\")",
     );
-    assert!(began.elapsed() < secs(8), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
@@ -223,6 +212,7 @@ async fn a_command_is_given_its_input_and_its_lease_and_nothing_else_is_on_the_o
 async fn the_status_is_that_of_the_command_or_says_why_there_was_none() {
     let sandbox = Sandbox::new("status").await;
     sandbox.run("exit 42").spawn().map(ended).unwrap().await.is_quiet(42);
+    sandbox.run("exit 130").spawn().map(ended).unwrap().await.is_quiet(130);
     sandbox.run("kill -9 $$").spawn().map(ended).unwrap().await.is_quiet(137);
     let run = |command: &str| sandbox.mongoseal(&["run", KEY, "--", command]);
     done(run("/no/such/command")).await.says(127, "cannot run /no/such/command: ");

@@ -10,6 +10,7 @@ use std::{
     process::Stdio,
 };
 
+use futures_util::future::join_all;
 use mongoseal::Clock;
 use nix::{
     sys::{
@@ -24,10 +25,8 @@ use nix::{
 use serde_json::json;
 
 use crate::{
-    eventually,
-    killed::SLACK,
-    millis,
-    sandbox::{KEY, Sandbox, TTL, children, ended, gone, id, signal},
+    by_length, eventually, millis,
+    sandbox::{Sandbox, TTL, children, ended, gone, guard, id, signal},
     secs,
 };
 
@@ -41,25 +40,8 @@ const WAYS: [(&str, &str); 4] = [
 const STUBBORN: &str = r#"trap "" TERM; echo $$ >"$F/new"; mv "$F/new" "$F/ids"; while :; do sleep 0.05; done"#;
 
 #[tokio::test]
-async fn what_has_left_the_group_of_the_command_is_ended_before_a_lost_lease_ends() {
-    for (name, script) in WAYS {
-        let sandbox = Sandbox::new(&format!("escaped_{name}")).await;
-        let run = sandbox.run(script).env("STUBBORN", STUBBORN).spawn().unwrap();
-        let escaped = sandbox.processes("ids", 1).await;
-        // It listens for a revocation once it has held for a second.
-        tokio::time::sleep(secs(2)).await;
-        sandbox.seal.revoke(KEY).by("test").reason("moved").await.unwrap();
-        let revoked = Clock::Boot.now().since_origin();
-        let last = gone(&escaped, TTL + SLACK).await;
-        println!("{name}: ended {:?} after the revocation", last - revoked);
-        assert!(last < revoked + TTL, "{name}: {:?}", last - revoked);
-        ended(run).await.says(122, "revoked by \"test\"");
-    }
-}
-
-#[tokio::test]
 async fn what_has_left_the_group_is_ended_before_the_key_is_free() {
-    for (name, script) in WAYS {
+    let frees = WAYS.map(async |(name, script)| {
         let sandbox = Sandbox::new(&format!("escaped_free_{name}")).await;
         // The command itself ends at once.
         let script =
@@ -69,7 +51,8 @@ async fn what_has_left_the_group_is_ended_before_the_key_is_free() {
         run.is_quiet(0);
         gone(&sandbox.processes("ids", 1).await, millis(1)).await;
         sandbox.is_free().await;
-    }
+    });
+    join_all(frees).await;
 }
 
 #[tokio::test]
@@ -77,8 +60,7 @@ async fn what_has_left_the_group_is_ended_when_the_guard_is_killed() {
     let sandbox = Sandbox::new("escaped_unguarded").await;
     let run = sandbox.run(WAYS[2].1).env("STUBBORN", STUBBORN).spawn().unwrap();
     let escaped = sandbox.processes("ids", 1).await;
-    let [guard] = *children(id(&run)) else { panic!("it has one child, the guard") };
-    signal(guard, SIGKILL);
+    signal(guard(&run), SIGKILL);
     ended(run).await.says(137, "the guard of the command was killed");
     gone(&escaped, millis(1)).await;
     sandbox.is_free().await;
@@ -88,7 +70,8 @@ async fn what_has_left_the_group_is_ended_when_the_guard_is_killed() {
 #[tokio::test]
 async fn a_guard_that_is_killed_at_the_start_leaves_a_command_that_was_ended_or_did_not_begin() {
     let mut unreported = 0;
-    for round in 0..10 {
+    let rounds = by_length(3, 10);
+    for round in 0..rounds {
         let sandbox = Sandbox::new(&format!("escaped_start_{round}")).await;
         let run = sandbox.run(WAYS[2].1).env("STUBBORN", STUBBORN).spawn().unwrap();
         let program = id(&run);
@@ -102,7 +85,7 @@ async fn a_guard_that_is_killed_at_the_start_leaves_a_command_that_was_ended_or_
                 }
             }
         });
-        let guard = tokio::time::timeout(secs(20), guard).await.expect("it starts its command").unwrap();
+        let guard = tokio::time::timeout(secs(60), guard).await.expect("it starts its command").unwrap();
         // A command that has begun writes its file.
         tokio::time::sleep(millis(200)).await;
         signal(guard, SIGKILL);
@@ -119,7 +102,7 @@ async fn a_guard_that_is_killed_at_the_start_leaves_a_command_that_was_ended_or_
         }
         sandbox.is_free().await;
     }
-    println!("{unreported} of 10 commands had not begun");
+    println!("{unreported} of {rounds} commands had not begun");
 }
 
 /// The children of all threads of a process.
@@ -132,17 +115,18 @@ fn all_children(process: Pid) -> usize {
 async fn orphans_that_end_while_the_command_runs_do_not_pile_up() {
     let sandbox = Sandbox::new("zombies").await;
     let script = r#"
-        i=0; while [ $i -lt 200 ]; do (true &); setsid -f true; i=$((i + 1)); done
+        i=0; while [ $i -lt 50 ]; do (true &); setsid -f true; i=$((i + 1)); done
         echo $$ >"$F/ids"; until [ -e "$F/go" ]; do sleep 0.02; done"#;
     let run = sandbox.run(script).spawn().unwrap();
     sandbox.processes("ids", 1).await;
     let [guard] = *children(id(&run)) else { panic!("it has one child, the guard") };
-    eventually(secs(2), "the command is the guard's only child", async || all_children(guard) == 1).await;
+    eventually(secs(30), "the command is the guard's only child", async || all_children(guard) == 1).await;
     fs::write(sandbox.file("go"), "").unwrap();
     ended(run).await.is_quiet(0);
 }
 
 #[tokio::test]
+#[ignore = "night: judges seconds"]
 async fn a_command_that_is_stopped_again_and_again_does_not_outlive_the_lease_of_a_stopped_program() {
     let sandbox = Sandbox::new("flooded").await;
     let run = sandbox.run(r#"echo $$ >"$F/ids"; while :; do sleep 0.01; done"#).spawn().unwrap();
@@ -150,7 +134,7 @@ async fn a_command_that_is_stopped_again_and_again_does_not_outlive_the_lease_of
     signal(id(&run), SIGSTOP);
     let stopped = Clock::Boot.now().since_origin();
     let mut count = 0;
-    while crate::sandbox::is_running(command[0]) && Clock::Boot.now().since_origin() < stopped + TTL + SLACK {
+    while crate::sandbox::is_running(command[0]) && Clock::Boot.now().since_origin() < stopped + TTL + secs(3) {
         for sent in [SIGSTOP, SIGCONT] {
             kill(command[0], sent).ok();
             tokio::time::sleep(millis(2)).await;
@@ -162,34 +146,6 @@ async fn a_command_that_is_stopped_again_and_again_does_not_outlive_the_lease_of
     assert!(last < stopped + TTL && count > 50, "{:?}, {count}", last - stopped);
     signal(id(&run), SIGCONT);
     ended(run).await.says(122, "could not be refreshed in time, so the command was ended");
-}
-
-#[tokio::test]
-async fn a_run_inside_a_run_ends_within_the_times_of_the_outer_lease() {
-    let sandbox = Sandbox::new("nested").await;
-    // The inner lease has a long grace after SIGTERM.
-    let script = r#"trap "" TERM; "$M" run inner --ttl 60s --term-before 30s --kill-before 1s -- sh -c "$STUBBORN" & wait; wait"#;
-    for survivor in ["the outer program is killed", "the outer lease is revoked"] {
-        let mut outer = sandbox.run(script);
-        let run = outer.env("STUBBORN", STUBBORN).env("M", env!("CARGO_BIN_EXE_mongoseal")).spawn().unwrap();
-        let inner = sandbox.processes("ids", 1).await;
-        tokio::time::sleep(secs(2)).await;
-        let is_killed = survivor.contains("killed");
-        if is_killed {
-            signal(id(&run), SIGKILL);
-        } else {
-            sandbox.seal.revoke(KEY).by("test").reason("moved").await.unwrap();
-        }
-        let began = Clock::Boot.now().since_origin();
-        let last = gone(&inner, secs(20)).await;
-        println!("{survivor}: the inner command ended {:?} later", last - began);
-        assert!(last < began + TTL, "{survivor}: {:?}", last - began);
-        let run = ended(run).await;
-        assert!(is_killed || run.code == Some(122), "{:?}", run.code);
-        fs::remove_file(sandbox.file("ids")).unwrap();
-        drop(sandbox.seal.acquire(KEY).wait(secs(30)).await.unwrap());
-        sandbox.seal.revoke("inner").by("test").reason("again").await.unwrap();
-    }
 }
 
 #[test]

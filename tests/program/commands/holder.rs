@@ -8,7 +8,7 @@ use std::{
 
 use mongoseal::Clock;
 use mongoseal_test_support::ReplicaSet;
-use nix::sys::signal::Signal::{SIGINT, SIGKILL, SIGTERM};
+use nix::sys::signal::Signal::{SIGINT, SIGTERM};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    eventually, millis,
+    millis,
     sandbox::{Ended, KEY, Sandbox, TTL, done, ended, id, signal},
     secs,
 };
@@ -54,7 +54,7 @@ impl Hold {
 
     /// The next event, or `None` at the end of the output.
     async fn event(&mut self) -> Option<Value> {
-        let line = timeout(secs(30), self.events.next_line()).await.expect("an event in time").unwrap();
+        let line = timeout(secs(60), self.events.next_line()).await.expect("an event in time").unwrap();
         line.map(|line| serde_json::from_str(&line).expect("it is JSON"))
     }
 
@@ -151,7 +151,12 @@ async fn a_held_key_is_an_error_and_a_status() {
     let lease = sandbox.hold().await;
     for wait in ["--no-wait", "--wait=100ms"] {
         let mut hold = Hold::start(&sandbox, &[wait]);
-        let error = hold.next("error").await;
+        let mut error = hold.event().await.unwrap();
+        // A wait that takes longer is said.
+        if error["event"] == "waiting" {
+            error = hold.next("error").await;
+        }
+        assert_eq!(error["event"], "error");
         assert_eq!((error.get("id"), &error["code"]), (None, &json!("held")));
         hold.end().await.says(121, &format!("{KEY:?} is held by"));
     }
@@ -177,11 +182,9 @@ async fn the_end_of_the_input_ends_it_at_once_and_no_stdin_ignores_that() {
     lease.release().await.unwrap();
 
     for sent in [SIGINT, SIGTERM] {
-        let (mut hold, token) = Hold::granted(&sandbox, &["--no-stdin"]).await;
+        let (mut hold, _) = Hold::granted(&sandbox, &["--no-stdin"]).await;
         drop(hold.requests.take());
-        tokio::time::sleep(TTL + millis(500)).await;
-        let record = sandbox.seal.inspect(KEY).await.unwrap().unwrap();
-        assert_eq!(record.holders[0].token.get(), token, "it is refreshed");
+        sandbox.is_refreshed().await;
         signal(id(&hold.child), sent);
         hold.next("released").await;
         hold.end().await.is_quiet(0);
@@ -194,7 +197,7 @@ async fn a_closed_output_releases_the_lease() {
     let sandbox = Sandbox::new("hold_closed").await;
     let (Hold { child, requests, events }, _) = Hold::granted(&sandbox, &[]).await;
     drop(events);
-    let output = timeout(secs(10), child.wait_with_output()).await.expect("it ends").unwrap();
+    let output = timeout(secs(60), child.wait_with_output()).await.expect("it ends").unwrap();
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
     drop(requests);
     sandbox.is_free().await;
@@ -204,7 +207,7 @@ async fn a_closed_output_releases_the_lease() {
     waiter.next("waiting").await;
     let Hold { child, requests, events } = waiter;
     drop(events);
-    assert_eq!(timeout(secs(10), child.wait_with_output()).await.expect("it ends").unwrap().status.code(), Some(0));
+    assert_eq!(timeout(secs(60), child.wait_with_output()).await.expect("it ends").unwrap().status.code(), Some(0));
     drop(requests);
     sandbox.queued(0).await;
     lease.release().await.unwrap();
@@ -214,20 +217,20 @@ async fn a_closed_output_releases_the_lease() {
 async fn a_client_that_does_not_read_delays_neither_refreshes_nor_signals_nor_a_loss() {
     let sandbox = Sandbox::new("hold_unread").await;
     for sent in [true, false] {
-        let (mut hold, token) = Hold::granted(&sandbox, &[]).await;
+        let (mut hold, _) = Hold::granted(&sandbox, &[]).await;
         let mut requests = hold.requests.take().unwrap();
         let request = format!("{{\"do\":\"{}\"}}\n", "x".repeat(3_000));
         // As many as it takes: no answer is read, so that at last no request is.
-        let flood = async { while requests.write_all(request.as_bytes()).await.is_ok() {} };
-        assert!(timeout(TTL + secs(2), flood).await.is_err(), "requests are no longer read");
-        let record = sandbox.seal.inspect(KEY).await.unwrap().unwrap();
-        assert_eq!(record.holders[0].token.get(), token, "it is refreshed");
+        while let Ok(written) = timeout(secs(1), requests.write_all(request.as_bytes())).await {
+            written.unwrap();
+        }
+        sandbox.is_refreshed().await;
         if sent {
             signal(id(&hold.child), SIGTERM);
         } else {
             sandbox.seal.revoke(KEY).by("ops").reason("stuck").await.unwrap();
         }
-        let status = timeout(secs(10), hold.child.wait()).await.expect("it ends").unwrap();
+        let status = timeout(secs(60), hold.child.wait()).await.expect("it ends").unwrap();
         assert_eq!(status.code(), Some(if sent { 0 } else { 122 }));
         sandbox.is_free().await;
     }
@@ -244,6 +247,7 @@ async fn a_revoked_lease_is_lost_with_the_cause() {
 }
 
 #[tokio::test]
+#[ignore = "night: an outage must end within a ttl"]
 async fn a_lease_at_risk_is_held_again_or_lost() {
     let set = ReplicaSet::start(1).await;
     let sandbox = Sandbox::on(&set, "hold_risk").await;
@@ -267,15 +271,6 @@ async fn a_lease_at_risk_is_held_again_or_lost() {
     assert!(answered && at_risk, "{lost}");
     assert_eq!((&lost["event"], &lost["cause"]), (&json!("lost"), &json!("expired")));
     hold.end().await.says(122, "was lost");
-}
-
-#[tokio::test]
-async fn the_lease_of_one_that_is_killed_expires_and_its_output_ends() {
-    let sandbox = Sandbox::new("hold_killed").await;
-    let (mut hold, _) = Hold::granted(&sandbox, &[]).await;
-    signal(id(&hold.child), SIGKILL);
-    assert_eq!(hold.event().await, None);
-    eventually(TTL + secs(3), "the key is free", async || sandbox.seal.acquire(KEY).await.is_ok()).await;
 }
 
 #[tokio::test]
@@ -304,11 +299,10 @@ async fn an_output_that_does_not_block_and_is_full_keeps_the_lease_and_gets_each
         let mut command = sandbox.mongoseal(&["hold", KEY, "--json"]);
         command.stdin(Stdio::piped()).stdout(writer).spawn().unwrap()
     };
-    let is_held = async || sandbox.seal.inspect(KEY).await.unwrap().is_some_and(|record| !record.holders.is_empty());
-    eventually(secs(20), "it holds", is_held).await;
+    sandbox.held().await;
     for _ in 0..10 {
         tokio::time::sleep(millis(100)).await;
-        assert!(is_held().await, "the lease is given up, because the output is full");
+        assert!(sandbox.seal.acquire(KEY).await.is_err(), "the lease is given up, because the output is full");
     }
     let output = tokio::task::spawn_blocking(move || {
         let mut output = Vec::new();
@@ -337,7 +331,7 @@ async fn without_json_the_same_events_are_lines_for_people() {
     assert!(early.stdout.ends_with("released\n"), "{}", early.stdout);
     let mut run = sandbox.mongoseal(&["hold", KEY]).stdin(Stdio::piped()).spawn().unwrap();
     let requests = run.stdin.take().unwrap();
-    eventually(secs(20), "it holds", async || sandbox.seal.acquire(KEY).await.is_err()).await;
+    sandbox.held().await;
     drop(requests);
     let run = ended(run).await;
     run.is_quiet(0);
@@ -355,7 +349,7 @@ async fn a_loss_is_printed_once_and_without_json_as_the_last_line_of_the_output(
             _ => sandbox.mongoseal(&["elect", KEY, "value"]),
         };
         let child = command.spawn().unwrap();
-        eventually(secs(20), "it holds", async || sandbox.seal.acquire(KEY).await.is_err()).await;
+        sandbox.held().await;
         sandbox.seal.revoke(KEY).by("ops").reason("stuck").await.unwrap();
         let ended = ended(child).await;
         let printed = format!("{}{}", ended.stdout, ended.stderr);

@@ -1,13 +1,14 @@
-//! SIGKILL and SIGSTOP of the program and of its guard.
+//! The end of a lease under its command: by SIGKILL and SIGSTOP of the program and of its guard, and by a revocation.
 
-use std::fs;
+use std::{fs, time::Duration};
 
+use futures_util::future::join_all;
 use mongoseal::Clock;
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP};
 
 use crate::{
     millis,
-    sandbox::{KEY, Sandbox, TTL, children, ended, gone, id, is_running, signal},
+    sandbox::{KEY, Sandbox, TTL, children, ended, gone, guard, id, is_running, signal},
     secs,
 };
 
@@ -18,43 +19,76 @@ pub(crate) const STUBBORN: &str = r#"
     trap '' TERM HUP INT
     sh -c 'while :; do sleep 0.05; done' & echo $$ >"$F/new"; echo $! >>"$F/new"; mv "$F/new" "$F/ids"
     while :; do sleep 0.05; done"#;
-/// What an answer may come late, on a busy machine.
-pub(crate) const SLACK: std::time::Duration = secs(3);
+/// The inner lease has a long grace after SIGTERM.
+const NESTED: &str =
+    r#"trap "" TERM; "$M" run inner --ttl 60s --term-before 30s --kill-before 1s -- sh -c "$STUBBORN" & wait; wait"#;
 
-#[tokio::test]
-async fn kill_9_of_the_binary_ends_the_command_and_the_next_gets_the_key_within_the_ttl() {
-    for (script, name) in [(FAMILY, "killed"), (STUBBORN, "killed_stubborn")] {
-        let sandbox = Sandbox::new(name).await;
-        let run = sandbox.run(script).spawn().unwrap();
-        let family = sandbox.processes("ids", 2).await;
-        signal(id(&run), SIGKILL);
-        let killed = Clock::Boot.now().since_origin();
-        let last = gone(&family, TTL + SLACK).await;
-        assert!(last < killed + TTL, "{:?} after it was killed", last - killed);
-        let lease = sandbox.seal.acquire(KEY).wait(secs(30)).await.unwrap();
-        let next = Clock::Boot.now().since_origin();
-        println!("ended {:?} after, granted {:?} after", last - killed, next - killed);
-        assert!(last < next && next - killed < TTL + SLACK, "{last:?} {next:?} {killed:?}");
-        lease.release().await.unwrap();
+#[derive(Clone, Copy, PartialEq)]
+enum Cause {
+    ProgramKilled,
+    ProgramStopped,
+    Revoked,
+    RevokedWhileTheGuardIsStopped,
+}
+
+/// A command, and how its lease ends. Beside these, a process may have left the group of the command.
+const ENDS: [(&str, &str, Cause); 11] = [
+    ("killed", FAMILY, Cause::ProgramKilled),
+    ("killed_stubborn", STUBBORN, Cause::ProgramKilled),
+    ("killed_nested", NESTED, Cause::ProgramKilled),
+    ("stopped", FAMILY, Cause::ProgramStopped),
+    ("stopped_stubborn", STUBBORN, Cause::ProgramStopped),
+    ("guard_stopped", STUBBORN, Cause::RevokedWhileTheGuardIsStopped),
+    ("revoked_nested", NESTED, Cause::Revoked),
+    ("revoked_timeout", r#"timeout 100 sh -c "$STUBBORN""#, Cause::Revoked),
+    ("revoked_bash_m", r#"exec bash -c 'set -m; sh -c "$STUBBORN" & wait'"#, Cause::Revoked),
+    ("revoked_setsid", r#"setsid sh -c "$STUBBORN" & wait"#, Cause::Revoked),
+    ("revoked_daemon", r#"setsid -f sh -c "$STUBBORN"; sleep 100"#, Cause::Revoked),
+];
+
+/// Ends the lease of a command. Returns how long after that the last process of the command was seen.
+async fn end_lease((name, script, cause): (&str, &str, Cause)) -> Duration {
+    let sandbox = Sandbox::new(name).await;
+    let mut run = sandbox.run(script);
+    let run = run.env("STUBBORN", STUBBORN).env("M", env!("CARGO_BIN_EXE_mongoseal")).spawn().unwrap();
+    let family = sandbox.processes("ids", 2).await;
+    match cause {
+        Cause::ProgramKilled => signal(id(&run), SIGKILL),
+        Cause::ProgramStopped => signal(id(&run), SIGSTOP),
+        Cause::RevokedWhileTheGuardIsStopped => signal(guard(&run), SIGSTOP),
+        Cause::Revoked => {}
     }
+    if matches!(cause, Cause::Revoked | Cause::RevokedWhileTheGuardIsStopped) {
+        sandbox.seal.revoke(KEY).by("test").reason("moved").await.unwrap();
+    }
+    let began = Clock::Boot.now().since_origin();
+    let last = gone(&family, secs(60)).await;
+    sandbox.seal.acquire(KEY).wait(secs(60)).await.unwrap().release().await.unwrap();
+    let said = match cause {
+        Cause::ProgramKilled => None,
+        Cause::ProgramStopped => {
+            signal(id(&run), SIGCONT);
+            Some("could not be refreshed in time, so the command was ended")
+        }
+        Cause::Revoked | Cause::RevokedWhileTheGuardIsStopped => Some("revoked by \"test\" (reason: \"moved\")"),
+    };
+    let run = ended(run).await;
+    said.map_or_else(|| assert_eq!(run.signal, Some(SIGKILL as i32), "{name}"), |said| run.says(122, said));
+    last.saturating_sub(began)
 }
 
 #[tokio::test]
-async fn a_binary_stopped_past_the_ttl_finds_its_command_ended_before_the_deadline() {
-    for (script, name) in [(FAMILY, "stopped"), (STUBBORN, "stopped_stubborn")] {
-        let sandbox = Sandbox::new(name).await;
-        let run = sandbox.run(script).spawn().unwrap();
-        let family = sandbox.processes("ids", 2).await;
-        signal(id(&run), SIGSTOP);
-        let stopped = Clock::Boot.now().since_origin();
-        let last = gone(&family, TTL + SLACK).await;
-        println!("ended {:?} after the binary was stopped", last - stopped);
-        assert!(last < stopped + TTL, "{:?}", last - stopped);
-        let lease = sandbox.seal.acquire(KEY).wait(secs(30)).await.unwrap();
-        assert!(last < Clock::Boot.now().since_origin());
-        lease.release().await.unwrap();
-        signal(id(&run), SIGCONT);
-        ended(run).await.says(122, "could not be refreshed in time, so the command was ended");
+async fn no_process_of_a_command_is_left_when_its_lease_has_ended() {
+    join_all(ENDS.map(end_lease)).await;
+}
+
+#[tokio::test]
+#[ignore = "night: judges seconds"]
+async fn each_process_of_a_command_is_ended_before_its_lease_could_be_granted_to_another() {
+    for case in ENDS {
+        let last = end_lease(case).await;
+        println!("{}: ended {last:?} after the cause", case.0);
+        assert!(last < TTL, "{}: {last:?}", case.0);
     }
 }
 
@@ -63,7 +97,7 @@ async fn kill_9_of_the_guard_ends_the_command_and_releases_the_lease() {
     let sandbox = Sandbox::new("unguarded").await;
     let run = sandbox.run(STUBBORN).spawn().unwrap();
     let family = sandbox.processes("ids", 2).await;
-    let [guard] = *children(id(&run)) else { panic!("it has one child, the guard") };
+    let guard = guard(&run);
     assert_eq!(children(guard), [family[0]], "the command is the guard's child");
     signal(guard, SIGKILL);
     ended(run).await.says(137, "the guard of the command was killed");
@@ -72,20 +106,7 @@ async fn kill_9_of_the_guard_ends_the_command_and_releases_the_lease() {
 }
 
 #[tokio::test]
-async fn a_guard_that_was_stopped_does_not_keep_the_command_past_the_deadline() {
-    let sandbox = Sandbox::new("guard_stopped").await;
-    let run = sandbox.run(STUBBORN).spawn().unwrap();
-    let family = sandbox.processes("ids", 2).await;
-    let [guard] = *children(id(&run)) else { panic!("it has one child, the guard") };
-    signal(guard, SIGSTOP);
-    sandbox.seal.revoke(KEY).by("test").reason("moved").await.unwrap();
-    let revoked = Clock::Boot.now().since_origin();
-    let last = gone(&family, TTL + SLACK).await;
-    assert!(last < revoked + TTL, "{:?}", last - revoked);
-    ended(run).await.says(122, "revoked by \"test\" (reason: \"moved\")");
-}
-
-#[tokio::test]
+#[ignore = "night: judges milliseconds"]
 async fn a_guard_that_was_stopped_does_not_keep_the_command_past_a_deadline_between_two_looks() {
     let sandbox = Sandbox::new("looks").await;
     // It looks every second, and kills 25 ms before the end.
@@ -93,8 +114,7 @@ async fn a_guard_that_was_stopped_does_not_keep_the_command_past_a_deadline_betw
     let arguments = [&["run", KEY], &times[..], &["--", "sh", "-c", STUBBORN]].concat();
     let run = sandbox.mongoseal(&arguments).env("F", sandbox.file("")).spawn().unwrap();
     let family = sandbox.processes("ids", 2).await;
-    let [guard] = *children(id(&run)) else { panic!("it has one child, the guard") };
-    signal(guard, SIGSTOP);
+    signal(guard(&run), SIGSTOP);
     // It listens for a revocation once it has held for a second.
     tokio::time::sleep(secs(2)).await;
     sandbox.seal.revoke(KEY).by("test").reason("moved").await.unwrap();
@@ -105,15 +125,18 @@ async fn a_guard_that_was_stopped_does_not_keep_the_command_past_a_deadline_betw
     ended(run).await.says(122, "revoked by \"test\" (reason: \"moved\")");
 }
 
+/// Ends when the file `go` exists.
+const BRIEF: &str = r#"echo $$ >"$F/id"; until [ -e "$F/go" ]; do sleep 0.05; done; exit 6"#;
+
 #[tokio::test]
+#[ignore = "night: waits past a short ttl, within which refreshes must be confirmed"]
 async fn a_guard_that_was_stopped_past_the_ttl_lets_a_command_whose_lease_was_refreshed_go_on() {
     let sandbox = Sandbox::new("guard_late").await;
-    let run = sandbox.run(r#"echo $$ >"$F/id"; until [ -e "$F/go" ]; do sleep 0.05; done; exit 6"#).spawn().unwrap();
+    let run = sandbox.run(BRIEF).spawn().unwrap();
     let command = sandbox.processes("id", 1).await;
-    let [guard] = *children(id(&run)) else { panic!("it has one child, the guard") };
-    signal(guard, SIGSTOP);
+    signal(guard(&run), SIGSTOP);
     tokio::time::sleep(TTL + secs(1)).await;
-    signal(guard, SIGCONT);
+    signal(guard(&run), SIGCONT);
     tokio::time::sleep(secs(1)).await;
     assert!(is_running(command[0]));
     fs::write(sandbox.file("go"), "").unwrap();
@@ -122,9 +145,10 @@ async fn a_guard_that_was_stopped_past_the_ttl_lets_a_command_whose_lease_was_re
 }
 
 #[tokio::test]
+#[ignore = "night: a command must end within a short ttl"]
 async fn a_command_that_had_ended_before_its_lease_did_gives_its_status_also_where_the_binary_was_stopped() {
     let sandbox = Sandbox::new("ended_in_time").await;
-    let run = sandbox.run(r#"echo $$ >"$F/id"; until [ -e "$F/go" ]; do sleep 0.05; done; exit 6"#).spawn().unwrap();
+    let run = sandbox.run(BRIEF).spawn().unwrap();
     let command = sandbox.processes("id", 1).await;
     signal(id(&run), SIGSTOP);
     fs::write(sandbox.file("go"), "").unwrap();
@@ -137,11 +161,10 @@ async fn a_command_that_had_ended_before_its_lease_did_gives_its_status_also_whe
 #[tokio::test]
 async fn what_a_command_leaves_running_is_ended_before_the_key_is_free() {
     let sandbox = Sandbox::new("left").await;
-    let script = r#"sleep 100 & echo $! >"$F/ids"; sh -c 'sleep 0.2; echo late' & exit 3"#;
+    let script = r#"sleep 100 & echo $! >"$F/ids"; sh -c 'sleep 0.05; echo late' & exit 3"#;
     let run = ended(sandbox.run(script).spawn().unwrap()).await;
     run.is_quiet(3);
     assert_eq!(run.stdout, "late\n", "what ends by itself soon is not cut short");
     gone(&sandbox.processes("ids", 1).await, millis(1)).await;
     sandbox.is_free().await;
-    assert!(fs::exists(sandbox.file("ids")).unwrap());
 }

@@ -27,4 +27,4 @@ mod terminal;
 mod unkillable;
 mod value;
 
-use mongoseal_test_support::{eventually, millis, secs};
+use mongoseal_test_support::{by_length, eventually, millis, secs};

@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
+use tokio::io::{AsyncBufReadExt, BufReader};
+
 use crate::{
     millis,
     sandbox::{KEY, Sandbox, done, ended, id, mongoseal, signal},
-    secs,
 };
 
 #[tokio::test]
@@ -18,14 +19,11 @@ async fn the_options_of_flock_are_understood() {
     let began = Instant::now();
     done(sandbox.mongoseal(&["run", "-w", "0.5", KEY, "--", "echo", "never"])).await.says(121, "is held by");
     assert!(began.elapsed() >= millis(500), "{:?}", began.elapsed());
-    done(sandbox.mongoseal(&["elect", "-w1", KEY, "v"])).await.says(121, "is held by");
+    done(sandbox.mongoseal(&["elect", "-w1", KEY, "v"])).await.says(121, &format!("is held by {:?}", lease.owner()));
     lease.release().await.unwrap();
-}
-
-#[tokio::test]
-async fn a_time_without_a_unit_is_in_seconds() {
-    let sandbox = Sandbox::new("seconds").await;
-    done(sandbox.mongoseal(&["run", KEY, "--ttl", "30", "--min-hold", "0.02", "--", "true"])).await.is_quiet(0);
+    let shared = sandbox.seal.acquire(KEY).shared_up_to(2).await.unwrap();
+    done(sandbox.mongoseal(&["run", KEY, "-n", "--shared", "2", "--ttl", "30", "--", "true"])).await.is_quiet(0);
+    shared.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -58,6 +56,7 @@ async fn a_time_that_cannot_be_is_blamed_on_the_option_that_the_caller_has_passe
 }
 
 #[tokio::test]
+#[ignore = "night: judges seconds"]
 async fn the_error_of_a_wait_in_an_outage_has_the_time_of_the_whole_wait() {
     let set = mongoseal_test_support::ReplicaSet::start(1).await;
     let sandbox = Sandbox::on(&set, "whole_wait").await;
@@ -82,7 +81,7 @@ async fn several_keys_are_held_together_and_each_has_its_token() {
     let sandbox = Sandbox::new("several").await;
     let script = r#"echo "$MONGOSEAL_KEY_1 $MONGOSEAL_TOKEN_1 $MONGOSEAL_KEY_2 $MONGOSEAL_TOKEN_2 ${MONGOSEAL_KEY-none}"
         touch "$F/began"; until [ -e "$F/go" ]; do sleep 0.02; done"#;
-    let mut run = sandbox.mongoseal(&["run", "b", "a", "--ttl", "4s", "--", "sh", "-c", script]);
+    let mut run = sandbox.mongoseal(&["run", "b", "a", "--", "sh", "-c", script]);
     let run = run.env("F", sandbox.file("")).spawn().unwrap();
     sandbox.exists("began").await;
     for key in ["a", "b"] {
@@ -103,15 +102,12 @@ async fn several_keys_are_held_together_and_each_has_its_token() {
 async fn the_loss_of_one_of_several_keys_ends_the_command_and_frees_the_others() {
     let sandbox = Sandbox::new("several_lost").await;
     let script = r#"echo $$ >"$F/id"; exec sleep 100"#;
-    let mut run = sandbox.mongoseal(&["run", "a", "b", "c", "--", "sh", "-c", script]);
+    // No refresh is due in the time of the test.
+    let mut run = sandbox.mongoseal(&["run", "a", "b", "c", "--ttl", "30m", "--", "sh", "-c", script]);
     let run = run.env("F", sandbox.file("")).spawn().unwrap();
     sandbox.processes("id", 1).await;
-    // It listens for a revocation once it has held for a second.
-    tokio::time::sleep(secs(2)).await;
-    let began = Instant::now();
     sandbox.seal.revoke("b").by("ops").reason("moved").await.unwrap();
     ended(run).await.says(122, "the lease on \"b\" with token ");
-    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
     for key in ["a", "b", "c"] {
         sandbox.seal.acquire(key).await.unwrap().release().await.unwrap();
     }
@@ -146,14 +142,14 @@ async fn metadata_group_and_no_expiry_are_those_of_the_lease() {
 async fn a_verbose_run_reports_the_wait_and_the_grant_in_a_pipe() {
     let sandbox = Sandbox::new("verbose").await;
     let lease = sandbox.hold().await;
-    let run = sandbox.mongoseal(&["run", "-v", KEY, "--", "echo", "done"]).spawn().unwrap();
-    sandbox.queued(1).await;
-    tokio::time::sleep(millis(1500)).await;
+    let mut run = sandbox.mongoseal(&["run", "-v", KEY, "--", "echo", "done"]).spawn().unwrap();
+    let mut messages = BufReader::new(run.stderr.take().unwrap()).lines();
+    let waiting = messages.next_line().await.unwrap().unwrap();
     let owner = lease.owner().clone();
     lease.release().await.unwrap();
+    let granted = messages.next_line().await.unwrap().unwrap();
     let run = ended(run).await;
     assert_eq!((run.code, run.stdout.as_str()), (Some(0), "done\n"));
-    let [waiting, granted] = run.stderr.lines().collect::<Vec<_>>()[..] else { panic!("{}", run.stderr) };
     assert!(waiting.starts_with(&format!("mongoseal: waiting, next in line; held by {owner} (")), "{waiting}");
     let token = sandbox.seal.inspect(KEY).await.unwrap().unwrap().version;
     assert!(granted.starts_with(&format!("mongoseal: granted \"{KEY}\" with token {token} after ")), "{granted}");
@@ -176,16 +172,13 @@ async fn a_run_that_waits_for_the_lease_that_it_was_started_under_warns() {
 
 #[tokio::test]
 async fn a_database_that_does_not_answer_is_reported_after_a_second() {
-    use tokio::io::{AsyncBufReadExt, BufReader};
     for command in [&["run", "k", "--", "true"][..], &["ls"]] {
         let mut run = mongoseal(command);
-        let began = Instant::now();
         let mut run = run.env("MONGODB_URI", "mongodb://127.0.0.1:9/?replicaSet=none").spawn().unwrap();
         let line = BufReader::new(run.stderr.take().unwrap()).lines().next_line().await.unwrap().unwrap();
         let cause = "connection refused by 127.0.0.1:9";
         let expected = format!("mongoseal: MongoDB has not answered for 1 s: {cause}; waiting up to 10 s (--timeout)");
         assert_eq!(line, expected);
-        assert!(began.elapsed() < secs(4), "{:?}", began.elapsed());
         run.kill().await.unwrap();
     }
 }

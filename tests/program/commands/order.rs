@@ -8,18 +8,20 @@ use std::{
 
 use tokio::{process::Command, sync::Semaphore, task::JoinSet};
 
-use crate::sandbox::{Sandbox, done};
+use crate::{
+    by_length,
+    sandbox::{Sandbox, done},
+};
 
-const RUNS: usize = 200;
 const AT_ONCE: usize = 16;
 
 #[tokio::test]
-async fn two_hundred_runs_on_one_key_never_overlap_and_their_tokens_grow() {
+async fn many_runs_on_one_key_never_overlap_and_their_tokens_grow() {
+    let count = by_length(40, 200);
     let sandbox = Sandbox::new("order").await;
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let mut runs = JoinSet::new();
-    let began = Instant::now();
-    for _ in 0..RUNS {
+    for _ in 0..count {
         // As a test's ttl would lapse in a crowd on a busy machine, the usual one.
         let script = r#"echo "$MONGOSEAL_TOKEN begins" >>"$F/log"; echo "$MONGOSEAL_TOKEN ends" >>"$F/log""#;
         let mut command = sandbox.mongoseal(&["run", "crowded", "--", "sh", "-c", script]);
@@ -36,10 +38,9 @@ async fn two_hundred_runs_on_one_key_never_overlap_and_their_tokens_grow() {
     while let Some(run) = runs.join_next().await {
         run.unwrap();
     }
-    println!("{RUNS} runs in {:?}", began.elapsed());
     let log = fs::read_to_string(sandbox.file("log")).unwrap();
     let lines: Vec<_> = log.lines().map(|line| line.split_once(' ').unwrap()).collect();
-    assert_eq!(lines.len(), 2 * RUNS);
+    assert_eq!(lines.len(), 2 * count);
     let mut last = 0;
     for pair in lines.chunks(2) {
         let [(token, "begins"), (same, "ends")] = pair else { panic!("one began before another ended: {pair:?}") };
@@ -69,6 +70,7 @@ async fn two_loops(sandbox: &Sandbox, script: &str) -> Duration {
 }
 
 #[tokio::test]
+#[ignore = "night: compares times"]
 async fn two_loops_that_contend_for_a_key_take_about_as_long_as_with_flock() {
     let sandbox = Sandbox::new("loops").await;
     let [mut best, mut apart, mut flock] = [Duration::MAX; 3];

@@ -16,8 +16,8 @@ use crate::{
 const LONG: &str = "--ttl=10m";
 /// A command that SIGTERM ends.
 const MEEK: &str = r#"echo $$ >"$F/ids"; echo $$ >>"$F/ids"; exec sleep 100"#;
-/// How long it takes to end a command and to release its lease, on a busy machine.
-const SOON: Duration = secs(15);
+/// Much less than that ttl.
+const SOON: Duration = secs(60);
 
 /// Kills a program with these arguments while its command runs. Returns when it was killed.
 async fn kill(sandbox: &Sandbox, arguments: &[&str], script: &str) -> Instant {
@@ -54,14 +54,6 @@ async fn each_key_of_a_killed_program_is_free() {
     for key in ["a", "b", "c"] {
         free(&sandbox, key, killed).await;
     }
-}
-
-#[tokio::test]
-async fn the_tick_of_a_killed_program_stays_open() {
-    let sandbox = Sandbox::new("released_once").await;
-    kill(&sandbox, &["once", KEY, "--tick=7", LONG], MEEK).await;
-    let arguments = ["once", KEY, "--tick=7", "--wait=15s", "--", "true"];
-    crate::sandbox::done(sandbox.mongoseal(&arguments)).await.is_quiet(0);
 }
 
 #[tokio::test]

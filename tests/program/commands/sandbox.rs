@@ -5,7 +5,7 @@ use std::{
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Output, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use mongoseal::{Clock, Lease, Mongoseal};
@@ -16,12 +16,12 @@ use nix::{
 };
 use tokio::process::{Child, Command};
 
-use crate::{eventually, millis, secs};
+use crate::{eventually, secs};
 
 /// The key that tests hold.
 pub(crate) const KEY: &str = "reports/nightly";
 /// The ttl of most of them: short, and long enough for a busy machine.
-pub(crate) const TTL: Duration = secs(4);
+pub(crate) const TTL: Duration = secs(6);
 
 pub(crate) struct Sandbox {
     uri: String,
@@ -82,13 +82,13 @@ impl Sandbox {
 
     /// Waits until the file exists.
     pub(crate) async fn exists(&self, name: &str) {
-        eventually(secs(20), &format!("{name} exists"), async || self.file(name).exists()).await;
+        eventually(secs(60), &format!("{name} exists"), async || self.file(name).exists()).await;
     }
 
     /// What the file has, when it has so many lines.
     pub(crate) async fn lines(&self, name: &str, count: usize) -> Vec<String> {
         let mut lines = Vec::new();
-        eventually(secs(20), &format!("{name} has {count} lines"), async || {
+        eventually(secs(60), &format!("{name} has {count} lines"), async || {
             let text = fs::read_to_string(self.file(name)).unwrap_or_default();
             lines = text.lines().map(str::to_owned).collect();
             lines.len() >= count && text.ends_with('\n')
@@ -107,6 +107,24 @@ impl Sandbox {
         self.seal.acquire(KEY).ttl(secs(60)).await.unwrap()
     }
 
+    /// Waits until the key is held.
+    pub(crate) async fn held(&self) {
+        let record = async || self.seal.inspect(KEY).await.unwrap();
+        eventually(secs(60), "it holds", async || record().await.is_some_and(|record| !record.holders.is_empty()))
+            .await;
+    }
+
+    /// Waits until the lease on the key has been refreshed once more.
+    pub(crate) async fn is_refreshed(&self) {
+        let seen = async || {
+            let record = self.seal.inspect(KEY).await.unwrap().unwrap();
+            (record.holders[0].token, record.holders[0].last_seen)
+        };
+        let before = seen().await;
+        eventually(secs(30), "the lease is refreshed", async || seen().await.1 > before.1).await;
+        assert_eq!(seen().await.0, before.0, "it is the same lease");
+    }
+
     /// The key, had without waiting for it.
     pub(crate) async fn is_free(&self) {
         self.seal.acquire(KEY).await.unwrap().release().await.unwrap();
@@ -123,11 +141,8 @@ impl Sandbox {
     }
 
     pub(crate) async fn queued_on(&self, key: &str, count: usize) {
-        let began = Instant::now();
-        while self.seal.inspect(key).await.unwrap().map_or(0, |record| record.queue.len()) != count {
-            assert!(began.elapsed() < secs(20), "{count} wait");
-            tokio::time::sleep(millis(20)).await;
-        }
+        let waiting = async || self.seal.inspect(key).await.unwrap().map_or(0, |record| record.queue.len());
+        eventually(secs(60), &format!("{count} wait"), async || waiting().await == count).await;
     }
 }
 
@@ -207,7 +222,7 @@ impl Ended {
 }
 
 pub(crate) async fn ended(child: Child) -> Ended {
-    tokio::time::timeout(secs(40), child.wait_with_output()).await.expect("it ends in time").unwrap().into()
+    tokio::time::timeout(secs(60), child.wait_with_output()).await.expect("it ends in time").unwrap().into()
 }
 
 /// Runs it to its end.
@@ -236,6 +251,12 @@ pub(crate) fn id(child: &Child) -> Pid {
 
 pub(crate) fn signal(process: Pid, signal: Signal) {
     kill(process, signal).unwrap();
+}
+
+/// The guard of a run.
+pub(crate) fn guard(run: &Child) -> Pid {
+    let [guard] = *children(id(run)) else { panic!("it has one child, the guard") };
+    guard
 }
 
 /// The children of the only thread of a process that has any.

@@ -1,6 +1,6 @@
 //! Exit statuses and messages of failures.
 
-use std::{fs, time::Instant};
+use std::fs;
 
 use mongoseal_test_support::{ReplicaSet, Standalone};
 use tokio::task::JoinSet;
@@ -10,21 +10,6 @@ use crate::{
     sandbox::{KEY, Sandbox, done, ended, id, mongoseal, signal},
     secs,
 };
-
-#[tokio::test]
-async fn a_key_that_is_held_is_a_status_of_its_own() {
-    let sandbox = Sandbox::new("held").await;
-    let lease = sandbox.hold().await;
-    for wait in ["--no-wait", "--wait=200ms"] {
-        let run = done(sandbox.mongoseal(&["run", KEY, wait, "--", "echo", "never"])).await;
-        run.says(121, &format!("\"{KEY}\" is held by {:?}", lease.owner()));
-    }
-    lease.release().await.unwrap();
-    let shared = sandbox.seal.acquire(KEY).shared_up_to(2).await.unwrap();
-    let run = done(sandbox.mongoseal(&["run", KEY, "--no-wait", "--shared", "2", "--", "echo", "shared"])).await;
-    run.is_quiet(0);
-    shared.release().await.unwrap();
-}
 
 #[tokio::test]
 async fn wrong_arguments_are_a_status_of_their_own() {
@@ -53,7 +38,7 @@ async fn wrong_arguments_are_a_status_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_database_that_cannot_serve_is_one_clear_sentence_and_soon() {
+async fn a_database_that_cannot_serve_is_one_clear_sentence() {
     let standalone = Standalone::start().await;
     let secured = ReplicaSet::builder().auth().start().await;
     secured.add_user("user", "s3cret", "app", vec![]).await;
@@ -71,14 +56,11 @@ async fn a_database_that_cannot_serve_is_one_clear_sentence_and_soon() {
             let mut command = mongoseal(command);
             command.env("MONGODB_URI", &uri);
             asked.spawn(async move {
-                let began = Instant::now();
                 let ended = done(command).await;
                 ended.says(code, sentence);
                 assert!(!ended.stderr.contains("wr0ng-pass"), "{}", ended.stderr);
                 assert!(ended.stderr.matches("Authentication failed").count() < 2, "{}", ended.stderr);
                 assert!(!ended.stderr.contains(['{', '}']), "it is for people: {}", ended.stderr);
-                // The operation timeout, on a busy machine.
-                assert!(began.elapsed() < secs(15), "{:?}", began.elapsed());
             });
         }
     }
@@ -131,7 +113,7 @@ async fn the_status_file_tells_the_command_s_status_from_the_program_s() {
     assert!(held["message"].as_str().unwrap().contains("is held by"), "{held}");
     lease.release().await.unwrap();
 
-    let mut command = sandbox.mongoseal(&["run", KEY, "--ttl=4s", "--status-file", file.to_str().unwrap(), "--"]);
+    let mut command = sandbox.mongoseal(&["run", KEY, "--status-file", file.to_str().unwrap(), "--"]);
     command.args(["sh", "-c", r#"touch "$F/runs"; sleep 100"#]).env("F", sandbox.file(""));
     let child = command.spawn().unwrap();
     sandbox.exists("runs").await;

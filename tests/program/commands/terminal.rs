@@ -100,7 +100,7 @@ impl Shell {
     async fn is_back(&mut self, sandbox: &Sandbox, text: &str) {
         let line = format!("echo {text} >\"$F/back\"\n");
         let back = || fs::read_to_string(sandbox.file("back")).unwrap_or_default();
-        for _ in 0..40 {
+        for _ in 0..240 {
             self.type_in(&line).await;
             tokio::time::sleep(millis(250)).await;
             if back().trim() == text {
@@ -113,7 +113,7 @@ impl Shell {
     async fn end(mut self) {
         self.type_in("\nkill -9 $(jobs -p); exit\n").await;
         drop(self.keys);
-        tokio::time::timeout(secs(20), self.child.wait()).await.expect("the shell ends").unwrap();
+        tokio::time::timeout(secs(60), self.child.wait()).await.expect("the shell ends").unwrap();
     }
 }
 
@@ -142,17 +142,17 @@ async fn ctrl_z_in_a_pipeline_stops_all_of_it_and_the_shell_gets_the_terminal_ba
     shell.type_in("null\n").await;
     assert_eq!(sandbox.lines("first", 1).await, ["null"]);
     shell.type_in("\x1a").await;
-    eventually(secs(10), "the program and its command are stopped", async || {
+    eventually(secs(60), "the program and its command are stopped", async || {
         state(program) == Some('T') && state(command) == Some('T')
     })
     .await;
     shell.is_back(&sandbox, "stopped").await;
     shell.type_in("fg\n").await;
-    eventually(secs(10), "both go on", async || state(program) == Some('S') && state(command) == Some('S')).await;
+    eventually(secs(60), "both go on", async || state(program) == Some('S') && state(command) == Some('S')).await;
     shell.type_in("\x03").await;
     shell.is_back(&sandbox, "again").await;
     shell.end().await;
-    sandbox.seal.acquire("k").wait(secs(5)).await.unwrap().release().await.unwrap();
+    sandbox.seal.acquire("k").wait(secs(60)).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
@@ -170,13 +170,13 @@ async fn a_command_in_the_background_that_reads_from_the_terminal_stops_as_a_job
     signal(program, SIGSTOP);
     shell.is_back(&sandbox, "stopped").await;
     shell.type_in("bg\n").await;
-    eventually(secs(10), "the program goes on", async || state(program) == Some('S')).await;
+    eventually(secs(60), "the program goes on", async || state(program) == Some('S')).await;
     fs::write(sandbox.file("go"), "").unwrap();
-    eventually(secs(10), "the program stops as a job", async || state(program) == Some('T')).await;
+    eventually(secs(60), "the program stops as a job", async || state(program) == Some('T')).await;
     tokio::time::sleep(secs(1)).await;
     assert_eq!((state(program), state(command)), (Some('T'), Some('T')));
     shell.type_in("fg\n").await;
-    eventually(secs(10), "the program goes on", async || state(program) == Some('S')).await;
+    eventually(secs(60), "the program goes on", async || state(program) == Some('S')).await;
     shell.type_in("eins\n").await;
     assert_eq!(sandbox.lines("read", 1).await, ["eins"]);
     shell.end().await;

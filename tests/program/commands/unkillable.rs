@@ -16,11 +16,7 @@ use nix::{
 };
 use tokio::process::{Child, Command};
 
-use crate::{
-    millis,
-    sandbox::{KEY, Sandbox, TTL, children, ended, id, install, is_running, signal},
-    secs,
-};
+use crate::sandbox::{KEY, Sandbox, ended, guard, id, install, is_running, signal};
 
 /// The id of the user `nobody`, who may not signal processes of root.
 const NOBODY: u32 = 65534;
@@ -69,8 +65,7 @@ const BRIEF: &str = r#"echo $$ >"$F/id"; until [ -e "$F/go" ]; do sleep 0.02; do
 async fn a_process_of_another_user_in_the_group_keeps_the_lease_until_it_ends() {
     let (sandbox, binary) = (Sandbox::new("another_user").await, Copied::new());
     let (run, command, mut other) = with_one_of_root(&sandbox, &binary.0, BRIEF).await;
-    // Longer than a ttl, so that it is refreshed.
-    tokio::time::sleep(TTL + secs(1)).await;
+    sandbox.is_refreshed().await;
     assert!(!is_running(command) && is_running(id(&run)));
     assert!(sandbox.seal.acquire(KEY).await.is_err(), "the key is held");
     other.kill().await.unwrap();
@@ -82,7 +77,6 @@ async fn a_process_of_another_user_in_the_group_keeps_the_lease_until_it_ends() 
 async fn a_lease_that_ends_under_what_could_not_be_ended_is_not_released_and_that_is_said() {
     let (sandbox, binary) = (Sandbox::new("never").await, Copied::new());
     let (run, _, mut other) = with_one_of_root(&sandbox, &binary.0, BRIEF).await;
-    tokio::time::sleep(millis(500)).await;
     sandbox.seal.revoke(KEY).by("test").reason("moved").await.unwrap();
     ended(run).await.says(122, "a process of the command could not be killed");
     assert!(is_running(id(&other)));
@@ -94,9 +88,8 @@ async fn a_killed_guard_leaves_the_lease_held_while_a_process_of_another_user_ru
     let (sandbox, binary) = (Sandbox::new("another_unguarded").await, Copied::new());
     let script = r#"echo $$ >"$F/id"; exec sleep 100"#;
     let (run, command, mut other) = with_one_of_root(&sandbox, &binary.0, script).await;
-    let [guard] = *children(id(&run)) else { panic!("it has one child, the guard") };
-    signal(guard, SIGKILL);
-    tokio::time::sleep(TTL + secs(1)).await;
+    signal(guard(&run), SIGKILL);
+    sandbox.is_refreshed().await;
     assert!(!is_running(command) && is_running(id(&run)));
     assert!(sandbox.seal.acquire(KEY).await.is_err(), "the key is held");
     kill(id(&other), SIGTERM).unwrap();

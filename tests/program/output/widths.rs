@@ -65,7 +65,7 @@ async fn show_wraps_at_words_and_prints_when_each_hold_ends() {
         let seen = shown(&console, columns, "show reports/nightly").await;
         let words = seen.split_whitespace().collect::<Vec<_>>().join(" ");
         let token = leases[2].token();
-        let limits = format!("token {token}: minimum 20 m, ends in 19 m 5");
+        let limits = format!("token {token}: minimum 20 m, ends in 19 m ");
         assert!(words.contains(&limits) && words.contains("; maximum 3 h, ends in "), "{seen}");
         assert!(words.contains(leases[2].owner().as_str()) && words.contains("build=1.4.2"), "{seen}");
         assert!(!seen.contains('…'), "{seen}");
