@@ -95,7 +95,7 @@ async fn the_order_has_the_connection_string_and_the_command_has_no_descriptor_o
 async fn a_release_that_the_server_does_not_answer_ends() {
     let set = ReplicaSet::builder().members(1).proxied().start().await;
     let sandbox = Sandbox::on(&set, "released_silent").await;
-    let arguments = ["run", KEY, LONG, "--timeout=1s", "--", "sh", "-c", MEEK];
+    let arguments = ["run", KEY, LONG, "--timeout=10s", "--", "sh", "-c", MEEK];
     let program = sandbox.mongoseal(&arguments).env("F", sandbox.file("")).spawn().unwrap();
     let family = sandbox.processes("ids", 2).await;
     let [guard] = *children(id(&program)) else { panic!("it has one child, the guard") };

@@ -175,7 +175,7 @@ async fn a_reader_that_does_not_read_does_not_delay_the_end_by_a_signal() {
     let console = Console::new("watch_blocked").await;
     let seal = console.seal("alice");
     // More than a pipe takes.
-    let keys: Vec<String> = (0..500).map(|number| format!("{}/{number}", "k".repeat(300))).collect();
+    let keys: Vec<String> = (0..250).map(|number| format!("{}/{number}", "k".repeat(300))).collect();
     let set = seal.acquire_all(keys.iter().map(String::as_str)).ttl(secs(600)).await.unwrap();
     for (signal, arguments) in [(Signal::SIGTERM, &["--json"][..]), (Signal::SIGINT, &[])] {
         let mut watch = Watch::start(&console, arguments);
@@ -197,7 +197,7 @@ async fn a_reader_that_does_not_read_does_not_delay_the_end_by_a_signal() {
 async fn a_watch_reports_that_mongodb_does_not_answer_and_continues_when_it_does() {
     let set = ReplicaSet::start(1).await;
     let mut program = program();
-    program.args(["watch", "--timeout", "1s"]).env("MONGODB_URI", set.uri());
+    program.args(["watch", "--timeout", "10s"]).env("MONGODB_URI", set.uri());
     let mut child = program.spawn().unwrap();
     let mut events = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut messages = BufReader::new(child.stderr.take().unwrap()).lines();
