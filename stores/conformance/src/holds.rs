@@ -12,7 +12,7 @@ use mongoseal::{
 };
 
 /// A minimum or a maximum hold that a few requests to a busy store do not outlast, in milliseconds.
-const HOLD: u64 = 2_000;
+const HOLD: u64 = 4_000;
 
 fn held(min: Option<u64>, max: Option<u64>) -> LeaseSpec {
     LeaseSpec { hold: HoldLimits { min, max }, ..terms() }

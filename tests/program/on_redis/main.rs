@@ -173,7 +173,7 @@ impl Drop for Console {
 }
 
 fn main() -> ExitCode {
-    let mut tests = trials![Turn::Timed, Redis::missing =>
+    let mut tests = trials![Turn::Waiting, Redis::missing =>
         commands::run_holds_the_key_while_its_command_runs,
         commands::a_revocation_ends_the_command,
         commands::a_server_that_goes_away_ends_the_command,

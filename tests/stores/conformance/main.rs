@@ -24,13 +24,13 @@ async fn store() -> Arc<dyn Store> {
 }
 
 fn main() -> ExitCode {
-    let mut tests = trials![Turn::Timed => agreement::the_machine_and_the_pipeline_agree_on_random_requests,];
-    tests.extend(trials![Turn::Timed, Redis::missing =>
+    let mut tests = trials![Turn::Busy => agreement::the_machine_and_the_pipeline_agree_on_random_requests,];
+    tests.extend(trials![Turn::Busy, Redis::missing =>
         agreement::the_machine_and_the_redis_store_agree_on_the_same_random_requests,
     ]);
     tests.extend(requirements().iter().map(|requirement| {
         let check = move || async { requirement.check(store().await).await };
-        trial(format!("mongo::{}", requirement.name()), Turn::Timed, || None, check)
+        trial(format!("mongo::{}", requirement.name()), Turn::Waiting, || None, check)
     }));
     run_trials(tests)
 }

@@ -1,4 +1,4 @@
-//! A `main` for tests that measure times or need a server that may be missing.
+//! A `main` for tests that run side by side on one machine, or need a server that may be missing.
 //!
 //! All tests of a program begin at once, and wait for their [`Turn`]. So tests that mostly wait do so side by side, and
 //! those that run alone delay no other.
@@ -23,8 +23,6 @@ const WHOLE: u32 = 10;
 pub enum Turn {
     /// It mostly waits. Ten run at once.
     Waiting,
-    /// It measures times. Two run at once.
-    Timed,
     /// It keeps the machine busy. One that mostly waits runs beside it.
     Busy,
     /// It judges seconds, or takes many. It runs alone, lets others that wait go first, and is ignored unless `--ignored` or
@@ -36,7 +34,6 @@ impl Turn {
     fn share(self) -> u32 {
         match self {
             Self::Waiting => 1,
-            Self::Timed => WHOLE / 2,
             Self::Busy => WHOLE - 1,
             Self::Night => WHOLE,
         }
@@ -150,13 +147,13 @@ mod tests {
             })
         };
         let busy = Share::take(Turn::Busy);
-        let started = [start(Turn::Night), start(Turn::Timed)];
+        let started = [start(Turn::Night), start(Turn::Busy)];
         while machine().waiting == 0 {
             thread::yield_now();
         }
         assert_eq!(begins.try_recv(), Err(mpsc::TryRecvError::Empty), "neither fits beside a busy one");
         drop(busy);
-        assert_eq!([begins.recv(), begins.recv()], [Ok(Turn::Timed), Ok(Turn::Night)]);
+        assert_eq!([begins.recv(), begins.recv()], [Ok(Turn::Busy), Ok(Turn::Night)]);
         for test in started {
             test.join().expect("it ends");
         }
