@@ -16,7 +16,7 @@ const STEPS: i32 = 20;
 const STOPPED: Duration = Duration::from_millis(2_200);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "of the night: its faults come by chance, and it takes many seconds"]
+#[ignore = "night: its faults come by chance, and it takes many seconds"]
 async fn jobs_are_finished_once_although_a_worker_is_killed_or_stopped_every_second() {
     let db = TestDatabase::new("examples_jobs").await;
     let uri = db.uri();

@@ -105,7 +105,7 @@ impl Election {
 }
 
 #[tokio::test]
-#[ignore = "of the night: it judges seconds"]
+#[ignore = "night: it judges seconds"]
 async fn a_killed_leader_is_followed_within_its_ttl_and_a_second() {
     let mut election = Election::new("examples_leader_killed").await;
     let mut standing = election.three(TTL).await;
@@ -126,7 +126,7 @@ async fn a_killed_leader_is_followed_within_its_ttl_and_a_second() {
 }
 
 #[tokio::test]
-#[ignore = "of the night: it judges seconds"]
+#[ignore = "night: it judges seconds"]
 async fn a_leader_that_resigns_is_followed_at_once_and_stands_behind_the_others() {
     let mut election = Election::new("examples_leader_resigns").await;
     let mut standing = election.three(TTL).await;

@@ -71,7 +71,7 @@ async fn documents(database: &Database, collection: &str) -> Vec<Document> {
 
 /// `MONGOSEAL_ROUNDS` sets the number of rounds. In each, the first pod that begins a random step is killed at a random time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "of the night: its faults come by chance, and it takes many seconds"]
+#[ignore = "night: its faults come by chance, and it takes many seconds"]
 async fn each_step_has_its_effect_once_and_all_pods_start_though_one_is_killed_at_a_random_point() {
     // A pod that dies in its transaction leaves what it has written locked for so long. The default is a minute.
     let set = ReplicaSet::builder().members(1).parameter("transactionLifetimeLimitSeconds", "3").start().await;

@@ -75,7 +75,7 @@ async fn written(database: &Database, tally: &Tally) -> Vec<i64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "of the night: it judges seconds"]
+#[ignore = "night: it judges seconds"]
 async fn one_process_takes_orders_while_leaders_are_killed_stopped_terminated_and_give_way() {
     let db = TestDatabase::new("examples_service").await;
     let mut cluster = Cluster::start(db.uri()).await;
@@ -149,7 +149,7 @@ async fn one_process_takes_orders_while_leaders_are_killed_stopped_terminated_an
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "of the night: it judges seconds"]
+#[ignore = "night: it judges seconds"]
 async fn a_new_leader_fences_its_predecessor_before_it_takes_an_order() {
     let db = TestDatabase::new("examples_service_idle").await;
     let cluster = Cluster::start(db.uri()).await;

@@ -343,7 +343,7 @@ fn scripts_of(heading: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn the_pipeline_of_the_document_holds_the_key_from_its_first_step_to_its_last() {
-    let sandbox = Sandbox::new("pipeline").await;
+    let sandbox = Sandbox::new("pipeline_of_a_script").await;
     let steps = scripts_of("Steps that no command contains");
     assert_eq!(steps.len(), 3);
     for name in ["build.sh", "deploy.sh"] {

@@ -173,7 +173,7 @@ async fn the_columns_of_a_pipe_are_fixed_and_a_longer_cell_moves_the_rest() {
 #[tokio::test]
 async fn a_reader_that_does_not_read_does_not_delay_the_end_by_a_signal() {
     let console = Console::new("watch_blocked").await;
-    let seal = console.seal("alice");
+    let seal = console.db.build(Mongoseal::builder().owner("alice").operation_timeout(secs(60)));
     // More than a pipe takes.
     let keys: Vec<String> = (0..250).map(|number| format!("{}/{number}", "k".repeat(300))).collect();
     let set = seal.acquire_all(keys.iter().map(String::as_str)).ttl(secs(600)).await.unwrap();
@@ -217,9 +217,8 @@ async fn a_watch_reports_that_mongodb_does_not_answer_and_continues_when_it_does
 async fn a_watch_says_that_events_may_be_missing_and_goes_on() {
     let set = ReplicaSet::start(1).await;
     let seal = Mongoseal::builder().database("mongoseal").connect(set.uri()).await.unwrap();
+    let console = Console { db: TestDatabase::new("cli_watch_missing").await, uri: set.uri_with("appName=missing") };
     for arguments in [&["k"][..], &[]] {
-        let uri = set.uri_with("appName=missing");
-        let console = Console { db: TestDatabase::new("cli_watch_missing").await, uri };
         let held = seal.acquire("k").ttl(secs(600)).await.unwrap();
         let mut objects = Watch::start(&console, &[arguments, &["--json"]].concat());
         assert_eq!(objects.event().await["event"], "holds");

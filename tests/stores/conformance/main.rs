@@ -24,8 +24,8 @@ async fn store() -> Arc<dyn Store> {
 }
 
 fn main() -> ExitCode {
-    let mut tests = trials![Turn::Busy => agreement::the_machine_and_the_pipeline_agree_on_random_requests,];
-    tests.extend(trials![Turn::Busy, Redis::missing =>
+    let mut tests = trials![Turn::Waiting => agreement::the_machine_and_the_pipeline_agree_on_random_requests,];
+    tests.extend(trials![Turn::Waiting, Redis::missing =>
         agreement::the_machine_and_the_redis_store_agree_on_the_same_random_requests,
     ]);
     tests.extend(requirements().iter().map(|requirement| {

@@ -222,7 +222,7 @@ async fn a_transaction_that_meets_a_refresh_in_each_run_says_so_and_does_not_cos
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "of the night: it judges seconds"]
+#[ignore = "night: it judges seconds"]
 async fn a_transaction_of_less_than_a_third_of_the_ttl_commits_beside_refreshes() {
     let db = two_orders("beside").await;
     let lease = db.seal().acquire("k").ttl(secs(3)).await.unwrap();

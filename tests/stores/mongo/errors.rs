@@ -43,7 +43,7 @@ async fn a_login_that_fails_for_a_while_is_unavailable_with_its_code_and_ends_no
         let held = others.acquire(format!("held/{code}")).await.unwrap();
         let waiting = seal.acquire(format!("held/{code}")).ttl(secs(3)).wait(secs(3600));
         let waiting = tokio::spawn(waiting.into_future());
-        let impatient = connect(millis(400)).await.unwrap();
+        let impatient = connect(secs(4)).await.unwrap();
         tokio::time::sleep(millis(300)).await;
 
         let point = set.fail_command("login", &["saslStart", "saslContinue"], refusal(code, labels), FOREVER).await;
@@ -52,7 +52,7 @@ async fn a_login_that_fails_for_a_while_is_unavailable_with_its_code_and_ends_no
             (0..by_length(8, 30)).map(acquire).collect::<Vec<_>>()
         };
         let (patient, hasty) = (acquiring(&seal, "patient"), acquiring(&impatient, "hasty"));
-        let connecting = connect(millis(400)).await;
+        let connecting = connect(secs(4)).await;
         assert!(is_unavailable(&connecting), "{code}: {connecting:?}");
         assert_eq!(connecting.unwrap_err().code(), Some(code));
         for acquire in hasty {

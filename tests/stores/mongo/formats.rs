@@ -35,16 +35,17 @@ async fn of_a_newer_build(db: &TestDatabase, of: &str, newer: &Document) -> (Lea
 #[tokio::test]
 async fn each_call_for_a_key_whose_record_is_of_a_newer_format_says_to_upgrade_and_the_record_stays() {
     // The handle looks at the version before it misses a field of today.
-    each_call_says_to_upgrade(doc! { "$set": { "v": 2, "leases": {} }, "$unset": { "history": "" } }).await;
+    let newer = doc! { "$set": { "v": 2, "leases": {} }, "$unset": { "history": "" } };
+    each_call_says_to_upgrade("mongoseal_newer_other_fields", newer).await;
 }
 
 #[tokio::test]
 async fn a_record_of_a_newer_format_that_has_all_fields_of_today_stays_as_well() {
-    each_call_says_to_upgrade(doc! { "$set": { "v": 2 } }).await;
+    each_call_says_to_upgrade("mongoseal_newer", doc! { "$set": { "v": 2 } }).await;
 }
 
-async fn each_call_says_to_upgrade(newer: Document) {
-    let db = TestDatabase::new("mongoseal_newer").await;
+async fn each_call_says_to_upgrade(database: &str, newer: Document) {
+    let db = TestDatabase::new(database).await;
     let seal = db.seal();
     let (lease, record) = of_a_newer_build(&db, "k", &newer).await;
     let told = |call: &'static str, result: Result<(), Error>| is_told_to_upgrade(call, "k", result);
@@ -105,9 +106,9 @@ async fn a_watch_ends_with_the_error_when_a_newer_build_writes_the_record() {
 
 #[tokio::test]
 async fn a_duplicate_key_of_two_first_inserts_is_retried_after_one_read() {
-    let db = TestDatabase::new("mongoseal_first").await;
+    let db = TestDatabase::new("mongoseal_first_inserts").await;
     let (client, sent) = noting_client(&db.set.uri_with("appName=first")).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_first"));
+    let seal = Mongoseal::new(&client.database("mongoseal_first_inserts"));
     seal.prepare().await.unwrap();
     sent.take();
     let taken =

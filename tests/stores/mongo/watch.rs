@@ -169,7 +169,7 @@ async fn each_way_to_end_is_told_of_the_key_that_was_meant() {
 
 #[tokio::test]
 async fn fields_of_others_are_no_events_and_what_is_no_record_any_more_is_the_end() {
-    let db = TestDatabase::new("mongoseal_foreign").await;
+    let db = TestDatabase::new("mongoseal_foreign_fields").await;
     let seal = db.seal();
     let waiting = db.seal();
     let lease = seal.acquire("k").shared().await.unwrap();

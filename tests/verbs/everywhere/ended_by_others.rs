@@ -86,8 +86,8 @@ pub(crate) async fn a_purge_never_touches_a_live_lease(world: &World) {
     };
     let purge = async {
         let mut purged = Vec::new();
-        for round in 0..8 {
-            forget(seal.acquire(format!("short-{round}")).ttl(millis(30)).without_refresh().await.unwrap());
+        for round in 0..3 {
+            forget(seal.acquire(format!("short-{round}")).ttl(secs(2)).without_refresh().await.unwrap());
             while purged.len() == round {
                 purged.extend(seal.purge().await.unwrap());
                 tokio::time::sleep(millis(5)).await;
@@ -99,5 +99,5 @@ pub(crate) async fn a_purge_never_touches_a_live_lease(world: &World) {
     let (purged, ..) = soon(async { tokio::join!(purge, live(0), live(1)) }).await;
     assert!(purged.iter().all(|lease| lease.holder.is_expired() && lease.key.as_str().starts_with("short-")));
     let told: HashSet<_> = purged.iter().map(|lease| lease.holder.token).collect();
-    assert_eq!((told.len(), purged.len()), (8, 8), "each once");
+    assert_eq!((told.len(), purged.len()), (3, 3), "each once");
 }

@@ -1,5 +1,10 @@
 //! A database of a test in the shared set.
 
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, PoisonError},
+};
+
 use mongodb::{
     Client, Collection, Database,
     bson::{Document, doc},
@@ -20,7 +25,14 @@ pub struct TestDatabase {
 
 impl TestDatabase {
     /// The database of this name, emptied.
+    ///
+    /// # Panics
+    ///
+    /// If another test of this process has asked for this name: it would empty that test's database.
     pub async fn new(name: &str) -> Self {
+        static NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        let is_new = NAMES.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+        assert!(is_new, "two tests have the database {name}: give one of them another");
         let set = shared(1).await;
         let client = set.client().await;
         let database = client.database(name);
