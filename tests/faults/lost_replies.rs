@@ -12,7 +12,9 @@ use crate::{connect, millis, secs};
 
 pub(super) async fn one_who_gave_up_leaves_nothing_held_beyond_its_ttl() {
     let set = ReplicaSet::builder().proxied().start().await;
-    let seal = connect(Mongoseal::builder().operation_timeout(secs(1)), set.uri_with("appName=one")).await;
+    // It connects in any time.
+    let connected = connect(Mongoseal::builder(), set.uri_with("appName=one")).await;
+    let seal = Mongoseal::builder().operation_timeout(secs(1)).sibling_of(&connected).unwrap();
     let other = connect(Mongoseal::builder(), set.uri_with("appName=two")).await;
 
     // All that the caller sends arrives two seconds late: its requests, and the release with which
