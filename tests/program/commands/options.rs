@@ -120,7 +120,7 @@ async fn metadata_group_and_no_expiry_are_those_of_the_lease() {
     let run = [
         &["run", KEY],
         &options[..],
-        &["--", "sh", "-c", r#"touch "$F/began"; echo "${MONGOSEAL_DEADLINE-none}"; exec sleep 100"#],
+        &["--", "sh", "-c", r#"echo "${MONGOSEAL_DEADLINE-none}"; touch "$F/began"; exec sleep 100"#],
     ];
     let mut run = sandbox.mongoseal(&run.concat());
     let run = run.env("F", sandbox.file("")).spawn().unwrap();
