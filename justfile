@@ -14,7 +14,7 @@ default:
 test:
     cargo test
 
-# Tier 1: every test of a push, on real servers, 5 minutes once built.
+# Tier 1: the tests of a push on real servers, 5 minutes once built.
 all:
     .ci/test
 
