@@ -32,7 +32,7 @@ macro_rules! bodies {
                 a_key_that_looks_like_an_operator_is_a_key_like_any_other,
                 a_dropped_lease_is_released_and_so_is_one_whose_acquire_was_dropped,
                 a_lease_whose_record_was_removed_is_lost_with_its_next_refresh_and_never_created_again,
-                a_refresh_by_hand_finds_a_takeover_and_says_to_whom,
+                a_refresh_and_a_verify_by_hand_find_a_takeover_and_say_to_whom,
                 a_refreshed_lease_outlasts_its_ttl_and_that_of_a_dead_process_is_granted_again,
                 a_lease_without_expiry_lasts_until_it_is_released,
                 a_shutdown_releases_the_leases_of_its_handle_and_of_no_other,

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal::SIGKILL;
 use crate::{
     eventually,
     killed::STUBBORN,
-    sandbox::{KEY, Sandbox, children, gone, id, signal},
+    sandbox::{KEY, Sandbox, children, gone, id, is_running, signal},
     secs,
 };
 
@@ -45,6 +45,21 @@ async fn a_killed_program_s_key_is_free_when_its_command_has_ended() {
         let killed = kill(&sandbox, &arguments, script).await;
         free(&sandbox, KEY, killed).await;
     }
+}
+
+/// Who waits for the key is granted it when no process of the command is left, and not before.
+#[tokio::test]
+async fn the_key_of_a_killed_program_is_granted_to_a_waiter_after_the_last_process_of_its_command() {
+    let sandbox = Sandbox::new("released_to_a_waiter").await;
+    let arguments = ["run", KEY, LONG, "--term-before=1s", "--kill-before=200ms", "--", "sh", "-c", STUBBORN];
+    let program = sandbox.mongoseal(&arguments).env("F", sandbox.file("")).spawn().unwrap();
+    let family = sandbox.processes("ids", 2).await;
+    let waiting = tokio::spawn(sandbox.seal.acquire(KEY).wait(SOON).into_future());
+    sandbox.queued(1).await;
+    signal(id(&program), SIGKILL);
+    let granted = waiting.await.unwrap().unwrap();
+    assert!(!family.iter().any(|process| is_running(*process)), "a process of the command runs beside the next holder");
+    granted.release().await.unwrap();
 }
 
 #[tokio::test]

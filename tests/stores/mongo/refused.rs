@@ -1,5 +1,7 @@
 //! Connections and deployments that an operator must change are `Invalid`, and the error names the change.
 
+use std::time::Duration;
+
 use mongodb::{
     Client,
     bson::{Document, doc},
@@ -18,6 +20,14 @@ fn invalid<T>(result: Result<T, Error>, says: &[&str]) {
         assert!(error.to_string().contains(says), "{says}: {error}");
     }
 }
+
+/// What comes of a call at once, and not at the end of [`UNTIMED`].
+async fn at_once<T>(call: impl IntoFuture<Output = T>) -> T {
+    tokio::time::timeout(secs(60), call.into_future()).await.expect("it is refused at once")
+}
+
+/// An operation timeout that no test waits for.
+const UNTIMED: Duration = secs(600);
 
 /// A handle on a client of the caller's, which gives up on finding a server before an attempt ends.
 async fn on_client(uri: &str, builder: Builder) -> Mongoseal {
@@ -40,12 +50,12 @@ fn misnamed(uri: &str, name: &str) -> String {
 async fn a_direct_connection_to_a_secondary_is_refused_and_one_to_the_primary_is_served() {
     let set = shared(3).await;
     let (name, primary) = (name_of(set).await, set.primary().await);
-    let builder = || Mongoseal::builder().database("mongoseal_refused");
+    let builder = || Mongoseal::builder().database("mongoseal_refused").operation_timeout(UNTIMED);
     let says = ["leave out directConnection", &format!("replicaSet={name}")];
     for secondary in (0..3).filter(|member| *member != primary) {
         let uri = set.direct_uri(secondary);
-        invalid(builder().connect(&uri).await, &says);
-        invalid(on_client(&uri, builder()).await.acquire("direct").await, &says);
+        invalid(at_once(builder().connect(&uri)).await, &says);
+        invalid(at_once(on_client(&uri, builder()).await.acquire("direct")).await, &says);
     }
     let seal = builder().connect(set.direct_uri(primary)).await.unwrap();
     seal.acquire("direct").await.unwrap().release().await.unwrap();
@@ -81,9 +91,11 @@ async fn a_wrong_set_name_is_refused() {
     let set = shared(1).await;
     let name = name_of(set).await;
     let wrong = misnamed(&set.uri(), &name);
-    invalid(Mongoseal::connect(&wrong).await, &["\"another\"", "leave its option replicaSet out"]);
-    let on = on_client(&wrong, Mongoseal::builder()).await;
-    invalid(on.acquire("k").await, &["\"another\"", "leave its option replicaSet out"]);
+    let builder = || Mongoseal::builder().operation_timeout(UNTIMED);
+    let connected = at_once(builder().connect(&wrong)).await;
+    invalid(connected, &["\"another\"", "leave its option replicaSet out"]);
+    let on = on_client(&wrong, builder()).await;
+    invalid(at_once(on.acquire("k")).await, &["\"another\"", "leave its option replicaSet out"]);
 
     let direct = format!("{}&replicaSet=another", set.direct_uri(0));
     let says = ["replicaSet=another", &format!("replicaSet={name}")];

@@ -46,7 +46,8 @@ async fn siblings_that_are_more_than_the_connections_lose_no_lease_and_have_one_
         (0..by_length(20, 100)).map(|_| Mongoseal::builder().sibling_of(&first).unwrap()).collect();
     let mut leases = Vec::new();
     for (number, seal) in siblings.iter().enumerate() {
-        leases.push(seal.acquire(format!("k{number}")).ttl(by_length(secs(30), secs(5))).await.unwrap());
+        let acquire = seal.acquire(format!("k{number}")).ttl(by_length(secs(60), secs(5)));
+        leases.push(acquire.refresh_every(secs(1)).await.unwrap());
     }
     // Each waits for the next one's key.
     let mut waiting = JoinSet::new();
@@ -56,6 +57,9 @@ async fn siblings_that_are_more_than_the_connections_lose_no_lease_and_have_one_
     }
     let states: Vec<_> = leases.iter().map(Lease::watch_state).collect();
     tokio::time::sleep(hold).await;
+    let refreshed = doc! { "holders.0.refreshes": { "$gte": 2 } };
+    let all = async || db.records().count_documents(refreshed.clone()).await.unwrap() == siblings.len() as u64;
+    eventually(secs(50), "each lease is refreshed twice", all).await;
     let lost = states.iter().filter(|states| states.get() != LeaseState::Held).count();
     assert_eq!(lost, 0, "leases are not held");
     assert!(waiting.try_join_next().is_none(), "all wait");

@@ -42,18 +42,22 @@ pub(crate) async fn a_lease_whose_record_was_removed_is_lost_with_its_next_refre
     assert_eq!(seal.inspect("k").await.unwrap(), None);
 }
 
-pub(crate) async fn a_refresh_by_hand_finds_a_takeover_and_says_to_whom(world: &World) {
-    let lease = world.seal().acquire("k").ttl(secs(600)).await.unwrap();
-    world.remove("k").await;
-    let next = world.seal().acquire("k").await.unwrap();
-    assert!(next.token() > lease.token());
-    assert!(lease.is_valid(), "what is believed is not proof");
-    let cause = LossCause::TakenOver { token: next.token() };
-    let error = lease.refresh().await.unwrap_err();
-    assert!(matches!(&error, Error::Lost { cause: found, .. } if *found == cause), "{error}");
-    assert_eq!(lease.state(), LeaseState::Lost { cause });
-    drop(lease);
-    assert_eq!(next.release().await.unwrap(), ReleaseOutcome::Released);
+pub(crate) async fn a_refresh_and_a_verify_by_hand_find_a_takeover_and_say_to_whom(world: &World) {
+    for by_verify in [false, true] {
+        let lease = world.seal().acquire("k").ttl(secs(600)).await.unwrap();
+        world.remove("k").await;
+        let next = world.seal().acquire("k").await.unwrap();
+        assert!(next.token() > lease.token());
+        assert!(lease.is_valid(), "what is believed is not proof");
+        let cause = LossCause::TakenOver { token: next.token() };
+        // A verify is a read.
+        let can_verify = by_verify && world.abilities.has_current_reads;
+        let error = if can_verify { lease.verify().await } else { lease.refresh().await }.unwrap_err();
+        assert!(matches!(&error, Error::Lost { cause: found, .. } if *found == cause), "{error}");
+        assert_eq!(lease.state(), LeaseState::Lost { cause });
+        drop(lease);
+        assert_eq!(next.release().await.unwrap(), ReleaseOutcome::Released);
+    }
 }
 
 pub(crate) async fn a_refreshed_lease_outlasts_its_ttl_and_that_of_a_dead_process_is_granted_again(world: &World) {
