@@ -69,7 +69,7 @@ agreement:
 # The example of migrations, 200 times, each time with a process that is killed at a random point.
 migrations rounds="200":
     cargo build --workspace --example migrations
-    MONGOSEAL_ROUNDS={{ rounds }} cargo test --workspace --test examples -- migrations --nocapture
+    MONGOSEAL_ROUNDS={{ rounds }} cargo test --workspace --test examples -- --include-ignored migrations --nocapture
 
 # The simulation with so many programs for each of its tests. Prints the pairs of options that were granted seldom.
 programs count="300000":
