@@ -176,7 +176,7 @@ async fn a_completion_that_is_answered_is_the_last_request_of_its_tick() {
 
 #[tokio::test(start_paused = true)]
 async fn a_completion_whose_reply_is_lost_is_sent_again_and_the_work_does_not_run_again() {
-    // The first completion hands the key over if somebody waits for it, so that the next ones find another holder.
+    // The first completion hands the key over to the waiter, so the next completions find another holder.
     for waits in [false, true] {
         let store = Faulty::new();
         let (seal, other) = (store.seal(), store.seal());

@@ -47,7 +47,7 @@ async fn a_killed_program_s_key_is_free_when_its_command_has_ended() {
     }
 }
 
-/// Who waits for the key is granted it when no process of the command is left, and not before.
+/// A waiter is granted the key when the last process of the command has ended, and not before.
 #[tokio::test]
 async fn the_key_of_a_killed_program_is_granted_to_a_waiter_after_the_last_process_of_its_command() {
     let sandbox = Sandbox::new("released_to_a_waiter").await;

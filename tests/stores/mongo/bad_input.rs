@@ -36,7 +36,7 @@ async fn a_standalone_server_is_refused() {
 #[tokio::test]
 async fn an_unreachable_server_is_unavailable_within_the_operation_timeout_and_tells_why() {
     let builder = Mongoseal::builder().operation_timeout(secs(2));
-    // Port 1 is reserved and nobody listens there. The driver looks for a server for 30 seconds.
+    // Port 1 is reserved: no server listens on it. The driver looks for a server for 30 seconds.
     let connecting = builder.clone().connect("mongodb://127.0.0.1:1/?replicaSet=rs0");
     let error = tokio::time::timeout(secs(25), connecting).await.unwrap().unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");

@@ -1,4 +1,4 @@
-//! Leases that somebody else ends: an operator, a group, a purge.
+//! Leases that another process ends: by a revocation, by the release of their group, by a purge.
 
 use std::{
     collections::HashSet,

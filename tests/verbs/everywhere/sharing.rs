@@ -79,10 +79,10 @@ pub(crate) async fn of_a_crowd_that_shares_a_free_key_each_is_granted_it_with_a_
     }
 }
 
-/// A resource that fails if readers, or as many as may, use it beside a writer.
+/// A resource that fails if a writer uses it beside others, or if too many readers use it.
 #[derive(Default)]
 struct LimitedResource {
-    /// How many read. Minus one while somebody writes.
+    /// The number of readers, or minus one while a writer is there.
     users: AtomicI64,
 }
 
@@ -97,7 +97,7 @@ impl LimitedResource {
     async fn write(&self) {
         assert_eq!(self.users.swap(-1, Ordering::SeqCst), 0, "a writer beside others");
         tokio::time::sleep(millis(fastrand::u64(1..8))).await;
-        assert_eq!(self.users.swap(0, Ordering::SeqCst), -1, "somebody came while a writer was there");
+        assert_eq!(self.users.swap(0, Ordering::SeqCst), -1, "a reader came while a writer was there");
     }
 }
 
@@ -155,7 +155,7 @@ pub(crate) async fn readers_and_writers_mixed_never_overlap_and_all_get_on(world
     tasks.join_all().await;
 }
 
-/// Whether somebody uses a key now, and the last token it was used with.
+/// Whether a task uses a key now, and the last token under which a task used it.
 type Use = (bool, Option<FencingToken>);
 
 pub(crate) async fn tasks_over_random_sets_of_keys_never_block_each_other_for_ever(world: &World) {

@@ -1,4 +1,4 @@
-//! Who waits for a key, in which order, and for how long.
+//! Waiters of a key: the order in which they are granted it, and how they leave the queue.
 
 use std::sync::{Arc, Mutex};
 

@@ -37,7 +37,7 @@ pub(crate) async fn a_watch_reports_each_way_in_which_a_lease_ends(world: &World
     let revoked = EventKind::Revoked { by: "$alice".into(), reason: "$$ROOT".into() };
     assert_eq!(next(&mut events).await, told(revoked, larger));
 
-    // Nobody touches the key, and its end is told.
+    // No request changes the record, and the watch reports the expiry.
     let dead = world.seal().acquire("k").ttl(secs(4)).without_refresh().await.unwrap();
     is_granted(&mut events, "k", dead.token()).await;
     assert_eq!(next(&mut events).await, told(EventKind::Expired, dead.token()));
