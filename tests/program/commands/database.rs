@@ -41,7 +41,7 @@ async fn a_command_is_ended_before_the_deadline_when_the_database_goes_away() {
 }
 
 #[tokio::test]
-#[ignore = "night: the database must be back before a lease of six seconds ends"]
+#[ignore = "night: the database must be back before a lease of twenty seconds ends"]
 async fn a_command_goes_on_if_the_database_is_back_in_time() {
     let set = ReplicaSet::start(1).await;
     let sandbox = Sandbox::on(&set, "back").await;

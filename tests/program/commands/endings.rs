@@ -173,8 +173,10 @@ async fn the_status_is_that_of_the_command_where_the_ends_of_children_were_ignor
 async fn a_revoked_lease_ends_the_command_at_once_and_says_why() {
     let sandbox = Sandbox::new("revoked").await;
     // No refresh is due in the time of the test.
-    let run = sandbox.mongoseal(&["run", KEY, "--ttl", "30m", "--", "sleep", "100"]).spawn().unwrap();
-    sandbox.held().await;
+    let script = "touch $F/begun; exec sleep 100";
+    let mut run = sandbox.mongoseal(&["run", KEY, "--ttl", "30m", "--", "sh", "-c", script]);
+    let run = run.env("F", sandbox.file("")).spawn().unwrap();
+    sandbox.exists("begun").await;
     sandbox.seal.revoke(KEY).by("ops").reason("the host is going away").await.unwrap();
     ended(run).await.says(
         122,

@@ -20,8 +20,8 @@ use crate::{eventually, secs};
 
 /// The key that tests hold.
 pub(crate) const KEY: &str = "reports/nightly";
-/// The ttl of most of them: short, and long enough for a busy machine.
-pub(crate) const TTL: Duration = secs(6);
+/// The ttl of most of them: short enough to wait for a refresh, and long enough for a busy machine.
+pub(crate) const TTL: Duration = secs(20);
 
 pub(crate) struct Sandbox {
     uri: String,
