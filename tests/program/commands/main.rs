@@ -8,6 +8,9 @@
 
 mod database;
 mod election;
+#[path = "../ended.rs"]
+#[allow(dead_code, reason = "each program of tests uses a part")]
+mod ended;
 mod endings;
 mod escapees;
 mod holder;

@@ -2,9 +2,7 @@
 
 use std::{
     fs,
-    os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
-    process::{Output, Stdio},
     time::Duration,
 };
 
@@ -16,6 +14,7 @@ use nix::{
 };
 use tokio::process::{Child, Command};
 
+pub(crate) use crate::ended::{Ended, bash, done, ended, mongoseal};
 use crate::{eventually, secs};
 
 /// The key that tests hold.
@@ -68,10 +67,8 @@ impl Sandbox {
 
     /// This script of bash, in the sandbox's folder and with the binary on its path.
     pub(crate) fn shell(&self, script: &str) -> Command {
-        let programs = Path::new(env!("CARGO_BIN_EXE_mongoseal")).parent().unwrap();
-        let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
-        let mut shell = without_settings(Command::new("bash"));
-        shell.args(["-c", script]).env("PATH", path).current_dir(&self.folder);
+        let mut shell = bash(script);
+        shell.current_dir(&self.folder);
         shell.env("MONGODB_URI", &self.uri).env("MONGOSEAL_DB", &self.database);
         shell
     }
@@ -150,84 +147,6 @@ impl Drop for Sandbox {
     fn drop(&mut self) {
         drop(fs::remove_dir_all(&self.folder));
     }
-}
-
-/// The binary with these arguments and nothing in the environment that it reads.
-pub(crate) fn mongoseal(arguments: &[&str]) -> Command {
-    let mut command = without_settings(Command::new(env!("CARGO_BIN_EXE_mongoseal")));
-    command.args(arguments);
-    command
-}
-
-/// A program with nothing in the environment that the binary reads.
-fn without_settings(mut command: Command) -> Command {
-    command
-        .env_remove("MONGODB_URI")
-        .env_remove("MONGOSEAL_URI")
-        .env_remove("MONGOSEAL_OWNER")
-        .env_remove("MONGOSEAL_KEY")
-        .env_remove("MONGOSEAL_TOKEN")
-        .env_remove("MONGOSEAL_TICK")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
-    command
-}
-
-/// What it said and how it ended.
-pub(crate) struct Ended {
-    pub(crate) code: Option<i32>,
-    /// The signal that ended it, if it has no code.
-    pub(crate) signal: Option<i32>,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
-}
-
-impl From<Output> for Ended {
-    fn from(output: Output) -> Self {
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        let signal = output.status.signal();
-        let ended =
-            Self { code: output.status.code(), signal, stdout: text(output.stdout), stderr: text(output.stderr) };
-        assert!(!ended.stderr.contains("panicked") && !ended.stderr.contains("RUST_BACKTRACE"), "{}", ended.stderr);
-        ended
-    }
-}
-
-impl Ended {
-    /// That it ended with this status, said one sentence with this in it, and nothing on its standard output. It may
-    /// have said before that MongoDB has not answered yet.
-    pub(crate) fn says(&self, code: i32, part: &str) {
-        assert_eq!((self.code, self.stdout.as_str()), (Some(code), ""), "{}", self.stderr);
-        let lines = self.sentences();
-        let [line] = lines[..] else { panic!("one sentence: {}", self.stderr) };
-        assert!(line.starts_with("mongoseal: ") && line.contains(part), "{part:?} is in {line}");
-    }
-
-    /// That this signal ended it and it said nothing itself.
-    pub(crate) fn is_ended_by(&self, signal: Signal) {
-        assert_eq!((self.code, self.signal, self.stderr.as_str()), (None, Some(signal as i32), ""));
-    }
-
-    /// That it ended with this status and said nothing itself, but perhaps that MongoDB has not answered yet.
-    pub(crate) fn is_quiet(&self, code: i32) {
-        assert_eq!((self.code, self.sentences()), (Some(code), Vec::new()));
-    }
-
-    /// What it said, without a note of a busy machine.
-    fn sentences(&self) -> Vec<&str> {
-        self.stderr.lines().filter(|line| !line.contains("has not answered for 1 s")).collect()
-    }
-}
-
-pub(crate) async fn ended(child: Child) -> Ended {
-    tokio::time::timeout(secs(60), child.wait_with_output()).await.expect("it ends in time").unwrap().into()
-}
-
-/// Runs it to its end.
-pub(crate) async fn done(mut command: Command) -> Ended {
-    ended(command.spawn().unwrap()).await
 }
 
 /// Copies a file to where it can be executed. Another process copies: processes that other tests start at this moment would

@@ -3,6 +3,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time, and spawns as users do")]
 
+#[path = "../ended.rs"]
+#[allow(dead_code, reason = "each program of tests uses a part")]
+mod ended;
 #[allow(dead_code, reason = "the tests of the other commands use the rest")]
 #[path = "../commands/sandbox.rs"]
 mod sandbox;

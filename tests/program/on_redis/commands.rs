@@ -6,29 +6,29 @@ use mongoseal::FencingToken;
 use mongoseal_test_support::{Redis, eventually, secs};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
-use crate::{Console, Ended};
+use crate::{Console, ended};
 
 pub(crate) async fn run_holds_the_key_while_its_command_runs() {
     let console = Console::new().await;
-    let printed = console.run(&["run", "k", "--", "sh", "-c", "echo $MONGOSEAL_KEY $MONGOSEAL_TOKEN"]).await.done();
+    let printed = console.run(&["run", "k", "--", "sh", "-c", "echo $MONGOSEAL_KEY $MONGOSEAL_TOKEN"]).await.printed();
     let version = console.seal.inspect("k").await.unwrap().unwrap().version;
     assert_eq!(printed, format!("k {version}\n"));
     let lease = console.seal.acquire("k").await.unwrap();
-    console.run(&["run", "k", "--no-wait", "--", "true"]).await.refused(121, "is held by \"test\"");
+    console.run(&["run", "k", "--no-wait", "--", "true"]).await.says(121, "is held by \"test\"");
     lease.release().await.unwrap();
     let failed = console.run(&["run", "k", "--", "sh", "-c", "exit 7"]).await;
-    assert_eq!((failed.status, failed.err.as_str()), (Some(7), ""));
+    assert_eq!((failed.code, failed.stderr.as_str()), (Some(7), ""));
 }
 
 pub(crate) async fn a_revocation_ends_the_command() {
     let console = Console::new().await;
     let running = console.spawn(&["run", "k", "--", "sleep", "100"]);
     console.has("k", 1, 0).await;
-    let revoked = console.run(&["revoke", "k", "--reason", "stuck", "--by", "olga", "--yes"]).await.done();
+    let revoked = console.run(&["revoke", "k", "--reason", "stuck", "--by", "olga", "--yes"]).await.printed();
     assert!(revoked.starts_with("revoked \"k\" from "), "{revoked}");
-    let ended = Ended::of(running).await;
-    ended.refused(122, "it was revoked by \"olga\" (reason: \"stuck\")");
-    console.run(&["revoke", "k", "--reason", "stuck", "--yes"]).await.refused(1, "no holder");
+    let ended = ended(running).await;
+    ended.says(122, "it was revoked by \"olga\" (reason: \"stuck\")");
+    console.run(&["revoke", "k", "--reason", "stuck", "--yes"]).await.says(1, "no holder");
 }
 
 pub(crate) async fn a_server_that_goes_away_ends_the_command() {
@@ -40,20 +40,20 @@ pub(crate) async fn a_server_that_goes_away_ends_the_command() {
     server.pause();
     let has_ended = async || console.folder.join("told").exists();
     eventually(secs(60), "the command is ended", has_ended).await;
-    let ended = Ended::of(running).await;
-    assert!(ended.err.contains("could not be refreshed in time, so the command was ended"), "{}", ended.err);
-    assert_eq!(ended.status, Some(122));
+    let ended = ended(running).await;
+    assert!(ended.stderr.contains("could not be refreshed in time, so the command was ended"), "{}", ended.stderr);
+    assert_eq!(ended.code, Some(122));
     server.resume();
 }
 
 pub(crate) async fn acquire_leaves_a_lease_that_refresh_and_release_find() {
     let console = Console::new().await;
-    let token = console.run(&["acquire", "k", "--ttl", "1m", "--lease-file", "lease"]).await.done();
+    let token = console.run(&["acquire", "k", "--ttl", "1m", "--lease-file", "lease"]).await.printed();
     console.has("k", 1, 0).await;
-    console.run(&["refresh", "--lease-file", "lease", "--ttl", "5m"]).await.done();
+    console.run(&["refresh", "--lease-file", "lease", "--ttl", "5m"]).await.printed();
     let held = console.seal.inspect("k").await.unwrap().unwrap().holders;
     assert!(held[0].remaining.unwrap() > secs(200), "{held:?}");
-    let released = console.run(&["release", "--lease-file", "lease"]).await.done();
+    let released = console.run(&["release", "--lease-file", "lease"]).await.printed();
     assert_eq!(released, format!("released \"k\" with token {token}"));
     console.has("k", 0, 0).await;
 }
@@ -62,28 +62,33 @@ pub(crate) async fn hold_prints_its_events_and_refuses_to_verify() {
     let console = Console::new().await;
     let mut holding = console.command(&["hold", "k", "--json"]).stdin(Stdio::piped()).spawn().unwrap();
     let mut input = holding.stdin.take().unwrap();
-    console.has("k", 1, 0).await;
+    let mut events = BufReader::new(holding.stdout.take().unwrap()).lines();
+    let mut next = async || {
+        let line = tokio::time::timeout(secs(60), events.next_line()).await.expect("it comes").unwrap().unwrap();
+        serde_json::from_str::<serde_json::Value>(&line).unwrap()
+    };
+    let granted = next().await;
+    assert_eq!((&granted["event"], &granted["id"]), (&"granted".into(), &serde_json::Value::Null));
     input.write_all(b"{\"id\":1,\"do\":\"verify\"}\n{\"id\":2,\"do\":\"refresh\"}\n").await.unwrap();
     input.write_all(b"{\"id\":3,\"do\":\"release\"}\n").await.unwrap();
-    let ended = Ended::of(holding).await;
-    let events = ended.json();
-    let of = |index: usize| (events[index]["event"].clone(), events[index]["id"].clone());
-    assert_eq!(events.len(), 4, "{}", ended.out);
-    assert_eq!(of(0), ("granted".into(), serde_json::Value::Null));
-    assert_eq!(of(1), ("error".into(), 1.into()));
-    assert!(events[1]["message"].as_str().unwrap().contains("rely on the token and a fence"), "{}", ended.out);
-    assert_eq!(of(2), ("refreshed".into(), 2.into()));
-    assert_eq!(of(3), ("released".into(), 3.into()));
-    ended.done();
+    let refused = next().await;
+    assert_eq!((&refused["event"], &refused["id"]), (&"error".into(), &1.into()));
+    assert!(refused["message"].as_str().unwrap().contains("rely on the token and a fence"), "{refused}");
+    for (event, id) in [("refreshed", 2), ("released", 3)] {
+        let next = next().await;
+        assert_eq!((&next["event"], &next["id"]), (&event.into(), &id.into()));
+    }
+    // Its output has ended.
+    assert_eq!(ended(holding).await.printed(), "");
     console.has("k", 0, 0).await;
 }
 
 pub(crate) async fn a_leader_is_elected_and_printed() {
     let console = Console::new().await;
-    console.run(&["leader", "e"]).await.refused(1, "has no leader");
+    console.run(&["leader", "e"]).await.says(1, "has no leader");
     let program = env!("CARGO_BIN_EXE_mongoseal");
     let printed =
-        console.run(&["elect", "e", "10.0.0.7", "--owner", "web-1", "--", program, "leader", "e"]).await.done();
+        console.run(&["elect", "e", "10.0.0.7", "--owner", "web-1", "--", program, "leader", "e"]).await.printed();
     assert!(printed.starts_with("10.0.0.7\tweb-1\t"), "{printed}");
 }
 
@@ -100,10 +105,10 @@ pub(crate) async fn leases_are_listed_and_shown() {
     assert_eq!(console.run(&["ls", "reports/", "--json"]).await.json().len(), 1);
     let shown = console.run(&["show", "reports/a", "--json"]).await.json();
     assert_eq!(shown[0]["queue"][0]["owner"], "bob");
-    console.run(&["show", "unknown"]).await.refused(1, "has no record");
+    console.run(&["show", "unknown"]).await.says(1, "has no record");
     lease.release().await.unwrap();
     shared.release().await.unwrap();
-    Ended::of(waiting).await.done();
+    ended(waiting).await.printed();
 }
 
 pub(crate) async fn a_raise_and_a_purge_change_the_record() {
@@ -117,9 +122,9 @@ pub(crate) async fn a_raise_and_a_purge_change_the_record() {
     assert!(short.token() > next);
     short.orphan();
     console.has("k", 0, 0).await;
-    let purged = console.run(&["purge"]).await.done();
+    let purged = console.run(&["purge"]).await.printed();
     assert!(purged.starts_with("deleted the lease on \"k\" of test"), "{purged}");
-    assert_eq!(console.run(&["purge"]).await.done(), "Nothing to delete.\n");
+    assert_eq!(console.run(&["purge"]).await.printed(), "Nothing to delete.\n");
 }
 
 pub(crate) async fn a_watch_reports_what_it_may_miss_and_each_event() {
@@ -146,8 +151,8 @@ pub(crate) async fn a_watch_reports_what_it_may_miss_and_each_event() {
             nix::sys::signal::Signal::SIGTERM,
         )
         .unwrap();
-        let ended = Ended::of(watching).await;
-        assert_eq!(ended.status, Some(0));
-        assert!(ended.err.contains("granted and ends between two polls has no events"), "{}", ended.err);
+        let ended = ended(watching).await;
+        assert_eq!(ended.code, Some(0));
+        assert!(ended.stderr.contains("granted and ends between two polls has no events"), "{}", ended.stderr);
     }
 }

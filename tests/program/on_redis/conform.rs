@@ -4,24 +4,24 @@ use mongoseal_test_support::{Redis, eventually, secs};
 use nix::{sys::signal::Signal, unistd::Pid};
 
 use crate::{
-    Console, Ended,
+    Console,
     doctor::{documented, user},
-    send,
+    ended, send,
 };
 
 pub(crate) async fn the_declared_requirements_hold_and_their_keys_are_deleted() {
     let server = Redis::start().await;
     let console = Console::on(server.url()).await;
     let ended = console.run(&["conform", "--json"]).await;
-    assert_eq!((ended.status, ended.err.as_str()), (Some(0), ""), "{}", ended.out);
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{}", ended.stdout);
     let findings = ended.json();
     let count = |verdict: &str| {
         findings.iter().filter(|finding| finding["kind"] == "requirement" && finding["verdict"] == verdict).count()
     };
     let all = mongoseal_conformance::requirements().len();
-    assert_eq!((count("pass"), count("skip"), count("fail")), (all, 0, 0), "{}", ended.out);
+    assert_eq!((count("pass"), count("skip"), count("fail")), (all, 0, 0), "{}", ended.stdout);
     assert_eq!(findings.last().unwrap()["kind"], "scratch");
-    let words = console.run(&["conform", "--scratch", "left"]).await.done();
+    let words = console.run(&["conform", "--scratch", "left"]).await.printed();
     let count = format!("pass  requirements         {all} of {all} requirements of the conformance suite hold");
     assert!(words.contains(&count) && words.contains("the keys left:* are deleted"), "{words}");
     assert_eq!(send::<Vec<String>>(&server, "KEYS *").await, Vec::<String>::new());
@@ -31,7 +31,7 @@ pub(crate) async fn a_prefix_with_keys_is_refused() {
     let console = Console::new().await;
     console.seal.acquire("k").await.unwrap().orphan();
     let refused = console.run(&["conform", "--scratch", &console.prefix]).await;
-    refused.refused(125, "and they are left as they are: pass another name with --scratch");
+    refused.says(125, "and they are left as they are: pass another name with --scratch");
     console.has("k", 1, 0).await;
 }
 
@@ -39,8 +39,8 @@ pub(crate) async fn a_user_that_may_not_use_the_scratch_keys_is_refused_before_t
     let server = Redis::start().await;
     let console = Console::on(user(&server, documented()).await).await;
     let refused = console.run(&["conform", "--scratch", "other"]).await;
-    refused.refused(125, "grant ~other:* and &other:*, or pass a prefix with --scratch");
-    console.run(&["conform", "--scratch", "mongoseal:scratch"]).await.refused(125, "cannot be a collection");
+    refused.says(125, "grant ~other:* and &other:*, or pass a prefix with --scratch");
+    console.run(&["conform", "--scratch", "mongoseal:scratch"]).await.says(125, "cannot be a collection");
 }
 
 pub(crate) async fn the_keys_are_deleted_after_a_signal() {
@@ -51,9 +51,9 @@ pub(crate) async fn the_keys_are_deleted_after_a_signal() {
     eventually(secs(60), "a requirement has written a key", has_keys).await;
     let process = Pid::from_raw(running.id().unwrap().try_into().unwrap());
     nix::sys::signal::kill(process, Signal::SIGTERM).unwrap();
-    let ended = Ended::of(running).await;
-    assert_eq!(ended.status, Some(143), "{}", ended.err);
-    assert!(ended.err.contains("the remaining checks do not run"), "{}", ended.err);
-    assert_eq!(ended.json().last().unwrap()["verdict"], "pass", "{}", ended.out);
+    let ended = ended(running).await;
+    assert_eq!(ended.code, Some(143), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the remaining checks do not run"), "{}", ended.stderr);
+    assert_eq!(ended.json().last().unwrap()["verdict"], "pass", "{}", ended.stdout);
     assert_eq!(send::<Vec<String>>(&server, "KEYS *").await, Vec::<String>::new());
 }

@@ -5,11 +5,11 @@ use std::fs;
 use mongoseal_test_support::{Redis, secs};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::{Console, Ended, PASSWORD, mongoseal, send, shared};
+use crate::{Console, Ended, PASSWORD, done, ended, mongoseal, send, shared};
 
 /// Checks that a server was read.
 fn has_listed(ls: &Ended) {
-    assert_eq!((ls.status, ls.err.as_str()), (Some(0), "No leases.\n"));
+    assert_eq!((ls.code, ls.stderr.as_str()), (Some(0), "No leases.\n"));
 }
 
 pub(crate) async fn the_variable_of_both_products_precedes_that_of_mongodb() {
@@ -17,12 +17,12 @@ pub(crate) async fn the_variable_of_both_products_precedes_that_of_mongodb() {
     let listed = async |both: &str, of_mongodb: &str, arguments: &[&str]| {
         let mut ls = mongoseal(&["ls", "--collection", "nothing", "--timeout", "1s"]);
         ls.args(arguments).env("MONGOSEAL_URI", both).env("MONGODB_URI", of_mongodb);
-        Ended::by(ls).await
+        done(ls).await
     };
     has_listed(&listed(&uri, elsewhere, &[]).await);
     has_listed(&listed("", &uri, &[]).await);
     has_listed(&listed(elsewhere, elsewhere, &["--uri", &uri]).await);
-    assert_eq!(listed(elsewhere, &uri, &[]).await.status, Some(123));
+    assert_eq!(listed(elsewhere, &uri, &[]).await.code, Some(123));
 }
 
 pub(crate) async fn a_password_among_the_arguments_is_in_no_process_list() {
@@ -43,8 +43,8 @@ pub(crate) async fn a_password_among_the_arguments_is_in_no_process_list() {
         }
         console.seal.revoke("k").by("test").reason("the end").await.unwrap();
         // It checks the output, which has the environment of the command.
-        let ended = Ended::of(running).await;
-        assert!(ended.status == Some(122) && ended.out.contains("MONGOSEAL_TOKEN="), "{}", ended.err);
+        let ended = ended(running).await;
+        assert!(ended.code == Some(122) && ended.stdout.contains("MONGOSEAL_TOKEN="), "{}", ended.stderr);
     }
 }
 
@@ -59,13 +59,13 @@ pub(crate) async fn a_wrong_password_is_refused_and_never_shown() {
         for arguments in [&["ls"][..], &["run", "k", "--", "true"], &["watch"], &["conform"]] {
             let mut command = mongoseal(arguments);
             command.env("MONGOSEAL_URI", &uri);
-            Ended::by(command).await.refused(125, part);
+            done(command).await.says(125, part);
         }
     }
     for bad in [format!("redis://:{PASSWORD}@host:port"), format!("redis://h/{PASSWORD}")] {
         let mut command = mongoseal(&["ls"]);
         command.env("MONGOSEAL_URI", bad);
-        assert_eq!(Ended::by(command).await.status, Some(125));
+        assert_eq!(done(command).await.code, Some(125));
     }
 }
 
@@ -89,7 +89,7 @@ pub(crate) async fn a_server_that_is_not_there_has_status_123() {
             command = mongoseal(&["--timeout", "2s", "run", "k", "--", "true"]);
             command.env("MONGOSEAL_URI", format!("redis://:{PASSWORD}@127.0.0.1:9"));
         }
-        Ended::by(command).await.refused(123, "no Redis server listens at the address");
+        done(command).await.says(123, "no Redis server listens at the address");
     }
 }
 
@@ -97,9 +97,9 @@ pub(crate) async fn replicas_must_acknowledge_if_the_option_is_given() {
     let server = Redis::start().await;
     let console = Console::on(server.url()).await;
     let run = ["--redis-replicas", "1", "--timeout", "1s", "run", "k", "--no-wait", "--", "true"];
-    console.run(&run).await.refused(123, "and must be 1: check the replicas");
+    console.run(&run).await.says(123, "and must be 1: check the replicas");
     let _replica = Redis::start_replica(&server).await;
-    let acknowledged = async || console.run(&run).await.status == Some(0);
+    let acknowledged = async || console.run(&run).await.code == Some(0);
     mongoseal_test_support::eventually(secs(30), "the replica acknowledges", acknowledged).await;
 }
 
@@ -109,10 +109,10 @@ pub(crate) async fn a_server_that_speaks_tls_only_is_used_and_examined() {
     for arguments in [&["run", "k", "--", "true"][..], &["ls", "--json"], &["doctor"]] {
         let mut command = mongoseal(arguments);
         command.env("MONGOSEAL_URI", format!("rediss://{}", server.address())).env("SSL_CERT_FILE", &authority);
-        Ended::by(command).await.done();
+        done(command).await.printed();
     }
     // The certificate of an unknown authority.
     let mut command = mongoseal(&["ls"]);
     command.env("MONGOSEAL_URI", format!("rediss://{}", server.address())).env_remove("SSL_CERT_FILE");
-    Ended::by(command).await.refused(125, "the TLS handshake with the Redis server failed");
+    done(command).await.says(125, "the TLS handshake with the Redis server failed");
 }

@@ -3,12 +3,12 @@
 use mongoseal_test_support::{Redis, eventually, secs};
 use serde_json::Value;
 
-use crate::{Console, Ended, PASSWORD, mongoseal, send};
+use crate::{Console, PASSWORD, done, mongoseal, send};
 
 /// The findings of `doctor --json`.
 pub(crate) struct Checked {
-    pub(crate) status: Option<i32>,
-    pub(crate) out: String,
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
     findings: Vec<Value>,
 }
 
@@ -16,8 +16,8 @@ impl Checked {
     pub(crate) async fn on(uri: &str, arguments: &[&str]) -> Self {
         let mut doctor = mongoseal(&["doctor", "--json"]);
         doctor.args(arguments).env("MONGOSEAL_URI", uri);
-        let ended = Ended::by(doctor).await;
-        Self { status: ended.status, findings: ended.json(), out: ended.out }
+        let ended = done(doctor).await;
+        Self { code: ended.code, findings: ended.json(), stdout: ended.stdout }
     }
 
     /// The checks with this verdict.
@@ -29,7 +29,7 @@ impl Checked {
     /// What a check found, and what to do.
     pub(crate) fn text(&self, check: &str) -> String {
         let finding = self.findings.iter().find(|finding| finding["check"] == check);
-        let finding = finding.unwrap_or_else(|| panic!("no check {check} in {}", self.out));
+        let finding = finding.unwrap_or_else(|| panic!("no check {check} in {}", self.stdout));
         let text = |name: &str| finding[name].as_str().unwrap_or_default().to_owned();
         format!("{}: {}", text("found"), text("advice"))
     }
@@ -38,7 +38,7 @@ impl Checked {
 pub(crate) async fn a_server_with_all_settings_passes_each_check() {
     let server = Redis::start_with(&[("appendonly", "yes"), ("appendfsync", "always")]).await;
     let checked = Checked::on(&server.url(), &[]).await;
-    assert_eq!(checked.status, Some(0), "{}", checked.out);
+    assert_eq!(checked.code, Some(0), "{}", checked.stdout);
     let checks = [
         "reachable",
         "role",
@@ -57,25 +57,25 @@ pub(crate) async fn a_server_with_all_settings_passes_each_check() {
         "commit",
         "records",
     ];
-    assert_eq!(checked.with("pass"), checks, "{}", checked.out);
-    assert!(checked.text("reachable").contains(&server.address()), "{}", checked.out);
+    assert_eq!(checked.with("pass"), checks, "{}", checked.stdout);
+    assert!(checked.text("reachable").contains(&server.address()), "{}", checked.stdout);
     let mut words = mongoseal(&["doctor"]);
     words.env("MONGOSEAL_URI", server.url());
-    let words = Ended::by(words).await.done();
+    let words = done(words).await.printed();
     assert_eq!(words.lines().filter(|line| line.starts_with("pass  ")).count(), checks.len(), "{words}");
 }
 
 pub(crate) async fn a_server_without_an_append_only_file_warns() {
     let checked = Checked::on(&Redis::start().await.url(), &[]).await;
-    assert_eq!((checked.status, checked.with("warn")), (Some(0), vec!["append-only file".to_owned()]));
-    assert!(checked.text("append-only file").contains("set appendonly to yes"), "{}", checked.out);
+    assert_eq!((checked.code, checked.with("warn")), (Some(0), vec!["append-only file".to_owned()]));
+    assert!(checked.text("append-only file").contains("set appendonly to yes"), "{}", checked.stdout);
 }
 
 pub(crate) async fn a_server_without_a_flush_at_each_write_warns() {
     let server = Redis::start_with(&[("appendonly", "yes")]).await;
     let checked = Checked::on(&server.url(), &[]).await;
-    assert_eq!((checked.status, checked.with("warn")), (Some(0), vec!["flushes".to_owned()]));
-    assert!(checked.text("flushes").contains("appendfsync is everysec"), "{}", checked.out);
+    assert_eq!((checked.code, checked.with("warn")), (Some(0), vec!["flushes".to_owned()]));
+    assert!(checked.text("flushes").contains("appendfsync is everysec"), "{}", checked.stdout);
 }
 
 pub(crate) async fn replicas_are_counted() {
@@ -85,23 +85,23 @@ pub(crate) async fn replicas_are_counted() {
     eventually(secs(30), "the replica is online", is_online).await;
 
     let checked = Checked::on(&server.url(), &["--redis-replicas", "1"]).await;
-    assert_eq!((checked.status, checked.with("warn")), (Some(0), vec!["replicas".to_owned()]), "{}", checked.out);
-    assert!(checked.text("replicas").contains("set min-replicas-to-write to 1"), "{}", checked.out);
-    assert!(checked.text("commit").contains("a write that a replica acknowledges"), "{}", checked.out);
-    assert!(checked.with("pass").contains(&"may replicate".to_owned()), "{}", checked.out);
+    assert_eq!((checked.code, checked.with("warn")), (Some(0), vec!["replicas".to_owned()]), "{}", checked.stdout);
+    assert!(checked.text("replicas").contains("set min-replicas-to-write to 1"), "{}", checked.stdout);
+    assert!(checked.text("commit").contains("a write that a replica acknowledges"), "{}", checked.stdout);
+    assert!(checked.with("pass").contains(&"may replicate".to_owned()), "{}", checked.stdout);
 
     let () = send(&server, "CONFIG SET min-replicas-to-write 1").await;
     let checked = Checked::on(&server.url(), &[]).await;
-    assert!(checked.with("pass").contains(&"replicas".to_owned()), "{}", checked.out);
+    assert!(checked.with("pass").contains(&"replicas".to_owned()), "{}", checked.stdout);
 
     let checked = Checked::on(&server.url(), &["--redis-replicas", "2", "--timeout", "1s"]).await;
-    assert_eq!((checked.status, checked.with("fail")), (Some(1), vec!["replicas".to_owned()]));
-    assert!(checked.text("replicas").contains("--redis-replicas is 2"), "{}", checked.out);
+    assert_eq!((checked.code, checked.with("fail")), (Some(1), vec!["replicas".to_owned()]));
+    assert!(checked.text("replicas").contains("--redis-replicas is 2"), "{}", checked.stdout);
 
     let () = send(&server, "CONFIG SET min-replicas-to-write 2").await;
     let checked = Checked::on(&server.url(), &["--timeout", "1s"]).await;
-    assert_eq!(checked.with("fail"), ["replicas"], "{}", checked.out);
-    assert!(checked.text("replicas").contains("so the server refuses writes"), "{}", checked.out);
+    assert_eq!(checked.with("fail"), ["replicas"], "{}", checked.stdout);
+    assert!(checked.text("replicas").contains("so the server refuses writes"), "{}", checked.stdout);
 }
 
 /// The pages of the guide.
@@ -125,7 +125,7 @@ pub(crate) async fn the_page_shows_what_the_program_prints() {
     let server = Redis::start().await;
     let mut doctor = mongoseal(&["doctor"]);
     doctor.env("MONGOSEAL_URI", server.url());
-    let printed = Ended::by(doctor).await.done().replace(&server.address(), "redis0:6379");
+    let printed = done(doctor).await.printed().replace(&server.address(), "redis0:6379");
     let (_, shown) = PAGE_OF_DOCTOR.split_once("$ mongoseal --uri redis://redis0:6379 doctor\n").unwrap();
     let (shown, _) = shown.split_once("```").unwrap();
     assert_eq!(shape(&printed), shape(shown), "{printed}");
@@ -150,17 +150,17 @@ pub(crate) async fn the_documented_permissions_are_enough() {
     let uri = user(&server, documented()).await;
     let checked = Checked::on(&uri, &[]).await;
     assert_eq!(
-        (checked.status, checked.with("fail"), checked.with("warn")),
+        (checked.code, checked.with("fail"), checked.with("warn")),
         (Some(0), vec![], vec![]),
         "{}",
-        checked.out
+        checked.stdout
     );
-    assert_eq!(checked.with("skip"), ["flushes"], "{}", checked.out);
-    assert!(checked.text("flushes").contains("grant +config|get"), "{}", checked.out);
+    assert_eq!(checked.with("skip"), ["flushes"], "{}", checked.stdout);
+    assert!(checked.text("flushes").contains("grant +config|get"), "{}", checked.stdout);
     assert_eq!(checked.text("user"), "mongoseal: ");
     let uri = user(&server, &format!("{} +config|get", documented())).await;
     let checked = Checked::on(&uri, &[]).await;
-    assert_eq!(checked.with("skip"), Vec::<String>::new(), "{}", checked.out);
+    assert_eq!(checked.with("skip"), Vec::<String>::new(), "{}", checked.stdout);
 }
 
 pub(crate) async fn each_missing_permission_is_named() {
@@ -177,20 +177,20 @@ pub(crate) async fn each_missing_permission_is_named() {
             "+scan" | "+mget" => "may look",
             // It is needed with `--redis-replicas` only.
             "+wait" => {
-                assert_eq!(checked.with("fail"), Vec::<String>::new(), "{}", checked.out);
+                assert_eq!(checked.with("fail"), Vec::<String>::new(), "{}", checked.stdout);
                 continue;
             }
             _ => "may hold",
         };
-        assert!(!checked.with("pass").contains(&check.to_owned()), "{rule}: {}", checked.out);
+        assert!(!checked.with("pass").contains(&check.to_owned()), "{rule}: {}", checked.stdout);
         let advice = format!("grant it with ACL SETUSER mongoseal {missing}");
         assert!(checked.text(check).ends_with(&advice), "{rule}: {}", checked.text(check));
-        assert_eq!(checked.status, Some(i32::from(check == "may hold")), "{rule}: {}", checked.out);
+        assert_eq!(checked.code, Some(i32::from(check == "may hold")), "{rule}: {}", checked.stdout);
     }
     let less: Vec<&str> = documented().split_whitespace().filter(|rule| *rule != "+wait").collect();
     let uri = user(&server, &less.join(" ")).await;
     let checked = Checked::on(&uri, &["--redis-replicas", "1", "--timeout", "1s"]).await;
-    assert!(checked.with("fail").contains(&"may replicate".to_owned()), "{}", checked.out);
+    assert!(checked.with("fail").contains(&"may replicate".to_owned()), "{}", checked.stdout);
 }
 
 pub(crate) async fn a_server_that_is_not_there_and_a_wrong_password_are_one_failed_check() {
@@ -206,8 +206,8 @@ pub(crate) async fn a_server_that_is_not_there_and_a_wrong_password_are_one_fail
         (&unreadable, "cannot be used"),
     ] {
         let checked = Checked::on(uri, &["--timeout", "2s"]).await;
-        assert_eq!((checked.status, checked.with("fail")), (Some(1), vec!["reachable".to_owned()]), "{}", checked.out);
-        assert!(checked.findings.len() == 1 && checked.text("reachable").contains(part), "{}", checked.out);
+        assert_eq!((checked.code, checked.with("fail")), (Some(1), vec!["reachable".to_owned()]), "{}", checked.stdout);
+        assert!(checked.findings.len() == 1 && checked.text("reachable").contains(part), "{}", checked.stdout);
     }
 }
 
@@ -220,13 +220,13 @@ pub(crate) async fn keys_that_are_no_records_are_named() {
     assert!(records().await.text("records").starts_with("2 keys checked"));
     let () = send(&server, &format!("SET {}:newer {{\"v\":9}}", console.prefix)).await;
     let checked = records().await;
-    assert!(checked.text("records").starts_with("a newer mongoseal wrote 1 of 3 keys"), "{}", checked.out);
+    assert!(checked.text("records").starts_with("a newer mongoseal wrote 1 of 3 keys"), "{}", checked.stdout);
     let () = send(&server, &format!("SET {}:text theirs", console.prefix)).await;
     let () = send(&server, &format!("RPUSH {}:list theirs", console.prefix)).await;
     // Another prefix is not looked at.
     let () = send(&server, &format!("SET {}x:text theirs", console.prefix)).await;
     let checked = records().await;
-    assert_eq!((checked.status, checked.with("warn").last().map(String::as_str)), (Some(0), Some("records")));
+    assert_eq!((checked.code, checked.with("warn").last().map(String::as_str)), (Some(0), Some("records")));
     let text = checked.text("records");
     assert!(
         text.starts_with("2 of 5 keys cannot be read") && text.contains("\"text\"") && text.contains("\"list\""),

@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use crate::{Console, Ended, mongoseal};
+use crate::{Console, done, mongoseal};
 
 pub(crate) async fn a_lease_file_is_refused_with_another_product_database_or_prefix() {
     let console = Console::new().await;
-    console.run(&["acquire", "k", "--ttl", "1m", "--lease-file", "lease"]).await.done();
+    console.run(&["acquire", "k", "--ttl", "1m", "--lease-file", "lease"]).await.printed();
     let path = console.folder.join("lease");
     let written = fs::read_to_string(&path).unwrap();
     let content: serde_json::Value = serde_json::from_str(&written).unwrap();
@@ -16,7 +16,7 @@ pub(crate) async fn a_lease_file_is_refused_with_another_product_database_or_pre
         let mut command = mongoseal(arguments);
         command.args(["--lease-file", "lease"]).current_dir(&console.folder);
         command.env("MONGOSEAL_URI", uri).env("MONGOSEAL_COLLECTION", prefix);
-        Ended::by(command).await
+        done(command).await
     };
     let other = format!("{}/1", console.uri);
     // A server of MongoDB is not needed: the file is checked first.
@@ -26,16 +26,16 @@ pub(crate) async fn a_lease_file_is_refused_with_another_product_database_or_pre
         ("mongodb://127.0.0.1:9/0", &console.prefix, "on MongoDB: pass the connection options of `mongoseal acquire`"),
     ] {
         for command in ["refresh", "release"] {
-            with(uri, prefix, &[command]).await.refused(125, part);
+            with(uri, prefix, &[command]).await.says(125, part);
         }
     }
     // As `acquire` writes it on MongoDB.
     fs::write(&path, written.replace("\"redis\"", "\"mongodb\"")).unwrap();
-    with(&console.uri, &console.prefix, &["release"]).await.refused(125, "is in the collection");
+    with(&console.uri, &console.prefix, &["release"]).await.says(125, "is in the collection");
     fs::write(&path, &written).unwrap();
-    with(&console.uri, &console.prefix, &["release"]).await.done();
+    with(&console.uri, &console.prefix, &["release"]).await.printed();
     // With the number of the database in the connection string it is found again.
     let zero = format!("{}/0", console.uri);
-    with(&console.uri, &console.prefix, &["acquire", "k", "--ttl", "1m"]).await.done();
-    with(&zero, &console.prefix, &["release"]).await.done();
+    with(&console.uri, &console.prefix, &["acquire", "k", "--ttl", "1m"]).await.printed();
+    with(&zero, &console.prefix, &["release"]).await.printed();
 }

@@ -8,12 +8,15 @@ mod commands;
 mod conform;
 mod connection;
 mod doctor;
+#[path = "../ended.rs"]
+#[allow(dead_code, reason = "each program of tests uses a part")]
+mod ended;
 mod files;
 mod refused;
 
 use std::{
     path::{Path, PathBuf},
-    process::{ExitCode, Stdio},
+    process::ExitCode,
     sync::{
         OnceLock,
         atomic::{AtomicU32, Ordering},
@@ -23,11 +26,9 @@ use std::{
 use mongoseal::Mongoseal;
 use mongoseal_redis::RedisBackend;
 use mongoseal_test_support::{Redis, Turn, eventually, run_trials, secs, trials};
-use serde_json::Value;
 use tokio::process::{Child, Command};
 
-/// The password of tests, which no output may have.
-const PASSWORD: &str = "hunter2-s3cret";
+use ended::{Ended, PASSWORD, done, ended, mongoseal};
 
 /// The server of the tests that change nothing about a server.
 async fn shared() -> &'static Redis {
@@ -49,70 +50,6 @@ async fn send<T: redis::FromRedisValue>(server: &Redis, command: &str) -> T {
     let client = redis::Client::open(server.url()).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     request.query_async(&mut connection).await.unwrap()
-}
-
-/// The variables that the program reads.
-const SETTINGS: [&str; 9] = [
-    "MONGODB_URI",
-    "MONGOSEAL_URI",
-    "MONGOSEAL_DB",
-    "MONGOSEAL_COLLECTION",
-    "MONGOSEAL_RETENTION",
-    "MONGOSEAL_OWNER",
-    "MONGOSEAL_KEY",
-    "MONGOSEAL_TOKEN",
-    "COLUMNS",
-];
-
-/// The program with these arguments, and nothing of this environment that it reads.
-fn mongoseal(arguments: &[&str]) -> Command {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_mongoseal"));
-    for name in SETTINGS {
-        program.env_remove(name);
-    }
-    program.args(arguments).kill_on_drop(true);
-    program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    program
-}
-
-/// The output of a program, and its exit status.
-struct Ended {
-    status: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Ended {
-    async fn of(child: Child) -> Self {
-        let output = tokio::time::timeout(secs(60), child.wait_with_output()).await.expect("it ends").unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        let (out, err) = (text(output.stdout), text(output.stderr));
-        assert!(!err.contains("panicked") && !err.contains(PASSWORD) && !out.contains(PASSWORD), "{out}{err}");
-        Self { status: output.status.code(), out, err }
-    }
-
-    async fn by(mut command: Command) -> Self {
-        Self::of(command.spawn().unwrap()).await
-    }
-
-    /// Checks that it did its work and printed no message. Returns its output.
-    fn done(self) -> String {
-        assert_eq!((self.status, self.err.as_str()), (Some(0), ""), "{}", self.out);
-        self.out
-    }
-
-    /// Checks that it ended with this status, this text in its only message, and no output.
-    fn refused(&self, status: i32, part: &str) {
-        assert_eq!((self.status, self.out.as_str()), (Some(status), ""), "{}", self.err);
-        let mut lines = self.err.lines().filter(|line| !line.contains("Redis has not answered for 1 s"));
-        let (line, more) = (lines.next().unwrap_or_default(), lines.next());
-        assert!(line.starts_with("mongoseal: ") && line.contains(part) && more.is_none(), "{part:?}: {}", self.err);
-    }
-
-    /// The lines of its output as JSON objects.
-    fn json(&self) -> Vec<Value> {
-        self.out.lines().map(|line| serde_json::from_str(line).expect("each line is an object")).collect()
-    }
 }
 
 /// The program with a prefix and a folder of a test's own on a server.
@@ -146,7 +83,7 @@ impl Console {
     }
 
     async fn run(&self, arguments: &[&str]) -> Ended {
-        Ended::by(self.command(arguments)).await
+        done(self.command(arguments)).await
     }
 
     fn spawn(&self, arguments: &[&str]) -> Child {

@@ -2,7 +2,7 @@
 
 use mongoseal_test_support::{Redis, by_length, secs};
 
-use crate::{Console, Ended, doctor::Checked, mongoseal, send, shared};
+use crate::{Console, doctor::Checked, done, mongoseal, send, shared};
 
 pub(crate) async fn what_redis_cannot_do_is_refused_before_anything_is_sent() {
     // A server that is not there: with a request, the status is 123.
@@ -18,7 +18,7 @@ pub(crate) async fn what_redis_cannot_do_is_refused_before_anything_is_sent() {
     ] {
         let mut command = mongoseal(arguments);
         command.env("MONGOSEAL_URI", "redis://127.0.0.1:9");
-        Ended::by(command).await.refused(125, part);
+        done(command).await.says(125, part);
     }
 }
 
@@ -29,10 +29,10 @@ pub(crate) async fn tls_to_a_port_without_tls_is_named_as_a_cause() {
     for timeout in by_length(&["2s"][..], &["2s", "10s", "15s"]) {
         let mut run = mongoseal(&["run", "k", "--timeout", timeout, "--", "true"]);
         run.env("MONGOSEAL_URI", &server);
-        all.spawn(Ended::by(run));
+        all.spawn(done(run));
     }
     for ended in all.join_all().await {
-        ended.refused(123, "whether its port is for TLS (`rediss`) or not (`redis`)");
+        ended.says(123, "whether its port is for TLS (`rediss`) or not (`redis`)");
     }
 }
 
@@ -47,12 +47,12 @@ pub(crate) async fn an_option_of_the_other_product_is_refused() {
     ] {
         let mut command = mongoseal(arguments);
         command.env("MONGOSEAL_URI", uri);
-        Ended::by(command).await.refused(125, part);
+        done(command).await.says(125, part);
     }
     let uri = shared().await.url();
     let mut command = mongoseal(&["ls", "--collection", "a:b"]);
     command.env("MONGOSEAL_URI", uri);
-    Ended::by(command).await.refused(125, "cannot be a collection on Redis");
+    done(command).await.says(125, "cannot be a collection on Redis");
 }
 
 pub(crate) async fn a_server_that_would_break_a_promise_is_refused_and_fails_its_check() {
@@ -67,15 +67,15 @@ pub(crate) async fn a_server_that_would_break_a_promise_is_refused_and_fails_its
     ] {
         let mut run = mongoseal(&["run", "k", "--", "true"]);
         run.env("MONGOSEAL_URI", server.url());
-        Ended::by(run).await.refused(125, part);
+        done(run).await.says(125, part);
         let checked = Checked::on(&server.url(), &[]).await;
-        assert_eq!((checked.status, checked.with("fail")), (Some(1), vec![check.to_owned()]), "{}", checked.out);
-        assert!(checked.text(check).contains(advice), "{}", checked.out);
+        assert_eq!((checked.code, checked.with("fail")), (Some(1), vec![check.to_owned()]), "{}", checked.stdout);
+        assert!(checked.text(check).contains(advice), "{}", checked.stdout);
     }
     // One that becomes fit is accepted by both.
     let () = send(&evicting, "CONFIG SET maxmemory-policy noeviction").await;
     let console = Console::on(evicting.url()).await;
-    console.run(&["run", "k", "--", "true"]).await.done();
+    console.run(&["run", "k", "--", "true"]).await.printed();
     let fit = async || Checked::on(&evicting.url(), &[]).await.with("fail").is_empty();
     mongoseal_test_support::eventually(secs(60), "no check fails", fit).await;
 }

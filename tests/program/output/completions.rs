@@ -1,6 +1,6 @@
 //! The completion scripts. Bash runs its own; those of zsh and fish are only read.
 
-use crate::{Console, Said, program, secs, shell, without_a_server::COMMANDS};
+use crate::{Console, done, mongoseal, secs, shell, without_a_server::COMMANDS};
 
 /// What bash completes on these lines, one line for each. A line ends where the cursor is.
 async fn completed(uri: &str, before: &str, lines: &[&str]) -> Vec<String> {
@@ -17,19 +17,18 @@ async fn completed(uri: &str, before: &str, lines: &[&str]) -> Vec<String> {
         {asked}"#
     );
     let said = shell(uri, &words).await;
-    said.is_quiet();
-    said.out.lines().map(str::to_owned).collect()
+    said.is_quiet(0);
+    said.stdout.lines().map(str::to_owned).collect()
 }
 
 #[tokio::test]
 async fn the_scripts_complete_each_command_and_bash_completes_commands_options_and_what_follows_the_dashes() {
     for shell in ["bash", "zsh", "fish"] {
-        let mut script = program();
-        script.args(["completions", shell]);
-        let script = Said::by(script).await;
-        script.is_quiet();
+        let script = mongoseal(&["completions", shell]);
+        let script = done(script).await;
+        script.is_quiet(0);
         for word in COMMANDS.into_iter().chain(["reason", "expiring", "no-wait"]) {
-            assert!(script.out.contains(word), "{shell}: {word}");
+            assert!(script.stdout.contains(word), "{shell}: {word}");
         }
     }
     let lines = [
@@ -71,9 +70,9 @@ async fn bash_waits_a_third_of_a_second_for_keys() {
     // No server answers at this address.
     let slow = "mongodb://192.0.2.1";
     let began = std::time::Instant::now();
-    let mut keys = program();
-    keys.args(["completions", "bash", "--keys", "rep"]).env("MONGODB_URI", slow);
-    let keys = Said::by(keys).await;
-    assert_eq!((keys.status, keys.out.as_str(), keys.err.as_str()), (0, "", ""));
+    let mut keys = mongoseal(&["completions", "bash", "--keys", "rep"]);
+    keys.env("MONGODB_URI", slow);
+    let keys = done(keys).await;
+    assert_eq!((keys.status(), keys.stdout.as_str(), keys.stderr.as_str()), (0, "", ""));
     assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
 }

@@ -11,28 +11,24 @@ use nix::{
 };
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::{Console, Said, program, secs};
+use crate::{Console, Ended, done, ended::PASSWORD, mongoseal, secs};
 
-const PASSWORD: &str = "pencil-sharpener";
-
-async fn conform(uri: &str, options: &[&str]) -> Said {
-    let mut program = program();
-    program.arg("conform").args(options).env("MONGODB_URI", uri).env("MONGOSEAL_DB", "app");
-    let said = Said::by(program).await;
-    assert!(!said.out.contains(PASSWORD) && !said.err.contains(PASSWORD));
-    said
+async fn conform(uri: &str, options: &[&str]) -> Ended {
+    let mut program = mongoseal(&["conform"]);
+    program.args(options).env("MONGODB_URI", uri).env("MONGOSEAL_DB", "app");
+    done(program).await
 }
 
 /// The names of the findings of a kind with a verdict.
-fn names(said: &Said, kind: &str, verdict: &str) -> Vec<String> {
+fn names(said: &Ended, kind: &str, verdict: &str) -> Vec<String> {
     let findings = said.json().into_iter().filter(|line| line["kind"] == kind && line["verdict"] == verdict);
     findings.map(|line| line["check"].as_str().unwrap().to_owned()).collect()
 }
 
 /// The verdict of a check, what was found, and what to do.
-fn finding(said: &Said, check: &str) -> (String, String) {
+fn finding(said: &Ended, check: &str) -> (String, String) {
     let found = said.json().into_iter().find(|line| line["check"] == check);
-    let line = found.unwrap_or_else(|| panic!("{check} is reported:\n{}", said.out));
+    let line = found.unwrap_or_else(|| panic!("{check} is reported:\n{}", said.stdout));
     let advice = line["advice"].as_str().unwrap_or_default();
     (line["verdict"].as_str().unwrap().into(), format!("{}: {advice}", line["found"].as_str().unwrap()))
 }
@@ -49,8 +45,8 @@ impl Console {
 async fn all_probes_and_requirements_hold_on_a_replica_set() {
     let console = Console::new("conform_all").await;
     let said = console.run(&["conform", "--json", "--slow"]).await;
-    said.is_quiet();
-    assert!(said.json().iter().all(|line| line["verdict"] == "pass"), "{}", said.out);
+    said.is_quiet(0);
+    assert!(said.json().iter().all(|line| line["verdict"] == "pass"), "{}", said.stdout);
 }
 
 #[tokio::test]
@@ -59,7 +55,7 @@ async fn each_probe_and_requirement_is_reported_once_and_the_scratch_collection_
     let said = console.run(&["conform", "--json", "--slow", "--collection", "leases"]).await;
     let reported: Vec<_> = said.json().into_iter().filter(|line| line["kind"] == "requirement").collect();
     let failed = reported.iter().any(|line| line["verdict"] == "fail");
-    assert_eq!((said.status, said.messages()), (i32::from(failed), Vec::new()), "{}", said.out);
+    assert_eq!((said.status(), said.messages()), (i32::from(failed), Vec::new()), "{}", said.stdout);
     let reported: Vec<&str> = reported.iter().map(|line| line["check"].as_str().unwrap()).collect();
     let requirements: Vec<&str> = requirements().iter().map(Requirement::name).collect();
     assert_eq!(reported, requirements, "each requirement once, in the order of the suite");
@@ -81,9 +77,9 @@ async fn a_collection_that_exists_is_refused_and_left_as_it_is() {
     orders.insert_one(doc! { "_id": 1 }).await.unwrap();
     for name in ["empty", "orders"] {
         let said = console.run(&["conform", "--scratch", name]).await;
-        assert_eq!((said.status, said.out.as_str()), (125, ""), "{}", said.err);
-        assert!(said.err.contains("exists") && said.err.contains("--scratch"), "{}", said.err);
-        assert_eq!(said.err.lines().count(), 1, "{}", said.err);
+        assert_eq!((said.status(), said.stdout.as_str()), (125, ""), "{}", said.stderr);
+        assert!(said.stderr.contains("exists") && said.stderr.contains("--scratch"), "{}", said.stderr);
+        assert_eq!(said.stderr.lines().count(), 1, "{}", said.stderr);
     }
     assert_eq!(
         console.collections().await.into_iter().collect::<BTreeSet<_>>(),
@@ -101,7 +97,7 @@ async fn a_signal_ends_the_checks_and_the_scratch_collection_is_gone() {
         (Signal::SIGTERM, "conform_late", "tokens_grow_over_release_and_expiry"),
     ] {
         let console = Console::new(name).await;
-        let mut child = program();
+        let mut child = mongoseal(&[]);
         let mut child = child.args(["conform", "--json"]).env("MONGODB_URI", &console.uri).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut out = String::new();
@@ -131,20 +127,20 @@ async fn a_signal_ends_the_checks_and_the_scratch_collection_is_gone() {
 async fn a_standalone_server_fails_with_clear_lines_and_no_requirement_is_run() {
     let server = Standalone::start().await;
     let said = conform(&server.uri(), &["--json"]).await;
-    assert_eq!((said.status, said.err.as_str()), (1, ""), "{}", said.out);
+    assert_eq!((said.status(), said.stderr.as_str()), (1, ""), "{}", said.stdout);
     let (verdict, words) = finding(&said, "library");
     assert!(verdict == "fail" && words.contains("standalone") && words.contains("rs.initiate()"), "{words}");
     for probe in ["clocks in an update", "linearizable read", "change stream", "transaction"] {
         let (verdict, words) = finding(&said, probe);
         assert!(verdict == "fail" && words.contains("use a replica set of MongoDB 6.0 or later"), "{probe}: {words}");
     }
-    assert_eq!(finding(&said, "update pipeline").0, "pass", "{}", said.out);
+    assert_eq!(finding(&said, "update pipeline").0, "pass", "{}", said.stdout);
     assert_eq!(names(&said, "requirement", "skip").len(), requirements().len());
     let (verdict, words) = finding(&said, "scratch");
     assert!(verdict == "pass" && words.contains("is dropped"), "{words}");
     let words = conform(&server.uri(), &[]).await;
-    assert!(words.status == 1 && words.out.contains("\nskip  requirements  "), "{}", words.out);
-    assert!(words.out.lines().count() < 25, "requirements that are not run are one line:\n{}", words.out);
+    assert!(words.status() == 1 && words.stdout.contains("\nskip  requirements  "), "{}", words.stdout);
+    assert!(words.stdout.lines().count() < 25, "requirements that are not run are one line:\n{}", words.stdout);
 }
 
 #[tokio::test]
@@ -158,21 +154,21 @@ async fn a_requirement_and_a_probe_that_fail_are_reported_and_the_others_still_r
     };
     let point = set.fail_point(0, refuse).await;
     let said = conform(&set.uri(), &["--json"]).await;
-    assert_eq!((said.status, said.err.as_str()), (1, ""), "{}", said.out);
+    assert_eq!((said.status(), said.stderr.as_str()), (1, ""), "{}", said.stdout);
     let requirement = "a_batch_revocation_is_recorded_with_its_tokens";
     let failed = names(&said, "requirement", "fail");
     assert!(failed.contains(&requirement.to_owned()) && failed.len() < requirements().len() / 2, "{failed:?}");
     assert_eq!(names(&said, "requirement", "pass").len() + failed.len(), requirements().len());
     assert!(finding(&said, requirement).1.contains("8000"), "{}", finding(&said, requirement).1);
-    assert_eq!(names(&said, "probe", "fail"), ["library", "change count", "TTL index"], "{}", said.out);
-    assert!(finding(&said, "TTL index").1.contains("so idle records stay"), "{}", said.out);
+    assert_eq!(names(&said, "probe", "fail"), ["library", "change count", "TTL index"], "{}", said.stdout);
+    assert!(finding(&said, "TTL index").1.contains("so idle records stay"), "{}", said.stdout);
 
     let words = conform(&set.uri(), &["--verbose"]).await;
-    assert_eq!((words.status, words.err.as_str()), (1, ""), "{}", words.out);
-    assert!(words.out.contains(&format!("fail  requirement          {requirement}: ")), "{}", words.out);
-    let held = words.out.lines().filter(|line| line.starts_with("pass  requirement  ")).count();
+    assert_eq!((words.status(), words.stderr.as_str()), (1, ""), "{}", words.stdout);
+    assert!(words.stdout.contains(&format!("fail  requirement          {requirement}: ")), "{}", words.stdout);
+    let held = words.stdout.lines().filter(|line| line.starts_with("pass  requirement  ")).count();
     let sum = format!("fail  requirements         {held} of {} requirements", requirements().len());
-    assert!(words.out.contains(&sum), "{}", words.out);
+    assert!(words.stdout.contains(&sum), "{}", words.stdout);
     point.off().await;
 }
 
@@ -189,30 +185,30 @@ async fn a_missing_privilege_is_named_and_a_collection_that_cannot_be_dropped_to
     set.add_user("enough", PASSWORD, "app", on_all(&all)).await;
 
     let said = conform(&set.uri_as("reader", PASSWORD, "app"), &[]).await;
-    assert_eq!((said.status, said.out.as_str()), (125, ""), "{}", said.err);
-    assert!(said.err.contains("grant createCollection and dropCollection"), "{}", said.err);
+    assert_eq!((said.status(), said.stdout.as_str()), (125, ""), "{}", said.stderr);
+    assert!(said.stderr.contains("grant createCollection and dropCollection"), "{}", said.stderr);
 
     let said = conform(&set.uri_as("no_drop", PASSWORD, "app"), &["--json", "--scratch", "left"]).await;
-    assert_eq!(said.status, 1, "{}", said.err);
+    assert_eq!(said.status(), 1, "{}", said.stderr);
     let (verdict, words) = finding(&said, "scratch");
     assert!(verdict == "fail" && words.contains("dropCollection") && words.contains("app.left"), "{words}");
     let (verdict, words) = finding(&said, "change stream");
     assert!(verdict == "fail" && words.contains("grant find and changeStream on app.left"), "{words}");
 
     let said = conform(&set.uri_as("enough", PASSWORD, "app"), &["--json"]).await;
-    assert_eq!(said.status, 0, "{}", said.out);
+    assert_eq!(said.status(), 0, "{}", said.stdout);
     let wrong = conform(&set.uri_as("enough", "wrong", "app"), &[]).await;
-    assert!(wrong.status == 125 && wrong.err.contains("password") && wrong.out.is_empty(), "{}", wrong.err);
+    assert!(wrong.status() == 125 && wrong.stderr.contains("password") && wrong.stdout.is_empty(), "{}", wrong.stderr);
 }
 
 #[tokio::test]
 async fn a_server_that_does_not_answer_is_status_123() {
     let said = conform("mongodb://127.0.0.1:9/?replicaSet=rs0", &["--timeout", "3s"]).await;
-    assert_eq!((said.status, said.out.as_str()), (123, ""), "{}", said.err);
+    assert_eq!((said.status(), said.stdout.as_str()), (123, ""), "{}", said.stderr);
     assert!(
-        said.err.contains("MongoDB has not answered for 1 s") && said.err.contains("Connection refused"),
+        said.stderr.contains("MongoDB has not answered for 1 s") && said.stderr.contains("Connection refused"),
         "{}",
-        said.err
+        said.stderr
     );
 }
 
@@ -220,7 +216,7 @@ async fn a_server_that_does_not_answer_is_status_123() {
 async fn the_collection_is_dropped_even_if_the_reader_of_the_report_has_gone() {
     let console = Console::new("conform_pipe").await;
     let said = crate::shell(&console.uri, "mongoseal conform | head -1").await;
-    said.is_quiet();
+    said.is_quiet(0);
     let is_gone = async || console.collections().await.is_empty();
     eventually(secs(60), "the scratch collection is dropped", is_gone).await;
 }

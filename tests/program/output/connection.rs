@@ -2,7 +2,7 @@
 
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, os::unix::fs::PermissionsExt, path::PathBuf};
 
-use crate::{Console, SETTINGS, Said, program, secs, shell};
+use crate::{Console, done, ended::SETTINGS, mongoseal, secs, shell};
 
 /// A file with this text, which only its owner can read.
 fn file(name: &str, text: &[u8]) -> PathBuf {
@@ -15,30 +15,34 @@ fn file(name: &str, text: &[u8]) -> PathBuf {
 #[tokio::test]
 async fn an_empty_variable_counts_as_unset() {
     let console = Console::new("empty").await;
-    let mut without = program();
-    without.arg("ls").env("MONGODB_URI", "");
-    let said = Said::by(without).await;
-    assert!(said.status == 125 && said.err.contains("no connection string: set MONGODB_URI"), "{}", said.err);
+    let mut without = mongoseal(&["ls"]);
+    without.env("MONGODB_URI", "");
+    let said = done(without).await;
+    assert!(said.status() == 125 && said.stderr.contains("no connection string: set MONGODB_URI"), "{}", said.stderr);
     let words = format!("{} mongoseal doctor --json", SETTINGS.map(|name| format!("export {name}=;")).concat());
     let said = shell("", &format!("{words} --uri '{}'", console.uri)).await;
-    said.is_quiet();
+    said.is_quiet(0);
 }
 
 #[tokio::test]
 async fn a_variable_that_is_not_utf8_is_named() {
     for name in ["MONGODB_URI", "MONGOSEAL_URI", "MONGOSEAL_DB"] {
-        let mut listing = program();
-        listing.arg("ls").env(name, OsStr::from_bytes(b"mongodb://user:\xff@host"));
-        let said = Said::by(listing).await;
-        assert_eq!((said.status, said.out.as_str()), (125, ""));
-        assert!(said.err.contains(&format!("{name} is not UTF-8")) && said.err.lines().count() == 1, "{}", said.err);
+        let mut listing = mongoseal(&["ls"]);
+        listing.env(name, OsStr::from_bytes(b"mongodb://user:\xff@host"));
+        let said = done(listing).await;
+        assert_eq!((said.status(), said.stdout.as_str()), (125, ""));
+        assert!(
+            said.stderr.contains(&format!("{name} is not UTF-8")) && said.stderr.lines().count() == 1,
+            "{}",
+            said.stderr
+        );
         // Only a connection string has percent signs.
-        assert_eq!(said.err.contains("percent-encode"), name.ends_with("_URI"), "{}", said.err);
+        assert_eq!(said.stderr.contains("percent-encode"), name.ends_with("_URI"), "{}", said.stderr);
     }
-    let mut listing = program();
-    listing.arg("ls").arg(OsStr::from_bytes(b"\xff"));
-    let said = Said::by(listing).await;
-    assert!(said.status == 125 && said.err.contains("arguments"), "{}", said.err);
+    let mut listing = mongoseal(&["ls"]);
+    listing.arg(OsStr::from_bytes(b"\xff"));
+    let said = done(listing).await;
+    assert!(said.status() == 125 && said.stderr.contains("arguments"), "{}", said.stderr);
 }
 
 #[tokio::test]
@@ -47,21 +51,21 @@ async fn a_connection_string_is_read_from_a_file_or_a_pipe_and_precedes_the_envi
     let lease = console.seal("alice").acquire("k").ttl(secs(600)).await.unwrap();
     let path = file("uri", format!("  {}\n", console.uri).as_bytes());
     let with = async |path: &str, arguments: &[&str]| {
-        let mut program = program();
-        program.args(arguments).args(["--uri-file", path]).env("MONGODB_URI", "mongodb://127.0.0.1:9");
-        Said::by(program).await
+        let mut program = mongoseal(arguments);
+        program.args(["--uri-file", path]).env("MONGODB_URI", "mongodb://127.0.0.1:9");
+        done(program).await
     };
     let name = path.to_str().unwrap();
     let said = with(name, &["ls", "--json"]).await;
-    assert_eq!((said.status, said.err.as_str(), said.json().len()), (0, "", 1));
+    assert_eq!((said.status(), said.stderr.as_str(), said.json().len()), (0, "", 1));
     // `doctor` connects twice.
     let said = shell("", &format!("mongoseal doctor --json --uri-file <(echo '{}')", console.uri)).await;
-    said.is_quiet();
+    said.is_quiet(0);
 
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     let said = with(name, &["ls", "--json"]).await;
-    assert_eq!((said.status, said.json().len()), (0, 1));
-    assert!(said.err.contains("all users can read") && said.err.contains("chmod o-r"), "{}", said.err);
+    assert_eq!((said.status(), said.json().len()), (0, 1));
+    assert!(said.stderr.contains("all users can read") && said.stderr.contains("chmod o-r"), "{}", said.stderr);
 
     for (path, words) in [
         (path.with_extension("none"), "No such file"),
@@ -69,10 +73,14 @@ async fn a_connection_string_is_read_from_a_file_or_a_pipe_and_precedes_the_envi
         (file("uri-bytes", b"mongodb://\xff"), "is not UTF-8"),
     ] {
         let said = with(path.to_str().unwrap(), &["ls"]).await;
-        assert!(said.status == 125 && said.err.contains(words) && said.err.lines().count() == 1, "{}", said.err);
+        assert!(
+            said.status() == 125 && said.stderr.contains(words) && said.stderr.lines().count() == 1,
+            "{}",
+            said.stderr
+        );
     }
     let said = with(name, &["ls", "--uri", &console.uri]).await;
-    assert!(said.status == 125 && said.err.contains("two connection strings"), "{}", said.err);
+    assert!(said.status() == 125 && said.stderr.contains("two connection strings"), "{}", said.stderr);
     lease.release().await.unwrap();
 }
 
@@ -84,8 +92,8 @@ async fn the_owner_of_a_lease_can_come_from_the_environment() {
         [("MONGOSEAL_OWNER=olga", "", "olga"), ("MONGOSEAL_OWNER=olga", "--owner bob", "bob")]
     {
         let said = shell(&console.uri, &format!("{before} mongoseal run k {options} {show}")).await;
-        assert_eq!((said.status, &said.json()[0]["owner"]), (0, &owner.into()), "{}", said.err);
+        assert_eq!((said.status(), &said.json()[0]["owner"]), (0, &owner.into()), "{}", said.stderr);
     }
     let said = shell(&console.uri, &format!("MONGOSEAL_OWNER= mongoseal run k {show}")).await;
-    assert!(said.status == 0 && said.json()[0]["owner"] != "", "{}", said.err);
+    assert!(said.status() == 0 && said.json()[0]["owner"] != "", "{}", said.stderr);
 }

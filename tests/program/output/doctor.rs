@@ -4,16 +4,12 @@ use mongodb::bson::doc;
 use mongoseal_test_support::{ReplicaSet, Standalone, Way};
 use serde_json::Value;
 
-use crate::{Console, Said, program};
+use crate::{Console, Ended, done, ended::PASSWORD, mongoseal};
 
-const PASSWORD: &str = "hunter2-s3cret";
-
-async fn doctor(uri: &str, arguments: &[&str]) -> Said {
-    let mut program = program();
-    program.arg("doctor").args(arguments).env("MONGODB_URI", uri).env("MONGOSEAL_DB", "app");
-    let said = Said::by(program).await;
-    assert!(!said.out.contains(PASSWORD) && !said.err.contains(PASSWORD));
-    said
+async fn doctor(uri: &str, arguments: &[&str]) -> Ended {
+    let mut program = mongoseal(&["doctor"]);
+    program.args(arguments).env("MONGODB_URI", uri).env("MONGOSEAL_DB", "app");
+    done(program).await
 }
 
 /// That those who need MongoDB say what is wrong in a sentence, with this status and these words in it.
@@ -30,26 +26,26 @@ async fn each_command_says_one_sentence(uri: &str, status: i32, words: &str) {
         vec!["purge"],
     ]
     .map(async |arguments| {
-        let mut program = program();
-        program.args(&arguments).args(["--timeout", timeout, "--db", "app"]).env("MONGODB_URI", uri);
-        let said = Said::by(program).await;
-        assert_eq!((said.status, said.out.as_str()), (status, ""), "{arguments:?}: {}", said.err);
-        assert!(said.err.contains(words) && said.messages().len() == 1, "{arguments:?}: {}", said.err);
-        assert!(!said.err.contains(PASSWORD) && !said.err.contains("labels"), "{arguments:?}: {}", said.err);
+        let mut program = mongoseal(&arguments);
+        program.args(["--timeout", timeout, "--db", "app"]).env("MONGODB_URI", uri);
+        let said = done(program).await;
+        assert_eq!((said.status(), said.stdout.as_str()), (status, ""), "{arguments:?}: {}", said.stderr);
+        assert!(said.stderr.contains(words) && said.messages().len() == 1, "{arguments:?}: {}", said.stderr);
+        assert!(!said.stderr.contains("labels"), "{arguments:?}: {}", said.stderr);
     });
     futures_util::future::join_all(asked).await;
 }
 
 /// Which verdict a check came to, and what was said.
-fn verdict(said: &Said, check: &str) -> (String, String) {
+fn verdict(said: &Ended, check: &str) -> (String, String) {
     let lines = said.json();
     let line = lines.iter().find(|line| line["check"] == check);
-    let line = line.unwrap_or_else(|| panic!("no check {check} in {}", said.out));
+    let line = line.unwrap_or_else(|| panic!("no check {check} in {}", said.stdout));
     let words = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
     (words("verdict"), format!("{}: {}", words("found"), words("advice")))
 }
 
-fn checks(said: &Said, verdict: &str) -> Vec<Value> {
+fn checks(said: &Ended, verdict: &str) -> Vec<Value> {
     said.json().into_iter().filter(|line| line["verdict"] == verdict).map(|mut line| line["check"].take()).collect()
 }
 
@@ -59,7 +55,7 @@ async fn a_wrong_set_name_is_corrected() {
     let name = set.uri().split_once("replicaSet=").unwrap().1.split('&').next().unwrap().to_owned();
     let uri = set.uri().replace(&format!("replicaSet={name}"), "replicaSet=another");
     let said = doctor(&uri, &["--json"]).await;
-    assert_eq!(said.status, 1, "{}", said.out);
+    assert_eq!(said.status(), 1, "{}", said.stdout);
     let (verdict, sentence) = verdict(&said, "reachable");
     assert_eq!(verdict, "fail");
     assert!(sentence.contains(&format!("called {name}: write replicaSet={name}")), "{sentence}");
@@ -69,7 +65,7 @@ async fn a_wrong_set_name_is_corrected() {
 async fn all_is_well_on_a_replica_set() {
     let console = Console::new("doctor").await;
     let said = console.run(&["doctor", "--json"]).await;
-    said.is_quiet();
+    said.is_quiet(0);
     let passed = checks(&said, "pass");
     for check in [
         "reachable",
@@ -83,16 +79,16 @@ async fn all_is_well_on_a_replica_set() {
         "change stream",
         "records",
     ] {
-        assert!(passed.contains(&check.into()), "{check}: {}", said.out);
+        assert!(passed.contains(&check.into()), "{check}: {}", said.stdout);
     }
     // The server of the tests may be one whose support has ended.
     let version = verdict(&said, "version");
     assert!(version.0 == "pass" || (version.0 == "warn" && version.1.contains("support")), "{version:?}");
     let others = said.json().len() - 1;
-    assert_eq!(passed.len(), others + usize::from(version.0 == "pass"), "{}", said.out);
+    assert_eq!(passed.len(), others + usize::from(version.0 == "pass"), "{}", said.stdout);
     let words = console.run(&["doctor"]).await;
     let is_well = |line: &str| line.starts_with("pass  ") || line.starts_with(&format!("{}  version", version.0));
-    assert!(words.out.lines().all(is_well) && words.out.lines().count() == others + 1, "{}", words.out);
+    assert!(words.stdout.lines().all(is_well) && words.stdout.lines().count() == others + 1, "{}", words.stdout);
 }
 
 #[tokio::test]
@@ -100,13 +96,13 @@ async fn an_index_with_another_retention_fails_with_what_to_do() {
     let console = Console::new("doctor_index").await;
     console.seal("other").prepare().await.unwrap();
     let said = console.run(&["doctor", "--json", "--retention", "60s"]).await;
-    assert_eq!(said.status, 1);
+    assert_eq!(said.status(), 1);
     let (verdict, words) = verdict(&said, "index");
     assert!(
         verdict == "fail" && words.contains("for 1 d, but --retention is 1 m") && words.contains("--retention 1d here"),
         "{words}"
     );
-    assert_eq!(checks(&said, "fail").len(), 1, "{}", said.out);
+    assert_eq!(checks(&said, "fail").len(), 1, "{}", said.stdout);
 
     console.db.records().drop_indexes().await.unwrap();
     let plain =
@@ -114,7 +110,7 @@ async fn an_index_with_another_retention_fails_with_what_to_do() {
     console.db.database.run_command(plain).await.unwrap();
     let said = console.run(&["doctor", "--json"]).await;
     let (verdict, words) = self::verdict(&said, "index");
-    assert!(said.status == 1 && verdict == "fail" && words.contains("no expireAfterSeconds"), "{words}");
+    assert!(said.status() == 1 && verdict == "fail" && words.contains("no expireAfterSeconds"), "{words}");
 }
 
 #[tokio::test]
@@ -133,12 +129,12 @@ async fn a_member_whose_clock_is_ahead_by_more_than_the_grace_fails_with_what_to
         }
         assert!(std::time::Instant::now() < until, "{words}");
     };
-    assert_eq!((said.status, checks(&said, "fail").len()), (1, 1), "{}", said.out);
+    assert_eq!((said.status(), checks(&said, "fail").len()), (1, 1), "{}", said.stdout);
     assert!(words.contains("the grace is 500 ms") && words.contains("run NTP on each member"), "{words}");
     assert!(words.contains(&format!("{} is ahead", set.hosts()[ahead])), "{words}");
 
     let said = doctor(&set.uri(), &["--json", "--grace", "30s"]).await;
-    assert_eq!((said.status, verdict(&said, "clocks").0.as_str()), (0, "pass"), "{}", said.out);
+    assert_eq!((said.status(), verdict(&said, "clocks").0.as_str()), (0, "pass"), "{}", said.stdout);
 }
 
 #[tokio::test]
@@ -151,11 +147,11 @@ async fn documents_of_somebody_else_are_named() {
     console.db.records().insert_one(doc! { "_id": 7 }).await.unwrap();
     let said = console.run(&["doctor", "--json"]).await;
     let (verdict, words) = verdict(&said, "records");
-    assert_eq!((said.status, verdict.as_str()), (0, "warn"));
+    assert_eq!((said.status(), verdict.as_str()), (0, "warn"));
     // Ours, and the doctor's own.
     assert!(words.starts_with("3 of 5 documents cannot be read") && words.contains("theirs"), "{words}");
     let words = console.run(&["doctor"]).await;
-    assert!(!words.out.contains('\u{1b}') && words.out.contains("warn  records"), "{}", words.out);
+    assert!(!words.stdout.contains('\u{1b}') && words.stdout.contains("warn  records"), "{}", words.stdout);
     lease.release().await.unwrap();
 }
 
@@ -198,24 +194,24 @@ async fn records_of_a_newer_build_are_named_and_the_advice_is_to_upgrade() {
     console.db.records().update_one(doc! { "_id": "newer" }, doc! { "$set": { "v": 2 } }).await.unwrap();
     let said = console.run(&["doctor", "--json"]).await;
     let (verdict, words) = verdict(&said, "records");
-    assert_eq!((said.status, verdict.as_str()), (0, "warn"));
+    assert_eq!((said.status(), verdict.as_str()), (0, "warn"));
     assert!(words.starts_with("a newer mongoseal wrote 1 of 2 documents") && words.contains("newer"), "{words}");
-    assert!(said.out.contains("upgrade this mongoseal"), "{}", said.out);
+    assert!(said.stdout.contains("upgrade this mongoseal"), "{}", said.stdout);
     let said = console.run(&["show", "newer"]).await;
-    assert!(said.status == 125 && said.err.contains("upgrade mongoseal"), "{}", said.err);
+    assert!(said.status() == 125 && said.stderr.contains("upgrade mongoseal"), "{}", said.stderr);
 }
 
 #[tokio::test]
 async fn a_standalone_server_fails_with_what_to_do() {
     let server = Standalone::start().await;
     let said = doctor(&server.uri(), &["--json"]).await;
-    assert_eq!(said.status, 1, "{}", said.err);
+    assert_eq!(said.status(), 1, "{}", said.stderr);
     let (verdict, words) = verdict(&said, "replica set");
     assert!(verdict == "fail" && words.contains("standalone") && words.contains("rs.initiate()"), "{words}");
     assert_eq!(self::verdict(&said, "reachable").0, "pass");
     each_command_says_one_sentence(&server.uri(), 125, "rs.initiate()").await;
     let words = doctor(&server.uri(), &[]).await;
-    assert!(words.status == 1 && words.out.contains("fail  replica set"), "{}", words.out);
+    assert!(words.status() == 1 && words.stdout.contains("fail  replica set"), "{}", words.stdout);
 }
 
 #[tokio::test]
@@ -231,11 +227,11 @@ async fn a_user_learns_what_is_not_granted_and_a_wrong_password_fails() {
     let root = doctor(&set.uri(), &["--json"]).await;
     let others: Vec<Value> =
         root.json().into_iter().filter(|line| line["verdict"] != "pass" && line["check"] != "version").collect();
-    assert_eq!((root.status, others), (0, vec![]), "{}", root.out);
+    assert_eq!((root.status(), others), (0, vec![]), "{}", root.stdout);
 
     // The role that the documents give to most programs.
     let most = doctor(&set.uri_as("most", PASSWORD, "app"), &["--json"]).await;
-    assert_eq!((most.status, checks(&most, "fail")), (0, vec![]), "{}", most.out);
+    assert_eq!((most.status(), checks(&most, "fail")), (0, vec![]), "{}", most.stdout);
     for (check, expected) in [
         ("user", "pass"),
         ("may hold", "pass"),
@@ -247,40 +243,40 @@ async fn a_user_learns_what_is_not_granted_and_a_wrong_password_fails() {
         ("change stream", "pass"),
         ("records", "pass"),
     ] {
-        assert_eq!(verdict(&most, check).0, expected, "{check}: {}", most.out);
+        assert_eq!(verdict(&most, check).0, expected, "{check}: {}", most.stdout);
     }
-    assert!(verdict(&most, "may index").1.contains("grant createIndex on app.mongoseal"), "{}", most.out);
+    assert!(verdict(&most, "may index").1.contains("grant createIndex on app.mongoseal"), "{}", most.stdout);
 
     let reader = doctor(&set.uri_as("reader", PASSWORD, "app"), &["--json"]).await;
-    assert_eq!(reader.status, 1);
+    assert_eq!(reader.status(), 1);
     for (check, expected) in
         [("may look", "pass"), ("may hold", "fail"), ("may wait", "warn"), ("change stream", "warn")]
     {
-        assert_eq!(verdict(&reader, check).0, expected, "{check}: {}", reader.out);
+        assert_eq!(verdict(&reader, check).0, expected, "{check}: {}", reader.stdout);
     }
     let nobody = doctor(&set.uri_as("nobody", PASSWORD, "app"), &["--json"]).await;
-    assert_eq!((nobody.status, verdict(&nobody, "may look").0.as_str()), (1, "fail"), "{}", nobody.out);
+    assert_eq!((nobody.status(), verdict(&nobody, "may look").0.as_str()), (1, "fail"), "{}", nobody.stdout);
 
     let uri = set.uri_as("most", &format!("{PASSWORD}!"), "app");
     each_command_says_one_sentence(&uri, 125, "password").await;
     let wrong = doctor(&set.uri_as("most", &format!("{PASSWORD}!"), "app"), &["--json"]).await;
     let (verdict, words) = verdict(&wrong, "reachable");
-    assert!(wrong.status == 1 && verdict == "fail" && words.contains("password"), "{}", wrong.out);
+    assert!(wrong.status() == 1 && verdict == "fail" && words.contains("password"), "{}", wrong.stdout);
     // Without a login.
     let anonymous =
         doctor(&set.uri_as("most", PASSWORD, "app").replace(&format!("most:{PASSWORD}@"), ""), &["--json"]).await;
-    assert_eq!(anonymous.status, 1, "{}", anonymous.out);
-    assert_eq!(self::verdict(&anonymous, "user").0, "fail", "{}", anonymous.out);
+    assert_eq!(anonymous.status(), 1, "{}", anonymous.stdout);
+    assert_eq!(self::verdict(&anonymous, "user").0, "fail", "{}", anonymous.stdout);
 }
 
 #[tokio::test]
 async fn a_host_where_nobody_listens_is_one_failed_check() {
     let uri = format!("mongodb://user:{PASSWORD}@127.0.0.1:9/?replicaSet=rs0");
     let said = doctor(&uri, &["--json", "--timeout", "3s"]).await;
-    assert_eq!((said.status, checks(&said, "fail")), (1, vec!["reachable".into()]), "{}", said.out);
+    assert_eq!((said.status(), checks(&said, "fail")), (1, vec!["reachable".into()]), "{}", said.stdout);
     each_command_says_one_sentence(&uri, 123, "Connection refused").await;
     let nonsense = doctor(&format!("mongodbb://user:{PASSWORD}@h"), &["--json"]).await;
-    assert_eq!((nonsense.status, checks(&nonsense, "fail")), (1, vec!["reachable".into()]), "{}", nonsense.out);
+    assert_eq!((nonsense.status(), checks(&nonsense, "fail")), (1, vec!["reachable".into()]), "{}", nonsense.stdout);
 }
 
 #[tokio::test]
@@ -298,9 +294,9 @@ async fn a_sharded_cluster_fails_and_only_warns_if_it_is_allowed() {
     let uri = format!("mongodb://{}/?directConnection=true&appName=look", set.hosts()[0]);
     let refused = doctor(&uri, &["--json"]).await;
     let (verdict, words) = verdict(&refused, "replica set");
-    assert!(refused.status == 1 && verdict == "fail" && words.contains("--allow-sharded"), "{words}");
+    assert!(refused.status() == 1 && verdict == "fail" && words.contains("--allow-sharded"), "{words}");
     each_command_says_one_sentence(&uri, 125, "--allow-sharded").await;
     let allowed = doctor(&uri, &["--json", "--allow-sharded"]).await;
-    assert_eq!(self::verdict(&allowed, "replica set").0, "warn", "{}", allowed.out);
-    assert_eq!(self::verdict(&allowed, "commit").0, "pass", "{}", allowed.out);
+    assert_eq!(self::verdict(&allowed, "replica set").0, "warn", "{}", allowed.stdout);
+    assert_eq!(self::verdict(&allowed, "commit").0, "pass", "{}", allowed.stdout);
 }

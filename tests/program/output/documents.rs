@@ -119,7 +119,7 @@ async fn the_transcripts_in_the_documents_are_what_the_program_says() {
                 if let Some((old, new)) = &largest {
                     command = command.replace(old, new);
                 }
-                let now = shell(&console.uri, &format!("cd '{}'; exec 2>&1; {command}", folder.display())).await.out;
+                let now = shell(&console.uri, &format!("cd '{}'; exec 2>&1; {command}", folder.display())).await.stdout;
                 assert!(writes() || shape(&now) == shape(&said), "$ {command}\n{now}");
                 anew.extend(["$ ", &command, "\n", &now]);
                 count += 1;

@@ -7,7 +7,7 @@ use mongodb::{
 use mongoseal::{Error, Fence, FencingToken};
 use mongoseal_test_support::ReplicaSet;
 
-use crate::{Console, Said, program, secs};
+use crate::{Console, done, mongoseal, secs};
 
 /// A token that stands for a time so many seconds after that of another.
 fn ahead(token: FencingToken, seconds: u64) -> FencingToken {
@@ -21,9 +21,9 @@ async fn a_writer_that_documents_are_ahead_of_is_shown_and_raised_and_writes() {
     let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
     orders.insert_one(doc! { "_id": 1, "fence": lease.token(), "n": 0 }).await.unwrap();
     let said = console.run(&["fences", "orders"]).await;
-    said.is_quiet();
-    assert!(said.out.contains(&format!("Largest token  {} (20", lease.token())), "{}", said.out);
-    assert!(said.out.contains("Ahead          0 documents\nNo token       0 documents\n"), "{}", said.out);
+    said.is_quiet(0);
+    assert!(said.stdout.contains(&format!("Largest token  {} (20", lease.token())), "{}", said.stdout);
+    assert!(said.stdout.contains("Ahead          0 documents\nNo token       0 documents\n"), "{}", said.stdout);
 
     // As after a restore of the set from a backup of one whose clock ran two hours ahead.
     let carried = ahead(lease.token(), 7_200);
@@ -45,30 +45,35 @@ async fn a_writer_that_documents_are_ahead_of_is_shown_and_raised_and_writes() {
     let refused = orders.fenced(&lease).update_one(doc! { "_id": 2 }, set.clone()).await;
     assert!(matches!(refused, Err(Error::Fenced { newer }) if newer == carried), "{refused:?}");
     let said = console.run(&["fences", "orders"]).await;
-    assert_eq!((said.status, said.err.as_str()), (1, ""), "{}", said.out);
-    assert!(said.out.contains("Ahead          2 documents\nNo token       4 documents\n"), "{}", said.out);
-    assert!(said.out.contains("are refused until the clock has passed 20"), "{}", said.out);
-    assert!(said.out.contains(&format!("mongoseal raise --to {carried} KEY...")), "{}", said.out);
+    assert_eq!((said.status(), said.stderr.as_str()), (1, ""), "{}", said.stdout);
+    assert!(said.stdout.contains("Ahead          2 documents\nNo token       4 documents\n"), "{}", said.stdout);
+    assert!(said.stdout.contains("are refused until the clock has passed 20"), "{}", said.stdout);
+    assert!(said.stdout.contains(&format!("mongoseal raise --to {carried} KEY...")), "{}", said.stdout);
     let said = console.run(&["fences", "orders", "--json"]).await;
     let json = &said.json()[0];
-    assert_eq!((said.status, &json["ahead"], &json["foreign"]), (1, &2.into(), &4.into()), "{}", said.out);
-    assert_eq!((&json["largest"], &json["raise_to"]), (&carried.get().into(), &carried.get().into()), "{}", said.out);
+    assert_eq!((said.status(), &json["ahead"], &json["foreign"]), (1, &2.into(), &4.into()), "{}", said.stdout);
+    assert_eq!(
+        (&json["largest"], &json["raise_to"]),
+        (&carried.get().into(), &carried.get().into()),
+        "{}",
+        said.stdout
+    );
     assert!(json["clock"].as_u64().unwrap() >= lease.token().get() && json["clock"].as_u64() < Some(carried.get()));
 
     let to = carried.to_string();
     let said = console.run(&["raise", "--to", &to, "k", "new"]).await;
-    said.is_quiet();
+    said.is_quiet(0);
     let line = |key| format!("{key:?} has version {carried}; its next token is larger\n");
-    assert_eq!(said.out, line("k") + &line("new"));
+    assert_eq!(said.stdout, line("k") + &line("new"));
     let said = console.run(&["raise", "--to", &lease.token().to_string(), "k", "--json"]).await;
     assert_eq!(said.json(), [serde_json::json!({ "key": "k", "version": carried.get() })]);
 
     // The holder still holds the key, and the next one writes.
     let old = lease.token().to_string();
     lease.verify().await.unwrap();
-    assert_eq!(console.run(&["verify", "k", &old]).await.status, 0);
+    assert_eq!(console.run(&["verify", "k", &old]).await.status(), 0);
     lease.release().await.unwrap();
-    assert_eq!(console.run(&["verify", "k", &old]).await.status, 1);
+    assert_eq!(console.run(&["verify", "k", &old]).await.status(), 1);
     for key in ["k", "new"] {
         let lease = seal.acquire(key).await.unwrap();
         assert!(lease.token() > carried, "{key}");
@@ -90,41 +95,45 @@ async fn a_user_who_may_only_find_learns_whether_the_collection_exists() {
     let orders: Collection<Document> = set.client().await.database("secured").collection("orders");
     orders.insert_one(doc! { "fence": FencingToken::MIN }).await.unwrap();
     let fences = async |collection: &str| {
-        let mut program = program();
-        program.args(["fences", collection]).env("MONGODB_URI", set.uri_as("reader", "pw", "secured"));
+        let mut program = mongoseal(&["fences", collection]);
+        program.env("MONGODB_URI", set.uri_as("reader", "pw", "secured"));
         program.env("MONGOSEAL_DB", "secured");
-        Said::by(program).await
+        done(program).await
     };
     let said = fences("orders").await;
-    said.is_quiet();
+    said.is_quiet(0);
     let said = fences("absent").await;
-    assert!(said.status == 125 && said.err.contains("there is no collection secured.absent"), "{}", said.err);
+    assert!(said.status() == 125 && said.stderr.contains("there is no collection secured.absent"), "{}", said.stderr);
     let said = fences("secret").await;
-    assert!(said.status == 125 && said.err.contains("no permission to read secret: grant find"), "{}", said.err);
+    assert!(
+        said.status() == 125 && said.stderr.contains("no permission to read secret: grant find"),
+        "{}",
+        said.stderr
+    );
 }
 
 #[tokio::test]
 async fn a_collection_without_tokens_is_not_ahead_and_wrong_arguments_say_what_to_pass() {
     let console = Console::new("fences_wrong").await;
     let said = console.run(&["fences", "nothing"]).await;
-    assert_eq!((said.status, said.out.as_str()), (125, ""));
+    assert_eq!((said.status(), said.stdout.as_str()), (125, ""));
     let name = console.db.database.name();
-    assert!(said.err.contains(&format!("there is no collection {name}.nothing: check its name")), "{}", said.err);
+    assert!(said.stderr.contains(&format!("there is no collection {name}.nothing: check its name")), "{}", said.stderr);
 
     console.db.database.create_collection("nothing").await.unwrap();
     let said = console.run(&["fences", "nothing"]).await;
-    said.is_quiet();
-    assert!(said.out.contains("Largest token  none, because the collection is empty\n"), "{}", said.out);
+    said.is_quiet(0);
+    assert!(said.stdout.contains("Largest token  none, because the collection is empty\n"), "{}", said.stdout);
 
     let some: Collection<Document> = console.db.database.collection("some");
     some.insert_many([doc! { "n": 7, "fence": FencingToken::MIN }, doc! {}]).await.unwrap();
-    assert_eq!(console.run(&["fences", "some"]).await.status, 0);
+    assert_eq!(console.run(&["fences", "some"]).await.status(), 0);
     for field in ["fances", "n"] {
         for form in [&[][..], &["--json"]] {
             let said = console.run(&[&["fences", "some", "--field", field][..], form].concat()).await;
-            assert!(said.status == 125 && !said.out.is_empty(), "{} {}", said.status, said.out);
+            assert!(said.status() == 125 && !said.stdout.is_empty(), "{} {}", said.status(), said.stdout);
             let words = format!("no document of {name}.some has a token in the field {field:?}: check --field");
-            assert!(said.err.contains(&words), "{}", said.err);
+            assert!(said.stderr.contains(&words), "{}", said.stderr);
         }
     }
     for (arguments, words) in [
@@ -135,7 +144,7 @@ async fn a_collection_without_tokens_is_not_ahead_and_wrong_arguments_say_what_t
         (vec!["raise", "--to", "7"], "KEY"),
     ] {
         let said = console.run(&arguments).await;
-        assert_eq!((said.status, said.out.as_str()), (125, ""), "{arguments:?}");
-        assert!(said.err.contains(words), "{arguments:?}: {}", said.err);
+        assert_eq!((said.status(), said.stdout.as_str()), (125, ""), "{arguments:?}");
+        assert!(said.stderr.contains(words), "{arguments:?}: {}", said.stderr);
     }
 }

@@ -5,14 +5,14 @@ use std::time::Instant;
 use mongodb::bson::doc;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::{Console, Said, program, secs, shell};
+use crate::{Console, Ended, mongoseal, secs, shell};
 
-fn rows(said: &Said) -> Vec<Vec<&str>> {
-    said.is_quiet();
-    said.out.lines().map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect()
+fn rows(said: &Ended) -> Vec<Vec<&str>> {
+    said.is_quiet(0);
+    said.stdout.lines().map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect()
 }
 
-fn keys(said: &Said) -> Vec<String> {
+fn keys(said: &Ended) -> Vec<String> {
     said.json().iter().map(|lease| lease["key"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -31,15 +31,15 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
     let said = console.run(&["ls"]).await;
     let table = rows(&said);
     assert_eq!(table[0], ["KEY", "OWNER", "TOKEN", "HELD", "REMAINING", "MODE", "WAITERS", "GROUP"]);
-    assert_eq!(table.len(), 5, "{}", said.out);
+    assert_eq!(table.len(), 5, "{}", said.stdout);
     let token = nightly.token().to_string();
     assert_eq!(table[4][..3], ["reports/nightly", "alice", &token]);
     assert_eq!(table[4][5..], ["exclusive", "1", "-"]);
-    assert!(table[4][4].starts_with("9 m "), "{}", said.out);
+    assert!(table[4][4].starts_with("9 m "), "{}", said.stdout);
     assert_eq!(table[2][5..], ["shared by 2", "0", "night"]);
     assert_eq!((table[3][5], table[1][4]), ("shared", "unlimited"));
     // Aligned: every cell of a column begins where its title does, and a number ends where its title does.
-    let lines: Vec<&str> = said.out.lines().collect();
+    let lines: Vec<&str> = said.stdout.lines().collect();
     for title in ["OWNER", "MODE", "GROUP"] {
         let at = lines[0].find(title).unwrap();
         assert!(lines.iter().all(|line| line.as_bytes()[at - 1] == b' ' && line.as_bytes()[at] != b' '), "{title}");
@@ -48,7 +48,7 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
         let end = lines[0].find(title).unwrap() + title.len();
         assert!(lines.iter().all(|line| line.as_bytes()[end - 1] != b' ' && line.as_bytes()[end] == b' '), "{title}");
     }
-    assert!(!said.out.contains('\u{1b}'), "no colour goes into a pipe");
+    assert!(!said.stdout.contains('\u{1b}'), "no colour goes into a pipe");
 
     let listed = console.run(&["ls", "--json"]).await.json();
     assert_eq!((listed[3]["token"].as_u64(), listed[3]["waiting"].as_u64()), (Some(nightly.token().get()), Some(1)));
@@ -73,7 +73,7 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
 
     let shown = console.run(&["show", "reports/nightly"]).await;
     for part in ["Key      reports/nightly", "HOLDER", "alice", "build=1.4", "WAITER", "bob", &token] {
-        assert!(shown.out.contains(part), "{part} in\n{}", shown.out);
+        assert!(shown.stdout.contains(part), "{part} in\n{}", shown.stdout);
     }
     let shown = console.run(&["show", "reports/nightly", "--json"]).await.json();
     assert_eq!((&shown[0]["holders"][0]["owner"], &shown[0]["queue"][0]["owner"]), (&"alice".into(), &"bob".into()));
@@ -85,11 +85,11 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
         lease.release().await.unwrap();
     }
     let shown = console.run(&["show", "reports/nightly"]).await;
-    assert!(shown.status == 0 && shown.out.contains("No holders."), "{}", shown.out);
+    assert!(shown.status() == 0 && shown.stdout.contains("No holders."), "{}", shown.stdout);
     let nothing = console.run(&["ls"]).await;
-    assert_eq!((nothing.status, nothing.out.as_str(), nothing.err.as_str()), (0, "", "No leases.\n"));
+    assert_eq!((nothing.status(), nothing.stdout.as_str(), nothing.stderr.as_str()), (0, "", "No leases.\n"));
     let nothing = console.run(&["ls", "--owner", "alice"]).await;
-    assert_eq!((nothing.status, nothing.out.as_str(), nothing.err.as_str()), (0, "", "No matching leases.\n"));
+    assert_eq!((nothing.status(), nothing.stdout.as_str(), nothing.stderr.as_str()), (0, "", "No matching leases.\n"));
 }
 
 #[tokio::test]
@@ -123,11 +123,15 @@ async fn ls_sorts_by_a_column_and_leases_with_equal_cells_stay_in_the_order_of_k
         assert_eq!(first, expected, "{options:?}");
     }
     let unknown = console.run(&["ls", "--sort-by", "colour"]).await;
-    assert!(unknown.status == 125 && unknown.err.contains("remaining"), "the columns are named: {}", unknown.err);
+    assert!(
+        unknown.status() == 125 && unknown.stderr.contains("remaining"),
+        "the columns are named: {}",
+        unknown.stderr
+    );
     let both = console.run(&["ls", "-o", "wide", "--json"]).await;
-    assert!(both.status == 125 && both.err.contains("cannot be used with"), "{}", both.err);
+    assert!(both.status() == 125 && both.stderr.contains("cannot be used with"), "{}", both.stderr);
     let nothing = console.run(&["ls", "--sort-by", "key", "none/"]).await;
-    assert_eq!((nothing.status, nothing.out.as_str()), (0, ""), "{}", nothing.err);
+    assert_eq!((nothing.status(), nothing.stdout.as_str()), (0, ""), "{}", nothing.stderr);
     waiting.abort();
     leases.clear();
 }
@@ -147,10 +151,10 @@ async fn a_wide_list_also_has_the_times_of_grant_refresh_and_expiry_and_the_meta
     assert_eq!(wide, ["LAST SEEN", "SINCE", "EXPIRES", "METADATA"]);
     let listed = &console.run(&["ls", "--json", "build"]).await.json()[0];
     assert_eq!(table[1][9], listed["since"].as_str().unwrap());
-    assert!(table[1][8].ends_with(" ago") && table[1][11] == "commit=1a2b", "{}", said.out);
+    assert!(table[1][8].ends_with(" ago") && table[1][11] == "commit=1a2b", "{}", said.stdout);
     // Until the lease expires, ten minutes and the grace after the grant.
-    assert!(table[1][10] > table[1][9] && table[1][10].ends_with('Z'), "{}", said.out);
-    assert_eq!((table[2][10], table[3][10]), ("never", "expired"), "{}", said.out);
+    assert!(table[1][10] > table[1][9] && table[1][10].ends_with('Z'), "{}", said.stdout);
+    assert_eq!((table[2][10], table[3][10]), ("never", "expired"), "{}", said.stdout);
     drop((build, forever));
 }
 
@@ -186,7 +190,7 @@ async fn ls_lists_five_hundred_leases_at_once_and_ten_thousand_as_they_come() {
 
     console.db.records().delete_many(doc! {}).await.unwrap();
     held_records(&console, 10_000).await;
-    let mut ls = program();
+    let mut ls = mongoseal(&[]);
     let mut ls = ls.arg("ls").env("MONGODB_URI", &console.uri).spawn().unwrap();
     let (began, mut lines) = (Instant::now(), BufReader::new(ls.stdout.take().unwrap()).lines());
     let mut first = None;
@@ -208,15 +212,15 @@ async fn ls_lists_five_hundred_leases_at_once_and_ten_thousand_as_they_come() {
 async fn a_key_without_a_record_is_no_success_and_a_bad_one_names_what_is_wrong() {
     let console = Console::new("absent").await;
     let said = console.run(&["show", "never/asked-for"]).await;
-    assert_eq!((said.status, said.out.as_str()), (1, ""));
-    assert!(said.err.starts_with("mongoseal: \"never/asked-for\" has no record"), "{}", said.err);
-    assert_eq!(said.err.lines().count(), 1);
+    assert_eq!((said.status(), said.stdout.as_str()), (1, ""));
+    assert!(said.stderr.starts_with("mongoseal: \"never/asked-for\" has no record"), "{}", said.stderr);
+    assert_eq!(said.stderr.lines().count(), 1);
     let said = console.run(&["show", ""]).await;
-    assert!(said.status == 125 && said.err.contains("must not be empty"), "{} {}", said.status, said.err);
+    assert!(said.status() == 125 && said.stderr.contains("must not be empty"), "{} {}", said.status(), said.stderr);
     console.db.records().insert_one(doc! { "_id": "foreign", "somebody": "else" }).await.unwrap();
     let said = console.run(&["show", "foreign"]).await;
-    assert!(said.status == 125 && said.err.contains("is not a lease record"), "{} {}", said.status, said.err);
-    assert_eq!(console.run(&["show"]).await.status, 125);
+    assert!(said.status() == 125 && said.stderr.contains("is not a lease record"), "{} {}", said.status(), said.stderr);
+    assert_eq!(console.run(&["show"]).await.status(), 125);
 }
 
 #[tokio::test]
@@ -246,8 +250,18 @@ async fn what_others_wrote_cannot_act_on_a_terminal() {
         vec!["show", nasty, "--json"],
     ] {
         let said = console.run(&arguments).await;
-        assert!(!said.out.contains(acts) && !said.err.contains(acts), "{arguments:?}: {:?} {:?}", said.out, said.err);
-        assert!(said.out.contains("[2J") || said.err.contains("[2J"), "{arguments:?}: {} {}", said.out, said.err);
+        assert!(
+            !said.stdout.contains(acts) && !said.stderr.contains(acts),
+            "{arguments:?}: {:?} {:?}",
+            said.stdout,
+            said.stderr
+        );
+        assert!(
+            said.stdout.contains("[2J") || said.stderr.contains("[2J"),
+            "{arguments:?}: {} {}",
+            said.stdout,
+            said.stderr
+        );
         if arguments.contains(&"--json") {
             assert_eq!(said.json()[0]["key"], nasty);
         }
@@ -263,8 +277,8 @@ async fn nothing_is_cut_in_a_pipe_and_one_that_is_closed_early_is_no_failure() {
     let keys: Vec<String> = (0..150).map(|number| format!("many/{number}")).chain([long.clone()]).collect();
     let set = seal.acquire_all(keys.iter().map(String::as_str)).ttl(secs(600)).await.unwrap();
     let said = console.run(&["ls"]).await;
-    assert_eq!(said.out.lines().count(), 152);
-    assert!(said.out.contains(&long) && said.out.contains(&"o".repeat(300)) && !said.out.contains('…'));
+    assert_eq!(said.stdout.lines().count(), 152);
+    assert!(said.stdout.contains(&long) && said.stdout.contains(&"o".repeat(300)) && !said.stdout.contains('…'));
     for words in [
         "mongoseal ls | head -1",
         "mongoseal ls --json | head -1",
@@ -276,7 +290,7 @@ async fn nothing_is_cut_in_a_pipe_and_one_that_is_closed_early_is_no_failure() {
         "mongoseal doctor | head -1",
     ] {
         let said = shell(&console.uri, words).await;
-        assert_eq!((said.status, said.err.as_str(), said.out.lines().count()), (0, "", 1), "{words}");
+        assert_eq!((said.status(), said.stderr.as_str(), said.stdout.lines().count()), (0, "", 1), "{words}");
     }
     set.release().await.unwrap();
 }

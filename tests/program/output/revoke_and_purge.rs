@@ -8,7 +8,7 @@ use tokio::{
     process::Command,
 };
 
-use crate::{Console, Said, secs, shell, without_settings};
+use crate::{Console, Ended, ended::without_settings, secs, shell};
 
 #[tokio::test]
 async fn revoke_asks_on_a_terminal_only_and_elsewhere_wants_to_be_told() {
@@ -16,24 +16,27 @@ async fn revoke_asks_on_a_terminal_only_and_elsewhere_wants_to_be_told() {
     let seal = console.seal("alice");
     let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
     let said = console.run(&["revoke", "k", "--reason", "stuck"]).await;
-    assert_eq!((said.status, said.out.as_str()), (125, ""));
-    assert!(said.err.contains("--yes") && said.err.lines().count() == 1, "{}", said.err);
+    assert_eq!((said.status(), said.stdout.as_str()), (125, ""));
+    assert!(said.stderr.contains("--yes") && said.stderr.lines().count() == 1, "{}", said.stderr);
     assert!(lease.is_valid());
     lease.verify().await.unwrap();
 
     let said = console.run(&["revoke", "k", "--reason", "stuck", "--by", "olga", "--yes"]).await;
-    assert_eq!(said.status, 0, "{}", said.err);
-    assert_eq!(said.out, format!("revoked \"k\" from alice, with token {}\n\"k\" has no holder now\n", lease.token()));
+    assert_eq!(said.status(), 0, "{}", said.stderr);
+    assert_eq!(
+        said.stdout,
+        format!("revoked \"k\" from alice, with token {}\n\"k\" has no holder now\n", lease.token())
+    );
     let LeaseState::Lost { cause: LossCause::Revoked { by, reason } } = lease.cancelled().await else {
         panic!("it was revoked")
     };
     assert_eq!((by.as_str(), reason.as_str()), ("olga", "stuck"));
 
-    let shown = console.run(&["show", "k"]).await.out;
+    let shown = console.run(&["show", "k"]).await.stdout;
     assert!(shown.contains("REVOKED") && shown.contains("olga") && shown.contains("stuck"), "{shown}");
     let again = console.run(&["revoke", "k", "--reason", "stuck", "--yes"]).await;
-    assert_eq!((again.status, again.out.as_str()), (1, ""));
-    assert!(again.err.contains("\"k\" has no holder"), "{}", again.err);
+    assert_eq!((again.status(), again.stdout.as_str()), (1, ""));
+    assert!(again.stderr.contains("\"k\" has no holder"), "{}", again.stderr);
 
     let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
     let said = console.run(&["revoke", "k", "--reason", "again", "--yes", "--json"]).await.json();
@@ -42,16 +45,20 @@ async fn revoke_asks_on_a_terminal_only_and_elsewhere_wants_to_be_told() {
         panic!("it was revoked")
     };
     assert!(by.contains('@'), "user and host: {by}");
-    assert_eq!(console.run(&["revoke", "k", "--yes"]).await.status, 125, "a reason is wanted");
+    assert_eq!(console.run(&["revoke", "k", "--yes"]).await.status(), 125, "a reason is wanted");
     for (empty, options) in
         [("'--reason <TEXT>'", &["--reason", ""][..]), ("'--by <NAME>'", &["--reason", "r", "--by", ""])]
     {
         let said = console.run(&[&["revoke", "k", "--yes"], options].concat()).await;
-        assert!(said.status == 125 && said.err.contains(&format!("a value is required for {empty}")), "{}", said.err);
+        assert!(
+            said.status() == 125 && said.stderr.contains(&format!("a value is required for {empty}")),
+            "{}",
+            said.stderr
+        );
     }
 }
 
-fn tokens(said: &Said) -> Vec<u64> {
+fn tokens(said: &Ended) -> Vec<u64> {
     said.json().iter().map(|revoked| revoked["token"].as_u64().unwrap()).collect()
 }
 
@@ -67,19 +74,19 @@ async fn revoke_of_a_token_or_of_an_owner_leaves_the_other_sharers() {
         console.run(&[&fixed, options].concat()).await
     };
     let said = revoke(&["--token", &third.token().to_string()]).await;
-    assert_eq!((said.status, tokens(&said)), (0, vec![third.token().get()]), "{}", said.err);
+    assert_eq!((said.status(), tokens(&said)), (0, vec![third.token().get()]), "{}", said.stderr);
     assert!(
         matches!(third.cancelled().await, LeaseState::Lost { cause: LossCause::Revoked { reason, .. } } if reason == "stuck")
     );
     let again = revoke(&["--token", &third.token().to_string()]).await;
-    assert_eq!((again.status, again.out.as_str()), (1, ""));
-    assert!(again.err.contains(&format!("\"gpu\" has no lease with token {}", third.token())), "{}", again.err);
+    assert_eq!((again.status(), again.stdout.as_str()), (1, ""));
+    assert!(again.stderr.contains(&format!("\"gpu\" has no lease with token {}", third.token())), "{}", again.stderr);
     let said = revoke(&["--owner", "bob"]).await;
-    assert_eq!((said.status, tokens(&said)), (0, vec![second.token().get(), last.token().get()]), "{}", said.err);
+    assert_eq!((said.status(), tokens(&said)), (0, vec![second.token().get(), last.token().get()]), "{}", said.stderr);
     let nobody = revoke(&["--owner", "bob"]).await;
-    assert!(nobody.status == 1 && nobody.err.contains("\"gpu\" has no lease of \"bob\""), "{}", nobody.err);
+    assert!(nobody.status() == 1 && nobody.stderr.contains("\"gpu\" has no lease of \"bob\""), "{}", nobody.stderr);
     first.verify().await.unwrap();
-    assert_eq!(revoke(&["--owner", "alice", "--token", "7"]).await.status, 125, "one of them is enough");
+    assert_eq!(revoke(&["--owner", "alice", "--token", "7"]).await.status(), 125, "one of them is enough");
     assert_eq!(tokens(&revoke(&[]).await), [first.token().get()], "without both, all");
 }
 
@@ -89,7 +96,7 @@ async fn a_revoker_whom_no_variable_names_has_the_name_or_the_number_that_the_sy
     let revoker = async |before: &str| {
         let lease = console.seal("alice").acquire("k").await.unwrap();
         let said = shell(&console.uri, &format!("unset LOGNAME; {before} mongoseal revoke k --reason r --yes")).await;
-        assert_eq!(said.status, 0, "{}", said.err);
+        assert_eq!(said.status(), 0, "{}", said.stderr);
         let LeaseState::Lost { cause: LossCause::Revoked { by, .. } } = lease.cancelled().await else {
             panic!("it was revoked")
         };
@@ -97,7 +104,7 @@ async fn a_revoker_whom_no_variable_names_has_the_name_or_the_number_that_the_sy
     };
     assert_eq!(revoker("USER=olga").await, "olga");
     assert_eq!(revoker("USER=root SUDO_USER=olga").await, "olga", "under sudo, its caller");
-    let known = shell("", "id --user --name").await.out;
+    let known = shell("", "id --user --name").await.stdout;
     assert_eq!(revoker("USER=").await, known.trim());
     assert_eq!(revoker("USER= unshare --user --map-user=48151").await, "uid 48151");
 }
@@ -107,7 +114,7 @@ async fn purge_says_what_went_and_leaves_what_lives() {
     let console = Console::new("purge").await;
     let seal = console.seal("alice");
     let lives = seal.acquire("lives").ttl(secs(600)).await.unwrap();
-    assert_eq!(console.run(&["purge"]).await.out, "Nothing to delete.\n");
+    assert_eq!(console.run(&["purge"]).await.stdout, "Nothing to delete.\n");
     let spoil = async || {
         let lapsed = seal.acquire("lapsed").ttl(Duration::from_millis(500)).without_refresh().await.unwrap();
         let token = lapsed.token();
@@ -117,13 +124,13 @@ async fn purge_says_what_went_and_leaves_what_lives() {
     };
     let token = spoil().await;
     let said = console.run(&["ls", "--expired", "lap"]).await;
-    assert!(said.out.contains("expired"), "{}", said.out);
+    assert!(said.stdout.contains("expired"), "{}", said.stdout);
     let said = console.run(&["purge"]).await;
     assert!(
-        said.status == 0
-            && said.out.starts_with(&format!("deleted the lease on \"lapsed\" of alice with token {token}"))
+        said.status() == 0
+            && said.stdout.starts_with(&format!("deleted the lease on \"lapsed\" of alice with token {token}"))
     );
-    assert_eq!(said.out.lines().count(), 1);
+    assert_eq!(said.stdout.lines().count(), 1);
 
     let token = spoil().await;
     let gone = console.run(&["purge", "--json"]).await.json();
@@ -135,7 +142,8 @@ async fn purge_says_what_went_and_leaves_what_lives() {
 async fn on_a_terminal(console: &Console, words: &str, typed: &str) -> (String, i32) {
     let script = format!("printf '{typed}' | script --quiet --return --command \"{words}\" /dev/null");
     let said = shell(&console.uri, &script).await;
-    (said.out, said.status)
+    let status = said.status();
+    (said.stdout, status)
 }
 
 #[tokio::test]
@@ -157,8 +165,7 @@ async fn on_a_terminal_revoke_shows_who_holds_and_only_a_yes_takes_it_away() {
 
 /// Runs `revoke k` on a terminal, and answers its question with yes after `meanwhile`.
 async fn confirmed_after(console: &Console, meanwhile: impl AsyncFnOnce()) -> (String, i32) {
-    let mut script = Command::new("script");
-    without_settings(&mut script);
+    let mut script = without_settings(Command::new("script"));
     script.args(["--quiet", "--return", "--command", "$M revoke k --reason stuck", "/dev/null"]);
     script.env("M", env!("CARGO_BIN_EXE_mongoseal")).env("MONGODB_URI", &console.uri).stdin(Stdio::piped());
     let mut script = script.spawn().unwrap();
@@ -215,19 +222,19 @@ async fn leases_and_checks_are_printed_for_prometheus() {
     let shared = [1, 2].map(|_| seal.acquire("pool").shared_up_to(2).ttl(secs(600)).into_future());
     let _shared = futures_util::future::join_all(shared).await;
     let said = console.run(&["ls", "-o", "prometheus"]).await;
-    said.is_quiet();
-    let samples: Vec<_> = said.out.lines().filter(|line| !line.starts_with('#')).collect();
+    said.is_quiet(0);
+    let samples: Vec<_> = said.stdout.lines().filter(|line| !line.starts_with('#')).collect();
     for sample in [
         r#"mongoseal_leases{key="a\"b"} 1"#,
         r#"mongoseal_leases{key="pool"} 2"#,
         r#"mongoseal_waiters{key="kept"} 0"#,
         r#"mongoseal_lease_remaining_seconds{key="kept"} +Inf"#,
     ] {
-        assert!(samples.contains(&sample), "{sample}: {}", said.out);
+        assert!(samples.contains(&sample), "{sample}: {}", said.stdout);
     }
-    assert_eq!(samples.len(), 4 * 3, "{}", said.out);
+    assert_eq!(samples.len(), 4 * 3, "{}", said.stdout);
     for name in ["mongoseal_leases", "mongoseal_waiters", "mongoseal_lease_held_seconds"] {
-        assert_eq!(said.out.lines().filter(|line| *line == format!("# TYPE {name} gauge")).count(), 1);
+        assert_eq!(said.stdout.lines().filter(|line| *line == format!("# TYPE {name} gauge")).count(), 1);
     }
     let remaining =
         samples.iter().find_map(|line| line.strip_prefix(r#"mongoseal_lease_remaining_seconds{key="pool"} "#));
@@ -235,10 +242,10 @@ async fn leases_and_checks_are_printed_for_prometheus() {
     assert!((500.0..=600.5).contains(&remaining), "{remaining}");
 
     let said = console.run(&["doctor", "-o", "prometheus"]).await;
-    assert_eq!(said.status, 0, "{}", said.err);
-    assert!(said.out.lines().any(|line| line == r#"mongoseal_doctor_check{check="reachable",verdict="pass"} 1"#));
-    let verdicts = |value: &str| said.out.lines().filter(|line| line.ends_with(&format!("}} {value}"))).count();
-    assert_eq!(verdicts("0"), 3 * verdicts("1"), "each check has one verdict of four: {}", said.out);
+    assert_eq!(said.status(), 0, "{}", said.stderr);
+    assert!(said.stdout.lines().any(|line| line == r#"mongoseal_doctor_check{check="reachable",verdict="pass"} 1"#));
+    let verdicts = |value: &str| said.stdout.lines().filter(|line| line.ends_with(&format!("}} {value}"))).count();
+    assert_eq!(verdicts("0"), 3 * verdicts("1"), "each check has one verdict of four: {}", said.stdout);
 }
 
 #[tokio::test]
@@ -251,7 +258,7 @@ async fn the_word_error_has_a_colour_on_a_terminal_unless_it_wants_none() {
         assert!(status == 125 && seen.starts_with(shown), "{seen:?}");
     }
     let piped = shell("", "mongoseal run k --uri mongodb://h --ttl 0 -- true").await;
-    assert!(piped.err.starts_with("mongoseal: error: --ttl 0s leaves"), "{:?}", piped.err);
+    assert!(piped.stderr.starts_with("mongoseal: error: --ttl 0s leaves"), "{:?}", piped.stderr);
 }
 
 #[tokio::test]
@@ -269,12 +276,16 @@ async fn quiet_suppresses_notes_and_answers_and_no_error_or_warning() {
         (&["run", "other", "--verbose", "--", "true"], 0),
     ] {
         let loud = console.run(arguments).await;
-        assert!(loud.status == status && !loud.err.is_empty(), "{arguments:?}: {}", loud.err);
+        assert!(loud.status() == status && !loud.stderr.is_empty(), "{arguments:?}: {}", loud.stderr);
         let quiet = console.run(&[&["--quiet"], arguments].concat()).await;
-        assert_eq!((quiet.status, quiet.out.as_str(), quiet.err.as_str()), (status, "", ""), "{arguments:?}");
+        assert_eq!((quiet.status(), quiet.stdout.as_str(), quiet.stderr.as_str()), (status, "", ""), "{arguments:?}");
     }
     let unreachable = ["ls", "-q", "--timeout", "1500ms", "--uri", "mongodb://127.0.0.1:9/?replicaSet=none"];
     let refused = console.run(&unreachable).await;
-    assert!(refused.status == 123 && refused.err.starts_with("mongoseal: error: no primary"), "{}", refused.err);
-    assert_eq!(refused.err.lines().count(), 1, "{}", refused.err);
+    assert!(
+        refused.status() == 123 && refused.stderr.starts_with("mongoseal: error: no primary"),
+        "{}",
+        refused.stderr
+    );
+    assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.stderr);
 }

@@ -17,7 +17,7 @@ use tokio::{
     process::{Child, ChildStdin, Command},
 };
 
-use crate::{Console, without_settings};
+use crate::{Console, ended::without_settings};
 
 const ENTER: &str = "\u{1b}[?1049h";
 const LEAVE: &str = "\u{1b}[?1049l";
@@ -36,8 +36,7 @@ impl Terminal {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("screen-{}", console.db.database.name()));
         fs::remove_dir_all(&folder).unwrap_or_default();
         fs::create_dir_all(&folder).unwrap();
-        let mut script = Command::new("script");
-        without_settings(&mut script);
+        let mut script = without_settings(Command::new("script"));
         script.args(["-qec", &format!("stty cols 80 rows 24; tty >$F/tty; {line}"), "/dev/null"]);
         script.env("SHELL", "/bin/sh").env("TERM", "xterm").env("PS1", "");
         script.env("M", env!("CARGO_BIN_EXE_mongoseal")).env("F", &folder).env("MONGODB_URI", &console.uri);

@@ -16,7 +16,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{Console, program, secs, shell};
+use crate::{Console, mongoseal, secs, shell};
 
 struct Watch {
     child: Child,
@@ -29,7 +29,7 @@ impl Watch {
     }
 
     fn command(console: &Console, command: &str, arguments: &[&str]) -> Self {
-        let mut child = program().arg(command).args(arguments).env("MONGODB_URI", &console.uri).spawn().unwrap();
+        let mut child = mongoseal(&[]).arg(command).args(arguments).env("MONGODB_URI", &console.uri).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Self { child, lines }
     }
@@ -196,8 +196,8 @@ async fn a_reader_that_does_not_read_does_not_delay_the_end_by_a_signal() {
 #[tokio::test]
 async fn a_watch_reports_that_mongodb_does_not_answer_and_continues_when_it_does() {
     let set = ReplicaSet::start(1).await;
-    let mut program = program();
-    program.args(["watch", "--timeout", "10s"]).env("MONGODB_URI", set.uri());
+    let mut program = mongoseal(&["watch", "--timeout", "10s"]);
+    program.env("MONGODB_URI", set.uri());
     let mut child = program.spawn().unwrap();
     let mut events = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut messages = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -270,7 +270,12 @@ async fn an_output_that_cannot_be_written_is_an_error() {
     let console = Console::new("watch_full").await;
     let _lease = console.seal("alice").acquire("k").ttl(secs(600)).await.unwrap();
     let said = shell(&console.uri, "mongoseal watch >/dev/full").await;
-    assert!(said.status == 125 && said.err.contains("No space left on device"), "{} {}", said.status, said.err);
+    assert!(
+        said.status() == 125 && said.stderr.contains("No space left on device"),
+        "{} {}",
+        said.status(),
+        said.stderr
+    );
 }
 
 #[tokio::test]

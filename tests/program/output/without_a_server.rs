@@ -2,19 +2,18 @@
 
 use std::{fs, path::Path};
 
-use crate::{Said, program, shell};
+use crate::{Ended, done, mongoseal, shell};
 
-async fn said(arguments: &[&str]) -> Said {
-    let mut program = program();
-    program.args(arguments);
-    Said::by(program).await
+async fn said(arguments: &[&str]) -> Ended {
+    let program = mongoseal(arguments);
+    done(program).await
 }
 
 #[tokio::test]
 async fn the_demo_loses_an_update_without_a_fence_and_none_with_one() {
     let told = said(&["demo"]).await;
-    told.is_quiet();
-    let (without, with) = told.out.split_once("2. With a fence").unwrap();
+    told.is_quiet(0);
+    let (without, with) = told.stdout.split_once("2. With a fence").unwrap();
     assert!(without.contains("is not refused: the balance is 110"), "{without}");
     assert!(with.contains("is refused: ") && with.contains("reads 150 and writes 160"), "{with}");
     let tokens = |story: &str| -> Vec<u64> {
@@ -27,7 +26,7 @@ async fn the_demo_loses_an_update_without_a_fence_and_none_with_one() {
     for story in [without, with] {
         assert!(tokens(story).len() > 1 && tokens(story).is_sorted_by(|one, next| one < next), "{story}");
     }
-    assert!(told.out.lines().all(|line| line.chars().count() <= 80), "{}", told.out);
+    assert!(told.stdout.lines().all(|line| line.chars().count() <= 80), "{}", told.stdout);
 }
 
 pub(crate) const COMMANDS: [&str; 23] = [
@@ -60,8 +59,9 @@ pub(crate) const COMMANDS: [&str; 23] = [
 async fn each_command_has_help_with_an_example_that_its_parser_takes() {
     for command in COMMANDS {
         let help = said(&[command, "--help"]).await;
-        assert_eq!(help.status, 0);
-        let (_, examples) = help.out.split_once("Examples:\n").unwrap_or_else(|| panic!("{command}: {}", help.out));
+        assert_eq!(help.status(), 0);
+        let (_, examples) =
+            help.stdout.split_once("Examples:\n").unwrap_or_else(|| panic!("{command}: {}", help.stdout));
         let examples: Vec<&str> = examples.lines().take_while(|line| line.starts_with("  mongoseal")).collect();
         assert!(!examples.is_empty(), "{command}");
         for example in examples {
@@ -71,8 +71,8 @@ async fn each_command_has_help_with_an_example_that_its_parser_takes() {
             let parsed =
                 shell("", &format!("export MONGOSEAL_KEY=k MONGOSEAL_TOKEN=7; set -- {ours} --help; \"$@\"")).await;
             // Behind `--` it is the command's.
-            assert!(parsed.status == 0 || ours.contains(" -- "), "{ours}: {}", parsed.err);
-            assert!(!parsed.err.contains("unexpected argument"), "{ours}: {}", parsed.err);
+            assert!(parsed.status() == 0 || ours.contains(" -- "), "{ours}: {}", parsed.stderr);
+            assert!(!parsed.stderr.contains("unexpected argument"), "{ours}: {}", parsed.stderr);
         }
     }
 }
@@ -80,11 +80,11 @@ async fn each_command_has_help_with_an_example_that_its_parser_takes() {
 #[tokio::test]
 async fn the_short_help_has_a_line_for_each_option_and_no_connection_where_there_is_none() {
     let narrow = async |arguments: &[&str]| {
-        let mut program = program();
-        program.args(arguments).env("COLUMNS", "80");
-        let said = Said::by(program).await;
-        said.is_quiet();
-        said.out
+        let mut program = mongoseal(arguments);
+        program.env("COLUMNS", "80");
+        let said = done(program).await;
+        said.is_quiet(0);
+        said.stdout
     };
     for command in COMMANDS.map(Some).into_iter().chain([None]) {
         let arguments: Vec<&str> = command.into_iter().chain(["-h"]).collect();
@@ -107,11 +107,11 @@ async fn the_short_help_has_a_line_for_each_option_and_no_connection_where_there
 
 #[tokio::test]
 async fn the_usage_in_an_error_does_not_require_what_the_environment_sets() {
-    let mut show = program();
-    show.arg("show").env("MONGODB_URI", "mongodb://x").env("MONGOSEAL_DB", "app");
-    let said = Said::by(show).await;
-    assert_eq!(said.status, 125);
-    assert!(said.err.contains("\nUsage: mongoseal show [OPTIONS] <KEY>\n"), "{}", said.err);
+    let mut show = mongoseal(&["show"]);
+    show.env("MONGODB_URI", "mongodb://x").env("MONGOSEAL_DB", "app");
+    let said = done(show).await;
+    assert_eq!(said.status(), 125);
+    assert!(said.stderr.contains("\nUsage: mongoseal show [OPTIONS] <KEY>\n"), "{}", said.stderr);
 }
 
 #[tokio::test]
@@ -122,15 +122,15 @@ async fn a_command_without_the_dashes_before_it_is_told_of_them() {
         (&["once", "k", "--tick", "7", "true"], "once KEY --every 1h -- COMMAND"),
     ] {
         let said = said(arguments).await;
-        assert_eq!(said.status, 125);
+        assert_eq!(said.status(), 125);
         let hint = format!("put `--` before the command, for example: mongoseal {usage}\n");
-        assert!(said.err.contains(&hint), "{}", said.err);
+        assert!(said.stderr.contains(&hint), "{}", said.stderr);
     }
     let said_once = said(&["once", "k", "--", "true"]).await;
-    assert!(said_once.err.contains("--tick <TICK>|--every <TIME>|--reset"), "{}", said_once.err);
+    assert!(said_once.stderr.contains("--tick <TICK>|--every <TIME>|--reset"), "{}", said_once.stderr);
     for arguments in [&["ls", "a", "b"][..], &["run", "k", "--bad"], &["run", "k", "b", "--", "true"]] {
         let said = said(arguments).await;
-        assert!(said.status == 125 && !said.err.contains("before the command"), "{}", said.err);
+        assert!(said.status() == 125 && !said.stderr.contains("before the command"), "{}", said.stderr);
     }
 }
 
@@ -138,17 +138,21 @@ async fn a_command_without_the_dashes_before_it_is_told_of_them() {
 async fn what_cannot_be_printed_is_a_failure_and_a_closed_pipe_is_none() {
     for command in ["--help", "run -h", "--version", "help", "man", "completions bash"] {
         let full = shell("", &format!("mongoseal {command} > /dev/full")).await;
-        assert_eq!(full.status, 125, "{command}");
-        assert!(full.err.contains("No space left") && full.err.lines().count() == 1, "{command}: {}", full.err);
+        assert_eq!(full.status(), 125, "{command}");
+        assert!(
+            full.stderr.contains("No space left") && full.stderr.lines().count() == 1,
+            "{command}: {}",
+            full.stderr
+        );
         let closed = shell("", &format!("mongoseal {command} | true")).await;
-        closed.is_quiet();
+        closed.is_quiet(0);
     }
 }
 
 #[tokio::test]
 async fn the_short_help_has_the_options_in_the_order_of_their_use_and_the_long_help_has_all() {
     let order = async |command: &str, options: &[&str]| {
-        let help = said(&[command, "-h"]).await.out;
+        let help = said(&[command, "-h"]).await.stdout;
         let (_, help) = help.split_once("\nOptions:\n").unwrap();
         let places: Vec<_> = options.iter().map(|option| help.find(&format!(" {option}"))).collect();
         assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{command} {options:?}: {places:?}\n{help}");
@@ -160,7 +164,7 @@ async fn the_short_help_has_the_options_in_the_order_of_their_use_and_the_long_h
     order("hold", &["-w, --wait", "-n, --no-wait", "--ttl", "--json", "--uri "]).await;
     order("acquire", &["--lease-file", "--ttl", "-w, --wait", "--owner", "--uri "]).await;
     for command in ["run", "ls", "doctor"] {
-        let (short, long) = (said(&[command, "-h"]).await.out, said(&[command, "--help"]).await.out);
+        let (short, long) = (said(&[command, "-h"]).await.stdout, said(&[command, "--help"]).await.stdout);
         for seldom in ["--retention", "--allow-sharded", "--redis-replicas"] {
             assert!(!short.contains(seldom) && long.contains(seldom), "{command}: {seldom}");
         }
@@ -169,7 +173,7 @@ async fn the_short_help_has_the_options_in_the_order_of_their_use_and_the_long_h
 
 #[tokio::test]
 async fn the_help_has_the_commands_in_four_groups_and_is_printed_if_there_are_no_arguments() {
-    let (short, long) = (said(&["-h"]).await.out, said(&["--help"]).await.out);
+    let (short, long) = (said(&["-h"]).await.stdout, said(&["--help"]).await.stdout);
     for help in [&short, &long] {
         let groups = ["Run under a lease:\n  run ", "\nLook:\n  ls ", "\nIntervene:\n  revoke ", "\nCheck:\n  doctor "];
         let places: Vec<_> = groups.iter().map(|group| help.find(group)).collect();
@@ -180,10 +184,10 @@ async fn the_help_has_the_commands_in_four_groups_and_is_printed_if_there_are_no
         assert!(long.contains(&line) && short.contains(&line) == (command != "purge"), "{command}\n{short}");
     }
     for uri in ["", "mongodb://h"] {
-        let mut bare = program();
+        let mut bare = mongoseal(&[]);
         bare.env("MONGODB_URI", uri);
-        let bare = Said::by(bare).await;
-        assert_eq!((bare.status, bare.out.as_str(), bare.err.as_str()), (125, "", short.as_str()));
+        let bare = done(bare).await;
+        assert_eq!((bare.status(), bare.stdout.as_str(), bare.stderr.as_str()), (125, "", short.as_str()));
     }
 }
 
@@ -196,18 +200,18 @@ fn options(help: &str) -> Vec<&str> {
 #[tokio::test]
 async fn each_command_has_a_manual_page_with_all_options_of_its_help_and_the_main_page_has_statuses_and_variables() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("man-{}", std::process::id()));
-    let mut man = program();
-    man.args(["man", "--dir"]).arg(folder.join("man1"));
+    let mut man = mongoseal(&["man", "--dir"]);
+    man.arg(folder.join("man1"));
     man.env("MONGODB_URI", "mongodb://user:hunter2@h").env("MONGOSEAL_URI", "mongodb://user:hunter2@h");
-    let written = Said::by(man).await;
-    assert_eq!((written.status, written.out.as_str(), written.err.as_str()), (0, "", ""));
+    let written = done(man).await;
+    assert_eq!((written.status(), written.stdout.as_str(), written.stderr.as_str()), (0, "", ""));
     let page = |name: &str| {
         let page = fs::read_to_string(folder.join(format!("man1/{name}.1"))).unwrap().replace("\\-", "-");
         assert!(!page.contains("hunter2"), "the connection string is not in {name}");
         page
     };
     for command in COMMANDS {
-        let (help, page) = (said(&[command, "--help"]).await.out, page(&format!("mongoseal-{command}")));
+        let (help, page) = (said(&[command, "--help"]).await.stdout, page(&format!("mongoseal-{command}")));
         let options = options(&help);
         assert!(options.len() > 1, "{help}");
         for option in options {
@@ -217,7 +221,7 @@ async fn each_command_has_a_manual_page_with_all_options_of_its_help_and_the_mai
     }
     assert_eq!(fs::read_dir(folder.join("man1")).unwrap().count(), COMMANDS.len() + 1);
     let overview = page("mongoseal");
-    assert_eq!(said(&["man"]).await.out.replace("\\-", "-"), overview);
+    assert_eq!(said(&["man"]).await.stdout.replace("\\-", "-"), overview);
     for part in COMMANDS.iter().map(|command| format!("mongoseal-{command}")) {
         assert!(overview.contains(&part), "{part}\n{overview}");
     }
@@ -225,9 +229,9 @@ async fn each_command_has_a_manual_page_with_all_options_of_its_help_and_the_mai
         assert!(overview.contains(part), "{part}");
     }
     fs::write(folder.join("file"), "").unwrap();
-    let mut refused = program();
-    refused.args(["man", "--dir"]).arg(folder.join("file"));
-    let refused = Said::by(refused).await;
-    assert!(refused.status == 125 && refused.err.contains("cannot write "), "{}", refused.err);
+    let mut refused = mongoseal(&["man", "--dir"]);
+    refused.arg(folder.join("file"));
+    let refused = done(refused).await;
+    assert!(refused.status() == 125 && refused.stderr.contains("cannot write "), "{}", refused.stderr);
     fs::remove_dir_all(folder).unwrap();
 }

@@ -28,13 +28,17 @@ async fn a_pool_in_the_connection_string_that_is_too_small_is_not_used() {
     let db = TestDatabase::new("mongoseal_small_pool").await;
     let builder = Mongoseal::builder().database("mongoseal_small_pool");
     let seal = builder.connect(db.set.uri_with("maxPoolSize=1")).await.unwrap();
-    let lease = seal.acquire("k").ttl(secs(4)).await.unwrap();
+    let lease = seal.acquire("k").ttl(secs(60)).refresh_every(millis(500)).await.unwrap();
     let mut watches = Vec::new();
     for number in 0..5 {
         watches.push(seal.watch(format!("watched/{number}")).await.unwrap());
     }
-    // Longer than its ttl: each watch keeps a connection, and its refreshes get another.
-    tokio::time::sleep(secs(5)).await;
+    // Each watch keeps a connection. The refreshes get another.
+    let last_seen = async || db.seal().inspect("k").await.unwrap().unwrap().holders[0].last_seen;
+    for _ in 0..2 {
+        let before = last_seen().await;
+        eventually(secs(30), "the lease is refreshed", async || last_seen().await > before).await;
+    }
     seal.acquire("other").await.unwrap().release().await.unwrap();
     lease.verify().await.unwrap();
     seal.shutdown().await;

@@ -14,7 +14,7 @@ async fn a_purge_removes_exactly_what_has_expired_and_leaves_the_records() {
     let seal = Mongoseal::new(&client.database("mongoseal_purged"));
     seal.prepare().await.unwrap();
     // By another handle: one that holds a lease listens and refreshes.
-    let live = db.seal().acquire("live").ttl(secs(5)).await.unwrap();
+    let live = db.seal().acquire("live").ttl(secs(60)).await.unwrap();
     let over = seal.acquire("over").ttl(millis(500)).without_refresh().await.unwrap();
     let token = over.token();
     forget(over);
