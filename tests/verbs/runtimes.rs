@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// An operation timeout that ends soon, and not before a busy machine has answered.
-const TIMEOUT: Duration = millis(500);
+const TIMEOUT: Duration = secs(2);
 
 fn idle() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
@@ -141,13 +141,27 @@ fn leases_of_a_runtime_that_is_driven_are_refreshed_beside_those_of_one_that_is_
         // The idle runtime stops while a batch waits for its answer.
         store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::DelayReply(millis(500))));
         let seal = store.seal();
-        let acquire = async |number: usize| seal.acquire(format!("k{number}")).ttl(secs(2)).await.unwrap();
+        let acquire = async |number: usize| {
+            let acquire = seal.acquire(format!("k{number}")).ttl(secs(60));
+            acquire.refresh_every(millis(600)).await.unwrap()
+        };
+        let reader = store.seal();
+        let last_seen =
+            async |lease: &Lease| reader.inspect(lease.key().as_str()).await.unwrap().unwrap().holders[0].last_seen;
         let stopped = on(idle, async { [acquire(1).await, acquire(2).await] });
         let kept = [acquire(3).await, acquire(4).await];
         on(idle, async { tokio::time::sleep(millis(900)).await });
-        tokio::time::sleep(secs(3)).await;
-        assert!(kept.iter().all(Lease::is_valid));
-        assert!(!stopped.iter().any(Lease::is_valid));
+        let before = last_seen(&stopped[0]).await;
+        for lease in kept.iter().cycle().take(6) {
+            let since = last_seen(lease).await;
+            let refreshed = async {
+                while last_seen(lease).await == since {
+                    tokio::time::sleep(millis(20)).await;
+                }
+            };
+            tokio::time::timeout(secs(60), refreshed).await.expect("it is refreshed");
+        }
+        assert_eq!(last_seen(&stopped[0]).await, before, "nothing refreshes it");
     });
 }
 
