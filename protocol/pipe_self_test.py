@@ -53,6 +53,9 @@ BROKEN = {
     "takes an `error` with the id `null` for the end": "An `error` whose id is `null` ends neither the program nor a request.",
     "loses a lease by an error": "An error of a request does not end the lease.",
     "confirms each release": "The user sees a release that is not confirmed.",
+    "gives a lease up that a refused release leaves": "A request to end a lease that is refused ends nothing.",
+    "believes in a lease after a release that failed": "A request to end a lease that fails by any other code ends the lease.",
+    "knows no further code": "A request to end a lease that fails by any other code ends the lease.",
     "believes in a released lease": "A release ends the lease, and its confirmation is passed on.",
     "forgets a cancelled wait": "A wait that is cancelled is released.",
     "returns a grant after the cancellation": "A grant that crosses the cancellation is released, and the user does not get it.",
@@ -71,6 +74,7 @@ BROKEN = {
     "waits without end after `unobserved`": "An observation that ends by an error tells its code.",
 }
 MOVES = ("granted", "held", "at_risk", "refreshed", "verified")  # Events that move the deadline.
+ENDS = ("release", "resign", "complete")  # Requests that end a lease.
 BEGINS = ("acquire", "once", "campaign", "observe")  # Requests that begin a lease or an observation.
 broken = sys.argv[1] if len(sys.argv) > 1 else ""
 
@@ -263,6 +267,8 @@ class Program:
             self.take_state(kind, lease, event)
         result: Any = None
         if kind == "error":
+            if lease is not None and request.members["do"] in ENDS and self.ends(event["code"]):
+                lease.over = True
             code = "lost" if event["code"] == "unknown_lease" else event["code"]
             result = Refused("cancelled" if request.cancelled else code, event["message"])
         elif kind in ("granted", "observing"):
@@ -282,6 +288,15 @@ class Program:
         elif kind == "value":
             result = event["value"]
         settle(request.answer, result)
+
+    @staticmethod
+    def ends(code: str) -> bool:
+        """Tells whether an answer with this code to a request that ends a lease has ended it."""
+        if broken == "knows no further code":
+            return code in ("failed", "unavailable", "unknown_lease", "lost", "held")
+        if broken == "believes in a lease after a release that failed":
+            return code in ("unknown_lease", "lost")
+        return code not in ("malformed", "invalid", "busy") or broken == "gives a lease up that a refused release leaves"
 
     def take_state(self, kind: str, lease: Request | None, event: Json) -> None:
         """What an event tells about a lease."""

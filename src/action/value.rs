@@ -49,8 +49,8 @@ use crate::{
 ///
 /// # Cancel safety
 ///
-/// Dropping the future abandons the answer. The write may still be applied. A release by
-/// [`release_with_value`](Lease::release_with_value) is then made all the same.
+/// Dropping the future abandons the answer. The write may still be applied. Once the future of
+/// [`release_with_value`](Lease::release_with_value) was polled, the lease is released all the same.
 #[must_use = "a write of a value does nothing until it is awaited or run"]
 pub struct PutValue<M = Async> {
     target: Target,
@@ -64,7 +64,7 @@ enum Target {
     /// A lease of this process.
     Held(Arc<HandleInner>, Arc<LeaseInner>),
     /// The same, which the write releases.
-    Released(Arc<Lease>),
+    Released(Arc<HandleInner>, Arc<LeaseInner>),
     /// A lease that another process refreshes.
     Named(Arc<HandleInner>, Result<Key>, LeaseId, FencingToken),
 }
@@ -93,11 +93,11 @@ impl<M> PutValue<M> {
     pub(crate) async fn send(self) -> Result<()> {
         let Self { target, content, keep_for, mode: _mode } = self;
         keep::ensure_keep(keep_for)?;
-        let releases = matches!(target, Target::Released(_));
+        let releases = matches!(target, Target::Released(..));
         let write = ValueWrite { content: content?, keep: keep_for, releases };
         match target {
             Target::Held(shared, lease) => put(&shared, &lease, &write).await,
-            Target::Released(lease) => lease.end_with_value(write).await,
+            Target::Released(shared, lease) => release(&shared, &lease, write).await,
             Target::Named(shared, key, id, token) => {
                 let (context, key) = (&shared.context, key?);
                 context.ensure_open()?;
@@ -129,6 +129,17 @@ async fn put(shared: &HandleInner, lease: &LeaseInner, write: &ValueWrite) -> Re
             lease.lose(cause);
             Err(lease.end_error())
         }
+    }
+}
+
+/// Releases a lease of this process by a write that stores the value. The lease ends when nothing is left to refuse.
+async fn release(shared: &HandleInner, lease: &LeaseInner, write: ValueWrite) -> Result<()> {
+    ensure_writable(lease)?;
+    lease.end_with(EndAction::ReleaseWithValue(Box::new(write)), &LeaseState::RELEASED);
+    match lease.wait_for_end(&shared.context).await? {
+        End::ReleasedWithValue => Ok(()),
+        End::Released(ReleaseOutcome::AlreadyLost { cause }) => Err(lease.lost_error(cause)),
+        _ => Err(lease.end_error()),
     }
 }
 
@@ -186,7 +197,10 @@ impl Lease {
         self.write_value(Ok(None), Async)
     }
 
-    /// Stores a value and releases the lease, in one write. Returns an error if the value was not stored; then the lease is
+    /// Stores a value and releases the lease, in one write. Returns an error if the value was not stored.
+    ///
+    /// Content, [`keep_for`](PutValue::keep_for) and the lease are checked before the lease ends: after such an error
+    /// [`state`](Self::state) is as before, and the lease is held. After an error of the store the lease has ended: it is
     /// released, or its ttl ends it.
     ///
     /// # Examples
@@ -203,8 +217,8 @@ impl Lease {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn release_with_value<T: Serialize + ?Sized>(self, content: &T) -> PutValue {
-        PutValue::released(Arc::new(self), Json::of(content), Async)
+    pub fn release_with_value<T: Serialize + ?Sized>(&self, content: &T) -> PutValue {
+        self.release_by_value(Json::of(content), Async)
     }
 
     /// Reads the value of the key: its content, the token of the lease that wrote it, and when. `None`: no holder has stored
@@ -228,6 +242,11 @@ impl Lease {
 
     pub(crate) fn write_value<M>(&self, content: Result<Option<Json>>, mode: M) -> PutValue<M> {
         PutValue::new(Target::Held(Arc::clone(&self.shared), Arc::clone(self.lease_inner())), content, mode)
+    }
+
+    pub(crate) fn release_by_value<M>(&self, content: Result<Json>, mode: M) -> PutValue<M> {
+        let target = Target::Released(Arc::clone(&self.shared), Arc::clone(self.lease_inner()));
+        PutValue::new(target, content.map(Some), mode)
     }
 
     /// The value as it is stored: that of the grant, or that of a read in which this lease holds the key.
@@ -254,18 +273,6 @@ impl Lease {
         });
         work::run_while_held(&lease.ended, || lease.check(), pin!(read)).await?
     }
-
-    /// Releases the lease by a write that stores the value.
-    async fn end_with_value(&self, write: ValueWrite) -> Result<()> {
-        let lease = self.lease_inner();
-        ensure_writable(lease)?;
-        lease.end_with(EndAction::ReleaseWithValue(Box::new(write)), &LeaseState::RELEASED);
-        match self.wait_for_end().await? {
-            End::ReleasedWithValue => Ok(()),
-            End::Released(ReleaseOutcome::AlreadyLost { cause }) => Err(lease.lost_error(cause)),
-            _ => Err(lease.end_error()),
-        }
-    }
 }
 
 impl<M> PutValue<M> {
@@ -278,10 +285,6 @@ impl<M> PutValue<M> {
     ) -> Self {
         let target = Target::Named(Arc::clone(&seal.shared), key.into_name(), id, token);
         Self::new(target, content.map(Some), mode)
-    }
-
-    pub(crate) fn released(lease: Arc<Lease>, content: Result<Json>, mode: M) -> Self {
-        Self::new(Target::Released(lease), content.map(Some), mode)
     }
 }
 

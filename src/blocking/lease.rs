@@ -236,8 +236,8 @@ impl Lease {
 
     /// Stores a value and releases the lease, in one write: see
     /// [`mongoseal::Lease::release_with_value`](crate::Lease::release_with_value).
-    pub fn release_with_value<T: Serialize + ?Sized>(self, content: &T) -> PutValue {
-        PutValue::released(Arc::clone(&self.lease), Json::of(content), self.executor.clone())
+    pub fn release_with_value<T: Serialize + ?Sized>(&self, content: &T) -> PutValue {
+        self.lease.release_by_value(Json::of(content), self.executor.clone())
     }
 
     /// Reads the value of the key: see [`mongoseal::Lease::value`](crate::Lease::value).

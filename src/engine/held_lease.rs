@@ -1,14 +1,10 @@
 //! The lease as its holder has it. Dropping it ends the lease.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
-
-use tokio::sync::oneshot;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     engine::{
+        context::Context,
         end_action::End,
         handle_inner::HandleInner,
         lease_inner::LeaseInner,
@@ -40,17 +36,11 @@ pub(crate) const TASK_MARGIN: Duration = Duration::from_millis(100);
 pub struct Lease {
     pub(crate) shared: Arc<HandleInner>,
     inner: Arc<LeaseInner>,
-    /// Receives what the task did at the store when the lease ended. `None`: an earlier call took it.
-    released: Mutex<Option<oneshot::Receiver<Result<End>>>>,
 }
 
 impl Lease {
-    pub(crate) fn new(
-        shared: Arc<HandleInner>,
-        lease: Arc<LeaseInner>,
-        released: oneshot::Receiver<Result<End>>,
-    ) -> Self {
-        Self { shared, inner: lease, released: Mutex::new(Some(released)) }
+    pub(crate) fn new(shared: Arc<HandleInner>, lease: Arc<LeaseInner>) -> Self {
+        Self { shared, inner: lease }
     }
 
     /// The state that the lease shares with its task.
@@ -60,17 +50,23 @@ impl Lease {
 
     /// Waits until the task has ended the lease at the store, and returns what it did.
     pub(crate) async fn wait_for_end(&self) -> Result<End> {
+        self.inner.wait_for_end(&self.shared.context).await
+    }
+}
+
+impl LeaseInner {
+    /// Waits until the task has ended the lease at the store, and returns what it did.
+    pub(crate) async fn wait_for_end(&self, context: &Context) -> Result<End> {
         let released = lock(&self.released).take();
         // A transfer took it, before a release or at the same time as another transfer.
         let Some(released) = released else {
-            return Ok(End::Released(match self.inner.state() {
+            return Ok(End::Released(match self.state() {
                 LeaseState::Lost { cause } => ReleaseOutcome::AlreadyLost { cause },
                 LeaseState::Ended { reason: EndReason::Transferred } => ReleaseOutcome::AlreadyTransferred,
                 // A shutdown came before the transfer, which took its outcome.
                 _ => ReleaseOutcome::Unknown,
             }));
         };
-        let context = &self.shared.context;
         let Some(end) = context.operation_deadline().later_by(TASK_MARGIN).wait_for(released).await else {
             return Err(Error::unavailable(
                 "the lease's task did not end it within the operation timeout: drive the runtime on which it was acquired; otherwise the lease ends with its ttl, or by a revocation if it has no expiry",

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio_util::{
     sync::CancellationToken,
     task::{TaskTracker, task_tracker::TaskTrackerToken},
@@ -27,7 +27,7 @@ use tracing::{debug, warn};
 use crate::{
     engine::{
         command_queue::CommandQueue,
-        end_action::EndAction,
+        end_action::{End, EndAction},
         lease_state::LeaseState,
         observer::{HandleEvent, Observers},
         release_batch::{Member, ReleaseBatch},
@@ -74,6 +74,8 @@ pub(crate) struct LeaseInner {
     held: Mutex<Held>,
     /// What happens to the lease at the store instead of a plain release.
     pub(crate) end_action: OnceLock<EndAction>,
+    /// Receives what the task did at the store when the lease ended. `None`: a call took it.
+    pub(crate) released: Mutex<Option<oneshot::Receiver<Result<End>>>>,
     /// The commands to its task.
     pub(crate) commands: CommandQueue,
     /// Cancelled after the state has become `Lost` or `Ended`.
@@ -163,6 +165,7 @@ impl LeaseInner {
             stalled_after,
             held: Mutex::new(held),
             end_action: OnceLock::new(),
+            released: Mutex::new(None),
             commands: CommandQueue::default(),
             ended: CancellationToken::new(),
         }

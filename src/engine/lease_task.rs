@@ -29,6 +29,7 @@ use crate::{
     types::{
         acquire_id::AcquireId,
         error::{Error, LossCause, Result},
+        lock::lock,
         metadata::Metadata,
         reading::Reading,
         token::HybridTime,
@@ -109,7 +110,8 @@ impl LeaseTask {
         acquire_id: AcquireId,
     ) -> (Lease, Box<Self>) {
         let (released, done) = oneshot::channel();
-        let held = Lease::new(Arc::clone(&shared), Arc::clone(&lease), done);
+        *lock(&lease.released) = Some(done);
+        let held = Lease::new(Arc::clone(&shared), Arc::clone(&lease));
         let now = shared.context.clock().now();
         // A waiter's granted request was sent a while ago, and the deadline counts from then. The deadline of a lease that
         // is resumed with a shorter ttl is further away.

@@ -170,6 +170,23 @@ async fn a_release_with_a_value_is_one_write_also_if_its_answer_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_release_with_a_value_that_cannot_be_stored_leaves_the_lease_held() {
+    let store = Faulty::new();
+    let lease = store.seal().acquire("k").await.unwrap();
+    let before = store.requests().len();
+    let too_long = lease.release_with_value(&1).keep_for(PutValue::MAX_KEEP + secs(1));
+    let too_large = lease.release_with_value(&"x".repeat(64 * 1024));
+    drop(lease.release_with_value(&1));
+    for refused in [too_long, too_large] {
+        let error = refused.await.unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }) && lease.is_valid(), "{error}");
+    }
+    assert_eq!(store.requests().len(), before, "nothing was sent");
+    lease.release_with_value(&1).await.unwrap();
+    assert!(matches!(lease.check(), Err(Error::Ended { .. })));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_release_with_a_value_that_was_not_stored_is_an_error() {
     let store = Faulty::new();
     let seal = store.seal();
@@ -182,6 +199,8 @@ async fn a_release_with_a_value_that_was_not_stored_is_an_error() {
     let error = shared.put_value(&1).await.unwrap_err();
     assert!(error.to_string().contains("shares"), "{error}");
     assert!(matches!(shared.release_with_value(&1).await, Err(Error::Invalid { .. })));
+    shared.verify().await.unwrap();
+    shared.release().await.unwrap();
 
     let lease = seal.acquire("k").await.unwrap();
     seal.shutdown().await;

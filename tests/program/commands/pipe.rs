@@ -2,13 +2,14 @@
 
 use std::{collections::BTreeMap, io::Read, process::Stdio, time::Instant};
 
+use mongodb::bson::doc;
 use mongoseal::Clock;
-use mongoseal_test_support::{How, Peer, ReplicaSet};
+use mongoseal_test_support::{How, Peer, ReplicaSet, shared};
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
-    process::{Child, ChildStdin, ChildStdout},
+    process::{Child, ChildStdin, ChildStdout, Command},
     time::timeout,
 };
 
@@ -28,7 +29,18 @@ struct Pipe {
 
 impl Pipe {
     async fn start(sandbox: &Sandbox) -> Self {
-        let mut child = sandbox.mongoseal(&["hold"]).stdin(Stdio::piped()).spawn().unwrap();
+        Self::run(sandbox.mongoseal(&["hold"])).await
+    }
+
+    /// Its client has this name, for a fail point.
+    async fn start_as(sandbox: &Sandbox, app_name: &str) -> Self {
+        let mut hold = sandbox.mongoseal(&["hold"]);
+        hold.env("MONGODB_URI", format!("{}&appName={app_name}", sandbox.uri()));
+        Self::run(hold).await
+    }
+
+    async fn run(mut hold: Command) -> Self {
+        let mut child = hold.stdin(Stdio::piped()).spawn().unwrap();
         let events = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut pipe = Self { requests: child.stdin.take(), events, child, early: Vec::new() };
         let ready = pipe.event().await.expect("it connects");
@@ -317,6 +329,47 @@ async fn a_backlog_of_eight_mebibytes_ends_the_program_with_everything_released(
     std::fs::File::from(stderr).read_to_string(&mut said).unwrap();
     assert!(said.contains("8 MiB of the output were not read"), "{said}");
     sandbox.seal.acquire("k").await.unwrap().release().await.unwrap();
+}
+
+/// A request that cannot be carried out leaves its lease held. One that the server refuses has ended it, and its code is
+/// none after which a client goes on.
+#[tokio::test]
+async fn a_client_learns_whether_a_refused_end_has_ended_its_lease() {
+    let sandbox = Sandbox::new("pipe_refused_ends").await;
+    let mut pipe = Pipe::start_as(&sandbox, "pipe_refused").await;
+    let lease = |id: u64, key: &str, more: Value| {
+        let mut request = json!({ "id": id, "do": "acquire", "key": key, "ttl_ms": 600_000 });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        request
+    };
+    pipe.expect("granted", lease(1, "a", json!({}))).await;
+    pipe.expect("granted", lease(2, "b", json!({ "shared": 2 }))).await;
+    for (id, release) in [
+        (10, json!({ "id": 10, "do": "release", "lease": 1, "value": 1, "keep_for_ms": 3_153_600_000_001_u64 })),
+        (11, json!({ "id": 11, "do": "release", "lease": 1, "value": "x".repeat(70_000) })),
+        (12, json!({ "id": 12, "do": "release", "lease": 2, "value": 1 })),
+        (13, json!({ "id": 13, "do": "complete", "lease": 1 })),
+        (14, json!({ "id": 14, "do": "resign", "lease": 1 })),
+    ] {
+        pipe.refused("invalid", release.clone()).await;
+        pipe.expect("verified", json!({ "id": 100 + id, "do": "verify", "lease": release["lease"] })).await;
+    }
+    pipe.expect("granted", json!({ "id": 3, "do": "once", "key": "c", "tick": 1, "ttl_ms": 600_000 })).await;
+    let commands = ["findAndModify", "update", "bulkWrite"];
+    let refuses = doc! { "errorCode": 13 };
+    let point = shared(1).await.fail_command("pipe_refused", &commands, refuses, 1_000_000).await;
+    for (lease, end) in [
+        (1, json!({ "id": 20, "do": "release", "lease": 1, "value": 1 })),
+        (3, json!({ "id": 21, "do": "complete", "lease": 3 })),
+    ] {
+        pipe.refused("failed", end).await;
+        pipe.refused("unknown_lease", json!({ "id": 30 + lease, "do": "release", "lease": lease })).await;
+    }
+    // A release that is not confirmed says so.
+    let released = pipe.expect("released", json!({ "id": 22, "do": "release", "lease": 2 })).await;
+    assert_eq!(released["confirmed"], false);
+    point.off().await;
+    pipe.close().await;
 }
 
 /// A silent server: `at_risk`, and `held` after it. A lease on which nothing is confirmed until its deadline is lost.

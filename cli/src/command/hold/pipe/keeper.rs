@@ -34,8 +34,7 @@ pub(super) async fn serve(shared: Arc<Shared>, id: Id, begin: BeginLease, mut re
     let mut is_lost = false;
     if let Some(held) = held {
         shared.output.print(&Event::granted(&id, &held));
-        let end = keep(&shared, &id, &held, &mut requests, &mut left).await;
-        is_lost = over(&shared, &id, held, end).await;
+        is_lost = hold(&shared, &id, held, &mut requests, &mut left).await;
     }
     shared.forget(&id);
     // Requests that came too late.
@@ -75,6 +74,23 @@ async fn wait(shared: &Shared, id: &Id, begin: BeginLease, requests: &mut Reques
                 _ => refuse(request, Some(id.clone()), Refusal::not_granted()),
             },
         }
+    }
+}
+
+/// Keeps a lease until it is over. Returns whether it is lost.
+async fn hold(
+    shared: &Shared,
+    id: &Id,
+    mut held: Held,
+    requests: &mut Requests,
+    left: &mut VecDeque<(Id, Verb)>,
+) -> bool {
+    loop {
+        let End::ByRequest(request, ending) = keep(shared, id, &held, requests, left).await else { return true };
+        held = match end(shared, id, held, request, ending).await {
+            Ok(is_lost) => return is_lost,
+            Err(still_held) => still_held,
+        };
     }
 }
 
@@ -219,12 +235,11 @@ async fn put(put: mongoseal::PutValue, keep_for: Option<Duration>) -> mongoseal:
     }
 }
 
-/// Ends a lease by a request, and prints how it ended. Returns whether it is lost.
-async fn over(shared: &Shared, id: &Id, held: Held, end: End) -> bool {
+/// Ends a lease by a request, and prints how it ended. Returns whether it is lost, or what is still held.
+async fn end(shared: &Shared, id: &Id, held: Held, request: Id, ending: Ending) -> Result<bool, Held> {
     let (key, token) = (held.lease().key().clone(), held.lease().token());
     let print = |event: &Event| shared.output.print(event);
-    let End::ByRequest(request, ending) = end else { return true };
-    let states = held.lease().watch_state();
+    let refuse = |refusal| print(&Event::refused(Some(request.clone()), Some(id.clone()), refusal));
     let lease = id.clone();
     let ended = match (held, ending) {
         (Held::Tick(tick), Ending::Complete(Complete { failed, note })) => {
@@ -234,6 +249,10 @@ async fn over(shared: &Shared, id: &Id, held: Held, end: End) -> bool {
         }
         (Held::Lease(held), Ending::Release(Some(NewValue { content, keep_for }))) => {
             let released = put(held.release_with_value(&content), keep_for).await;
+            if let (Err(error), LeaseState::Held | LeaseState::AtRisk) = (&released, held.state()) {
+                refuse(error.into());
+                return Err(Held::Lease(held));
+            }
             released.map(|()| Event::Released { id: request.clone(), lease, confirmed: true })
         }
         (held, _) => match held.release().await {
@@ -244,20 +263,27 @@ async fn over(shared: &Shared, id: &Id, held: Held, end: End) -> bool {
             }
         },
     };
-    match ended {
+    Ok(match ended {
         Ok(event) => {
             print(&event);
             false
         }
         Err(error) => {
-            let is_lost = matches!(error, Error::Lost { .. } | Error::Ended { .. });
-            if is_lost {
-                print(&lost(id, token, &states.get()));
-            }
-            print(&Event::refused(Some(request), Some(id.clone()), error.into()));
+            let is_lost = match &error {
+                Error::Lost { cause, .. } => {
+                    print(&Event::lost(id, token, cause));
+                    true
+                }
+                Error::Ended { .. } => {
+                    print(&Event::shut_down(id, token));
+                    true
+                }
+                _ => false,
+            };
+            refuse(Refusal::of_ended(&error));
             is_lost
         }
-    }
+    })
 }
 
 /// The event of a lease that its holder did not end.

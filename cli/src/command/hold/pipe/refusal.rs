@@ -50,10 +50,26 @@ impl Refusal {
     }
 }
 
+impl Refusal {
+    /// Returns why a request failed that has ended its lease. A client goes on after `invalid`, so it has another code.
+    pub(super) fn of_ended(error: &Error) -> Self {
+        match Self::from(error) {
+            Self { code: "invalid", message } => Self::new("failed", message),
+            other => other,
+        }
+    }
+}
+
+impl From<&Error> for Refusal {
+    fn from(error: &Error) -> Self {
+        let failure = Failure::of(error, &MEMBERS);
+        Self::new(failure.code(), failure.message())
+    }
+}
+
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        let failure = Failure::of(&error, &MEMBERS);
-        Self::new(failure.code(), failure.message())
+        Self::from(&error)
     }
 }
 
