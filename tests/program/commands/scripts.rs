@@ -1,8 +1,9 @@
 //! `acquire`, `refresh` and `release`: a lease that no process keeps between the steps of a script.
 
-use mongoseal::Sharing;
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
+use futures_util::future::join_all;
+use mongoseal::Sharing;
 use mongoseal_test_support::ReplicaSet;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -314,9 +315,8 @@ async fn an_acquire_without_an_answer_takes_back_what_it_was_granted() {
     let sandbox = Sandbox::on(&set, "doubt").await;
     // Each request is executed, the take-back too, and none is answered.
     let swallowed = set.proxy().swallow_reply("script", "findAndModify", 1_000);
-    for command in ["acquire", "run", "hold"] {
-        let before = swallowed.count();
-        let mut acquire = mongoseal(&[command, KEY, "--ttl=60s", "--no-wait", "--timeout=2s"]);
+    let ends = ["acquire", "run", "hold"].map(async |command| {
+        let mut acquire = mongoseal(&[command, command, "--ttl=10m", "--no-wait", "--timeout=10s"]);
         acquire.env("MONGODB_URI", set.uri_with("appName=script")).env("MONGOSEAL_DB", "cli_doubt");
         match command {
             "acquire" => acquire.arg("--lease-file").arg(sandbox.file("lease")),
@@ -325,10 +325,12 @@ async fn an_acquire_without_an_answer_takes_back_what_it_was_granted() {
         };
         let ended = done(acquire).await;
         assert_eq!(ended.code, Some(123), "{command}: {}{}", ended.stdout, ended.stderr);
-        assert!(swallowed.count() > before + 1, "{command}");
-        assert!(!sandbox.has_file());
-        sandbox.is_free().await;
-    }
+        // The server may still carry it out.
+        drop(sandbox.seal.acquire(command).wait(secs(60)).await.unwrap());
+    });
+    join_all(ends).await;
+    assert!(swallowed.count() > 5, "{}", swallowed.count());
+    assert!(!sandbox.has_file());
 }
 
 /// The shell scripts below a heading of `docs/shell.md`.
