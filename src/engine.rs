@@ -23,4 +23,5 @@ pub(crate) mod resume;
 pub(crate) mod retry;
 pub(crate) mod retry_policy;
 pub(crate) mod settings;
+pub(crate) mod ungiven;
 pub(crate) mod value;

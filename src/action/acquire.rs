@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::acquire_options::AcquireOptions;
 use crate::{
-    engine::{refresh::Refreshing, retry_policy::Retry},
+    engine::{refresh::Refreshing, retry_policy::Retry, ungiven::Ungiven},
     handle::{Async, Mongoseal, awaitable, option_setters},
     lease::Lease,
     types::{error::Result, group::Group, into_name::IntoName, key::Key},
@@ -202,7 +202,7 @@ impl<M, K> Acquire<M, K> {
 impl<M> Acquire<M> {
     pub(crate) async fn send(self) -> Result<Lease> {
         let Self { keys, options, mode: _mode } = self;
-        options.check()?.acquire(keys?).await
+        options.check()?.acquire(keys?).await.map(Ungiven::give)
     }
 }
 

@@ -3,7 +3,7 @@
 #[cfg(feature = "mongodb")]
 mod transaction;
 
-use std::{mem, pin::pin, slice, time::Duration};
+use std::{pin::pin, slice, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
@@ -14,6 +14,7 @@ use crate::{
         lease_inner::end_together,
         lease_state::{LeaseState, ReleaseOutcome},
         retry_policy::{Attempts, OnHeld},
+        ungiven::Ungiven,
     },
     handle::{Async, Mongoseal, awaitable},
     lease::{Lease, work::run_while_held},
@@ -122,28 +123,28 @@ async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Resu
     let context = &acquire.shared.context;
     let (clock, give_up) = (context.clock(), acquire.deadline());
     let until = clock.now().after(wait);
-    let mut set = LeaseSet { leases: Vec::new(), ended: CancellationToken::new(), is_complete: false };
+    let (mut leases, ended) = (Vec::new(), CancellationToken::new());
     for key in keys {
         let left = until.since(clock.now());
         match acquire.clone().wait(left).give_up_at(give_up).acquire(key.clone()).await {
             Ok(lease) => {
                 lease.lease_inner().suspend_progress();
-                lease.lease_inner().cancel_at_end(&set.ended);
-                set.leases.push(lease);
+                lease.lease_inner().cancel_at_end(&ended);
+                leases.push(lease);
             }
             Err(error) => {
                 // Before the caller sees the error.
-                give_up.wait_for(set.take_back()).await;
+                give_up.wait_for(Ungiven::take_back_all(leases)).await;
                 return Err(error);
             }
         }
     }
     // Before the caller sees that one was lost.
-    if let Err(lost) = set.check() {
-        give_up.wait_for(set.take_back()).await;
+    if let Err(lost) = leases.iter().try_for_each(|lease| lease.check()) {
+        give_up.wait_for(Ungiven::take_back_all(leases)).await;
         return Err(lost);
     }
-    set.is_complete = true;
+    let set = LeaseSet { leases: leases.into_iter().map(Ungiven::give).collect(), ended };
     set.progress();
     Ok(set)
 }
@@ -160,8 +161,6 @@ pub struct LeaseSet {
     leases: Vec<Lease>,
     /// Cancelled when one of the leases ends.
     ended: CancellationToken,
-    /// Whether all keys are granted. If not, no work has run under the leases, so a minimum hold does not apply.
-    is_complete: bool,
 }
 
 impl LeaseSet {
@@ -296,14 +295,6 @@ impl LeaseSet {
         failed.map_or(Ok(released), Err)
     }
 
-    /// Takes back the leases of a set that is not complete, all at the same time.
-    async fn take_back(mut self) {
-        self.leases.iter().for_each(Lease::begin_take_back);
-        for lease in mem::take(&mut self.leases) {
-            lease.take_back().await;
-        }
-    }
-
     /// Ends all leases. Their tasks then release them.
     fn end(&self) {
         end_together(self.leases.iter().map(Lease::lease_inner));
@@ -321,10 +312,6 @@ impl<'a> IntoIterator for &'a LeaseSet {
 
 impl Drop for LeaseSet {
     fn drop(&mut self) {
-        if self.is_complete {
-            self.end();
-        } else {
-            self.leases.iter().for_each(Lease::begin_take_back);
-        }
+        self.end();
     }
 }

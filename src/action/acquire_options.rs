@@ -17,8 +17,8 @@ use crate::{
         handle_inner::HandleInner,
         refresh::Refreshing,
         retry_policy::{OnHeld, Retry},
+        ungiven::Ungiven,
     },
-    lease::Lease,
     record::{HoldLimits, LeaseSpec},
     spans,
     store::runtime,
@@ -246,12 +246,12 @@ impl CheckedAcquire {
     /// # Cancel safety
     ///
     /// Dropping the future gives the key up: the task takes the request back.
-    pub(crate) async fn acquire(self, key: Key) -> Result<Lease> {
+    pub(crate) async fn acquire(self, key: Key) -> Result<Ungiven> {
         self.acquire_as(key, LeaseId::random()).await
     }
 
     /// As [`acquire`](Self::acquire), with this new lease id.
-    pub(crate) async fn acquire_as(self, key: Key, id: LeaseId) -> Result<Lease> {
+    pub(crate) async fn acquire_as(self, key: Key, id: LeaseId) -> Result<Ungiven> {
         let span = spans::acquire(&key, &self.shared.context.settings.owner);
         let request = self.prepare(key, id).inspect_err(|error| spans::end(&span, Err(error), "not granted"))?;
         let shared = Arc::clone(&request.shared);

@@ -380,7 +380,7 @@ impl<M> RunOnce<M> {
         }
         debug!(key = %lease.key(), token = %lease.token(), tick, "runs");
         let run = TickRun { tick, keep, period, begun: context.clock().now(), note: Mutex::default() };
-        Ok(OnceOutcome::Started(TickLease { lease, run }))
+        Ok(OnceOutcome::Started(TickLease { lease: lease.give(), run }))
     }
 }
 

@@ -187,7 +187,7 @@ pub(super) struct Candidacy {
 impl Candidacy {
     /// Campaigns with a lease of this id, which no lease has had.
     pub(super) async fn campaign(&self, id: LeaseId) -> Result<Leader> {
-        let lease = self.acquire.clone().acquire_as(self.name.clone(), id).await?;
+        let lease = self.acquire.clone().acquire_as(self.name.clone(), id).await?.give();
         Ok(Leader { lease, metadata: self.metadata.clone() })
     }
 

@@ -25,7 +25,6 @@ use crate::{
     engine::{
         context::{Context, shut_down_error},
         handle_inner::HandleInner,
-        held_lease::Lease,
         lease_inner::LeaseInner,
         lease_task::LeaseTask,
         notifier::{WaiterGuard, Wake},
@@ -33,6 +32,7 @@ use crate::{
         refresh::{self, Refreshing},
         retry::{self, Backoff},
         retry_policy::{Attempts, OnHeld},
+        ungiven::Ungiven,
     },
     record::{self, Holder, LeaseSpec, Outcome, Request, StoreTime, WaitSpec},
     spans,
@@ -98,7 +98,7 @@ const EXPIRY_MARGIN: Duration = Duration::from_millis(5);
 
 impl AcquireTask {
     /// Acquires the key in this span, replies, and keeps the lease until it ends.
-    pub(crate) fn run(self, reply: oneshot::Sender<Result<Lease>>, span: Span) -> impl Future<Output = ()> + Send {
+    pub(crate) fn run(self, reply: oneshot::Sender<Result<Ungiven>>, span: Span) -> impl Future<Output = ()> + Send {
         // Boxed, because it is much larger than the lease task that replaces it.
         let granted = Box::pin(self.acquire(reply, span));
         async move {
@@ -109,14 +109,14 @@ impl AcquireTask {
     }
 
     /// Acquires the key and replies. Returns the task of the lease.
-    async fn acquire(self, mut reply: oneshot::Sender<Result<Lease>>, span: Span) -> Option<Box<LeaseTask>> {
+    async fn acquire(self, mut reply: oneshot::Sender<Result<Ungiven>>, span: Span) -> Option<Box<LeaseTask>> {
         let shared = Arc::clone(&self.shared);
         match self.obtain(&shared, &mut reply).instrument(span.clone()).await {
             Ok(lease) => {
                 self.report.granted(span, &lease);
                 let (held, task) = LeaseTask::start(shared, lease, (self.ttl, self.refreshing), self.terms.acquire_id);
-                // If the caller is gone, this drops the lease, which releases it.
-                drop(reply.send(Ok(held)));
+                // If the caller is gone, this takes the lease back.
+                drop(reply.send(Ok(Ungiven::new(held))));
                 Some(task)
             }
             Err(error) => {
@@ -131,7 +131,7 @@ impl AcquireTask {
     async fn obtain(
         &self,
         shared: &Arc<HandleInner>,
-        reply: &mut oneshot::Sender<Result<Lease>>,
+        reply: &mut oneshot::Sender<Result<Ungiven>>,
     ) -> Result<Arc<LeaseInner>> {
         let clock = shared.context.clock();
         let (began, mut give_up) = (clock.now(), shared.context.operation_deadline().or_at(self.give_up.reading()));
@@ -183,7 +183,7 @@ impl AcquireTask {
     async fn acquire_queued(
         &self,
         shared: &Arc<HandleInner>,
-        reply: &mut oneshot::Sender<Result<Lease>>,
+        reply: &mut oneshot::Sender<Result<Ungiven>>,
         until: Option<Reading>,
         give_up: Deadline,
     ) -> Result<Arc<LeaseInner>> {
@@ -364,7 +364,7 @@ impl AcquireTask {
 
     /// Replies with the error. If a request is in doubt, takes it back, so that it leaves nothing held. If the store cannot be
     /// reached, the ttl does so later.
-    async fn fail(self, error: Error, reply: oneshot::Sender<Result<Lease>>) {
+    async fn fail(self, error: Error, reply: oneshot::Sender<Result<Ungiven>>) {
         let is_unfinished = self.is_in_doubt.load(Ordering::Relaxed) || self.is_queued.load(Ordering::Relaxed);
         drop(reply.send(Err(error)));
         if !is_unfinished {

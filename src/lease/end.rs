@@ -121,16 +121,4 @@ impl Lease {
             _ => release::complete(self.context(), self.lease_inner(), &completion).await,
         }
     }
-
-    /// Releases the lease although its minimum hold is not over, because no work has run under it.
-    pub(crate) async fn take_back(self) {
-        self.begin_take_back();
-        // If this fails, the ttl ends the lease, and a warning says so.
-        drop(self.wait_for_end().await);
-    }
-
-    /// Takes the lease back in the background.
-    pub(crate) fn begin_take_back(&self) {
-        self.lease_inner().end_with(EndAction::TakeBack, &LeaseState::RELEASED);
-    }
 }

@@ -3,10 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use mongoseal::{
-    Acquire, Error, EventKind, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result,
+    Acquire, Error, EventKind, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result, Tick,
     record::Request, store::MemoryStore,
 };
-use tokio::{task::JoinHandle, time::Instant};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
 
 use crate::{
     GRACE,
@@ -42,6 +45,51 @@ async fn a_key_that_was_released_before_the_end_of_its_minimum_hold_stays_unavai
     let next = seal.acquire("k").wait(secs(200)).await.unwrap();
     assert!(is_near(secs(100), began.elapsed()), "{:?}", began.elapsed());
     drop(next);
+}
+
+/// Polls `call` once, waits until its requests are answered, and drops it without another poll.
+async fn drop_after_the_answer(call: impl IntoFuture) {
+    let mut call = Box::pin(call.into_future());
+    assert!(tokio::time::timeout(Duration::ZERO, &mut call).await.is_err());
+    tokio::time::sleep(secs(5)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_before_it_returns_its_lease_leaves_no_minimum_hold() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let is_free = async |key: &str, case: &str| {
+        let acquired = store.seal().acquire(key).wait(secs(60)).await;
+        acquired.unwrap_or_else(|error| panic!("{case}: {error}")).release().await.unwrap();
+    };
+    let acquire = || seal.acquire("k").min_hold(secs(3_600));
+    let once = |tick| seal.once("k", Tick::number(tick)).min_hold(secs(3_600)).begin();
+    let all = || seal.acquire_all(["a", "k"]).min_hold(secs(3_600));
+
+    drop_after_the_answer(acquire()).await;
+    is_free("k", "an acquire whose lease was on its way").await;
+    drop_after_the_answer(all()).await;
+    is_free("a", "the first key of two").await;
+    is_free("k", "the last key of two").await;
+
+    // While an answer is under way.
+    let slow = |is_slow: fn(&Call<'_>) -> bool| {
+        store.script(move |call| is_slow(&call).then_some(Fault::DelayReply(secs(2))));
+    };
+    slow(|call| matches!(call, Call::Apply(Request::Acquire(_))));
+    assert!(timeout(secs(1), acquire().into_future()).await.is_err());
+    store.heal();
+    is_free("k", "an acquire before its answer").await;
+    slow(|call| matches!(call, Call::Apply(Request::Acquire(_))));
+    assert!(timeout(secs(3), all().into_future()).await.is_err());
+    store.heal();
+    is_free("a", "the first key of two").await;
+    is_free("k", "the last key of two, before its answer").await;
+    slow(|call| matches!(call, Call::Read));
+    assert!(timeout(secs(3), once(1)).await.is_err());
+    store.heal();
+    is_free("k", "a tick before the second read").await;
+    assert_eq!(store.seal().inspect("k").await.unwrap().unwrap().holders.len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
