@@ -135,7 +135,12 @@ async fn put(shared: &HandleInner, lease: &LeaseInner, write: &ValueWrite) -> Re
 /// Releases a lease of this process by a write that stores the value. The lease ends when nothing is left to refuse.
 async fn release(shared: &HandleInner, lease: &LeaseInner, write: ValueWrite) -> Result<()> {
     ensure_writable(lease)?;
-    lease.end_with(EndAction::ReleaseWithValue(Box::new(write)), &LeaseState::RELEASED);
+    let is_first = lease.end_action.set(EndAction::ReleaseWithValue(Box::new(write))).is_ok();
+    lease.end(&LeaseState::RELEASED);
+    if !is_first {
+        // Another call ends the lease. Its outcome is not that of this write.
+        return Err(lease.end_error());
+    }
     match lease.wait_for_end(&shared.context).await? {
         End::ReleasedWithValue => Ok(()),
         End::Released(ReleaseOutcome::AlreadyLost { cause }) => Err(lease.lost_error(cause)),
@@ -199,9 +204,11 @@ impl Lease {
 
     /// Stores a value and releases the lease, in one write. Returns an error if the value was not stored.
     ///
-    /// Content, [`keep_for`](PutValue::keep_for) and the lease are checked before the lease ends: after such an error
-    /// [`state`](Self::state) is as before, and the lease is held. After an error of the store the lease has ended: it is
-    /// released, or its ttl ends it.
+    /// Content, [`keep_for`](PutValue::keep_for) and the lease are checked before the lease ends: such an error leaves its
+    /// [`state`](Self::state) as it is. After an error of the store the lease has ended: it is released, or its ttl ends it,
+    /// or a revocation if it has no expiry.
+    ///
+    /// Keep the lease until the release is awaited: its drop releases it without the value. Work under the lease is stopped.
     ///
     /// # Examples
     ///

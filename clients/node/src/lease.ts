@@ -1,7 +1,7 @@
 // The leases, as their holder sees them.
 
 import "./dispose.js";
-import { LeaseLostError, UnavailableError } from "./errors.js";
+import { MongosealError, UnavailableError } from "./errors.js";
 import type { LeaseState } from "./lease_state.js";
 
 /** A value that JSON can represent. */
@@ -129,10 +129,10 @@ export class Lease implements AsyncDisposable {
     return release(this.#state, "release");
   }
 
-  /** Releases the lease, unless it has ended. Does not throw if it is lost. */
+  /** Releases the lease, unless it has ended. Does not throw if it is lost, or has ended by a request that failed. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.release().catch((error: unknown) => {
-      if (!(error instanceof LeaseLostError)) {
+      if (!(error instanceof MongosealError && ["lost", "failed"].includes(error.code))) {
         throw error;
       }
     });

@@ -96,6 +96,7 @@ _CLASSES: dict[str, type[MongosealError]] = {
     "too_many": Unavailable,
     "invalid": Invalid,
     "malformed": Invalid,
+    "failed": Invalid,
 }
 
 
