@@ -135,10 +135,7 @@ async fn put(shared: &HandleInner, lease: &LeaseInner, write: &ValueWrite) -> Re
 /// Releases a lease of this process by a write that stores the value. The lease ends when nothing is left to refuse.
 async fn release(shared: &HandleInner, lease: &LeaseInner, write: ValueWrite) -> Result<()> {
     ensure_writable(lease)?;
-    let is_first = lease.end_action.set(EndAction::ReleaseWithValue(Box::new(write))).is_ok();
-    lease.end(&LeaseState::RELEASED);
-    if !is_first {
-        // Another call ends the lease. Its outcome is not that of this write.
+    if !lease.end_with(EndAction::ReleaseWithValue(Box::new(write)), &LeaseState::RELEASED) {
         return Err(lease.end_error());
     }
     match lease.wait_for_end(&shared.context).await? {

@@ -58,7 +58,7 @@ impl LeaseInner {
     /// Waits until the task has ended the lease at the store, and returns what it did.
     pub(crate) async fn wait_for_end(&self, context: &Context) -> Result<End> {
         let released = lock(&self.released).take();
-        // A transfer took it, before a release or at the same time as another transfer.
+        // A transfer or a release with a value took it before this call.
         let Some(released) = released else {
             return Ok(End::Released(match self.state() {
                 LeaseState::Lost { cause } => ReleaseOutcome::AlreadyLost { cause },

@@ -334,10 +334,12 @@ impl LeaseInner {
         self.end(&LeaseState::Lost { cause });
     }
 
-    /// Ends the lease. Its task then does this at the store, unless an earlier call has set what it does.
-    pub(crate) fn end_with(&self, action: EndAction, end: &LeaseState) {
-        self.end_action.get_or_init(|| action);
+    /// Ends the lease. Its task then does this at the store, unless an earlier call has set what it does. Returns whether this
+    /// call has set it: the outcome of another action is not that of this call.
+    pub(crate) fn end_with(&self, action: EndAction, end: &LeaseState) -> bool {
+        let is_set = self.end_action.set(action).is_ok();
         self.end(end);
+        is_set
     }
 
     /// Ends the lease, unless it has ended. After the deadline an end by the holder counts as an expiry, even if the

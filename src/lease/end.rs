@@ -70,7 +70,9 @@ impl Lease {
             ));
         }
         let transferred = LeaseState::Ended { reason: EndReason::Transferred };
-        self.lease_inner().end_with(EndAction::Transfer(to), &transferred);
+        if !self.lease_inner().end_with(EndAction::Transfer(to), &transferred) {
+            return Err(self.lease_inner().end_error());
+        }
         match self.wait_for_end().await? {
             End::Transferred(token) => Ok(token),
             End::Released(ReleaseOutcome::AlreadyLost { cause }) => Err(self.lease_inner().lost_error(cause)),

@@ -63,7 +63,6 @@ async fn a_call_that_is_dropped_before_it_returns_its_lease_leaves_no_minimum_ho
         acquired.unwrap_or_else(|error| panic!("{case}: {error}")).release().await.unwrap();
     };
     let acquire = || seal.acquire("k").min_hold(secs(3_600));
-    let once = |tick| seal.once("k", Tick::number(tick)).min_hold(secs(3_600)).begin();
     let all = || seal.acquire_all(["a", "k"]).min_hold(secs(3_600));
 
     drop_after_the_answer(acquire()).await;
@@ -86,7 +85,8 @@ async fn a_call_that_is_dropped_before_it_returns_its_lease_leaves_no_minimum_ho
     is_free("a", "the first key of two").await;
     is_free("k", "the last key of two, before its answer").await;
     slow(|call| matches!(call, Call::Read));
-    assert!(timeout(secs(3), once(1)).await.is_err());
+    let once = seal.once("k", Tick::number(1)).min_hold(secs(3_600));
+    assert!(timeout(secs(3), once.begin()).await.is_err());
     store.heal();
     is_free("k", "a tick before the second read").await;
     assert_eq!(store.seal().inspect("k").await.unwrap().unwrap().holders.len(), 0);

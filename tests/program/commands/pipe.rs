@@ -337,13 +337,8 @@ async fn a_backlog_of_eight_mebibytes_ends_the_program_with_everything_released(
 async fn a_client_learns_whether_a_refused_end_has_ended_its_lease() {
     let sandbox = Sandbox::new("pipe_refused_ends").await;
     let mut pipe = Pipe::start_as(&sandbox, "pipe_refused").await;
-    let lease = |id: u64, key: &str, more: Value| {
-        let mut request = json!({ "id": id, "do": "acquire", "key": key, "ttl_ms": 600_000 });
-        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        request
-    };
-    pipe.expect("granted", lease(1, "a", json!({}))).await;
-    pipe.expect("granted", lease(2, "b", json!({ "shared": 2 }))).await;
+    pipe.expect("granted", acquire(1, "a", 600_000)).await;
+    pipe.expect("granted", json!({ "id": 2, "do": "acquire", "key": "b", "ttl_ms": 600_000, "shared": 2 })).await;
     for (id, release) in [
         (10, json!({ "id": 10, "do": "release", "lease": 1, "value": 1, "keep_for_ms": 3_153_600_000_001_u64 })),
         (11, json!({ "id": 11, "do": "release", "lease": 1, "value": "x".repeat(70_000) })),
@@ -369,7 +364,7 @@ async fn a_client_learns_whether_a_refused_end_has_ended_its_lease() {
     let released = pipe.expect("released", json!({ "id": 22, "do": "release", "lease": 2 })).await;
     assert_eq!(released["confirmed"], false);
     point.off().await;
-    pipe.close().await;
+    assert_eq!(pipe.close().await.code, Some(0));
 }
 
 /// A silent server: `at_risk`, and `held` after it. A lease on which nothing is confirmed until its deadline is lost.

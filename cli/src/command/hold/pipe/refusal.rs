@@ -48,9 +48,7 @@ impl Refusal {
     pub(super) fn lost() -> Self {
         Self::new("lost", "the lease is lost: see the event lost")
     }
-}
 
-impl Refusal {
     /// Returns why a request failed that has ended its lease. A client goes on after `invalid`, so it has another code.
     pub(super) fn of_ended(error: &Error) -> Self {
         match Self::from(error) {
