@@ -7,32 +7,31 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import commands
 from commands import Command
-from mongoseal import Done, Leader, Leaders, Lease, Mongoseal, TickLease
-from mongoseal._session import Request, Session
+from mongoseal import Done, Leader, Leaders, Lease, Mongoseal, TickLease, _sync
+from mongoseal._client import Client
 
 _WITHOUT_REQUEST = ("wait_lost", "next_leader", "close", "cancel", "is_valid")
 
 
-class Interruptible(Future[dict[str, Any]]):
-    """A future whose `result` can be interrupted, as a Ctrl-C interrupts that of the main thread."""
+class Interruptible(queue.SimpleQueue[Any]):
+    """A queue whose `get` can be interrupted, as a Ctrl-C interrupts that of the main thread."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._interrupted: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self.add_done_callback(lambda _: self._interrupted.put(False))
+        adapter.waits[getattr(adapter.current, "command", "")] = self
 
     def interrupt(self) -> None:
-        self._interrupted.put(True)
+        self.put(KeyboardInterrupt())
 
-    def result(self, timeout: float | None = None) -> dict[str, Any]:
-        if self._interrupted.get(timeout=timeout):
-            raise KeyboardInterrupt
-        return super().result()
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        item = super().get(block, timeout)
+        if isinstance(item, KeyboardInterrupt):
+            raise item
+        return item
 
 
 class Adapter:
@@ -65,11 +64,6 @@ class Adapter:
         sent.set()
         with self.output:
             print(json.dumps({"id": command["id"], **answer}), flush=True)
-
-    def on_sent(self, request: Request) -> None:
-        if request.do in ("acquire", "once", "campaign"):
-            request.future = self.waits[self.current.command] = Interruptible()
-        self.current.sent.set()
 
     def acquire(self, command: Command) -> object:
         lease = self.leases[command["id"]] = self.seal.acquire(**commands.options(command))
@@ -130,19 +124,19 @@ class Adapter:
 
 
 def main() -> None:
-    adapter = Adapter()
-    send = Session.send
+    put = Client.put
 
-    def send_and_report(session: Session, *arguments: Any, **named: Any) -> Request:
-        request = send(session, *arguments, **named)
-        if threading.current_thread() in adapter.threads.values():
-            adapter.on_sent(request)
-        return request
+    def put_and_report(client: Client, call: Callable[[], object]) -> None:
+        put(client, call)
+        if hasattr(adapter.current, "sent"):
+            adapter.current.sent.set()
 
-    Session.send = send_and_report  # type: ignore[method-assign,assignment]
+    Client.put = put_and_report  # type: ignore[method-assign,assignment]
+    _sync.SimpleQueue = Interruptible  # type: ignore[attr-defined]
     for line in sys.stdin:
         adapter.begin(json.loads(line))
     adapter.seal.close()
 
 
+adapter = Adapter()
 main()

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from mongoseal import Mongoseal
+from mongoseal._run import Run
 from mongoseal._program import find
-from mongoseal._session import Session
 from mongoseal.testing import FakeMongoseal
 
 SECONDS = 10.0
@@ -27,16 +27,16 @@ def until(condition: Callable[[], object], what: str, seconds: float = SECONDS) 
         time.sleep(0.01)
 
 
-def session_of(seal: Mongoseal) -> Session:
+def run_of(seal: Mongoseal) -> Run:
     """The present run of the program of a client."""
-    session = seal._client._session
-    assert session is not None
-    return session
+    run = seal._client.run
+    assert run is not None
+    return run
 
 
 def program_pid(seal: Mongoseal) -> int:
     """The process id of the program of a client."""
-    return int(session_of(seal)._program._process.pid)  # type: ignore[attr-defined]
+    return int(run_of(seal).program._process.pid)  # type: ignore[attr-defined]
 
 
 class Server:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import queue
 import sys
 import threading
 import time
@@ -12,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import session_of, until
+from conftest import program_pid, until
 
-from mongoseal import LeaseLost, Mongoseal, ProgramError, TickLease, Unavailable, aio
+from mongoseal import Invalid, LeaseLost, Mongoseal, ProgramError, TickLease, Unavailable, aio
 from mongoseal._program import Process, find
 
 READY = {"event": "ready", "protocol": 1, "version": "0.1.0", "owner": "web-1"}
@@ -86,7 +87,7 @@ def test_the_connection_string_is_in_the_environment_and_options_are_arguments(t
     [
         (["sys.exit(125)"], ProgramError, "standard error"),
         (["os.kill(os.getpid(), 9)"], Unavailable, "-9"),
-        (["print('hello')", "sys.stdin.read()"], ProgramError, "cannot be read"),
+        (["print('hello')", "sys.stdin.read()"], ProgramError, "do not understand"),
         ([says({**READY, "protocol": 2}), "sys.stdin.read()"], ProgramError, "protocol 2"),
         ([says({"event": "error", "code": "unavailable", "message": "no server"})], Unavailable, "no server"),
         (["os.close(1)", "time.sleep(60)"], Unavailable, "has ended"),
@@ -96,7 +97,7 @@ def test_the_connection_string_is_in_the_environment_and_options_are_arguments(t
 def test_a_program_that_does_not_serve_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], error: type[Exception], message: str
 ) -> None:
-    monkeypatch.setattr("mongoseal._session._EXIT_SECONDS", 0.5)
+    monkeypatch.setattr("mongoseal._run._EXIT_SECONDS", 0.5)
     with Mongoseal(program=script(tmp_path, *lines)) as seal:
         for _ in range(2):
             with pytest.raises(error, match=message):
@@ -121,23 +122,23 @@ def test_a_program_that_does_not_answer_is_not_waited_for_without_end(tmp_path: 
     program = script(tmp_path, says(READY), "sys.stdin.readline()", says(granted), "sys.stdin.read()")
     with Mongoseal(program=program) as seal:
         lease = seal.acquire("k")
-        session_of(seal).patience = 0.2
+        seal._client.patience = 0.2
         assert lease.release() is False
-        session_of(seal).patience = 5
+        seal._client.patience = 5
     with Mongoseal(program=program) as seal:
         tick = seal.once("k", tick=7)
         assert isinstance(tick, TickLease)
-        session_of(seal).patience = 0.2
+        seal._client.patience = 0.2
         with pytest.raises(Unavailable, match="stopped"):
             tick.complete()
-        session_of(seal).patience = 5
+        seal._client.patience = 5
 
     async def main() -> None:
         async with aio.Mongoseal(program=program) as seal:
             lease = await seal.acquire("k")
-            lease._state.session.patience = 0.2
+            seal._client.patience = 0.2
             assert await lease.release() is False
-            lease._state.session.patience = 5
+            seal._client.patience = 5
 
     asyncio.run(main())
 
@@ -170,7 +171,7 @@ def test_a_request_that_is_larger_than_the_pipe_is_written_while_the_program_rea
         "sys.stdin.read()",
     )  # fmt: skip
     with Mongoseal(program=program) as seal:
-        seal.acquire("k")._state.ask("put_value", {"value": "x" * 500_000}).result(timeout=5)
+        seal.acquire("k").put_value("x" * 500_000)
 
 
 def test_a_fork_waits_for_the_start_of_a_program_whose_pipe_it_would_inherit(
@@ -205,11 +206,13 @@ def test_requests_that_a_stopped_program_does_not_read_are_bounded(tmp_path: Pat
     program = script(tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "time.sleep(60)")
     seal = Mongoseal(program=program)
     lease = seal.acquire("k")
-    with pytest.raises(Unavailable, match="does not read"):
-        for _ in range(100):
-            lease._state.ask("put_value", {"value": "x" * 500_000})
+    answers: queue.SimpleQueue[object] = queue.SimpleQueue()
+    for _ in range(100):
+        seal._client.ask(lease._state, "put_value", {"value": "x" * 500_000}, answers.put)
+    refused = answers.get(timeout=5)
+    assert isinstance(refused, Unavailable) and "does not read" in str(refused)
     assert lease.is_valid
-    session_of(seal).patience = 0.2
+    seal._client.patience = 0.2
     assert seal.close() is False
     with pytest.raises(LeaseLost, match="closed"):
         lease.check()
@@ -217,7 +220,7 @@ def test_requests_that_a_stopped_program_does_not_read_are_bounded(tmp_path: Pat
 
 def test_a_client_that_is_closed_leaves_neither_descriptor_nor_thread(tmp_path: Path) -> None:
     def used() -> tuple[int, int]:
-        return len(os.listdir("/proc/self/fd")), threading.active_count()
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
     program = script(tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "sys.stdin.read()")
     before = used()
@@ -225,3 +228,40 @@ def test_a_client_that_is_closed_leaves_neither_descriptor_nor_thread(tmp_path: 
         with Mongoseal(program=program) as seal:
             seal.acquire("k", on_lost=lambda _: None)
     until(lambda: all(now <= then for now, then in zip(used(), before)), f"as few descriptors and threads as {before}")
+
+
+def test_a_client_can_be_started_before_its_first_request(tmp_path: Path) -> None:
+    with Mongoseal(program=script(tmp_path, says(READY), "sys.stdin.read()")) as seal:
+        seal.start()
+        pid = program_pid(seal)
+        seal.start()
+        assert program_pid(seal) == pid
+    with pytest.raises(Invalid):
+        seal.start()
+    refused = script(tmp_path, says({"event": "error", "code": "unavailable", "message": "no server"}), "sys.exit(123)")
+
+    async def main() -> None:
+        async with aio.Mongoseal(program=refused) as seal:
+            with pytest.raises(Unavailable, match="no server"):
+                await seal.start()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"ttl": "5s"}, {"metadata": {"n": 2**64}}, {"metadata": {"n": 2 * 10**308}}, {"metadata": {"n": "\ud800"}}, {"shared": 2**70}],
+    ids=range(5),
+)
+def test_what_a_request_cannot_carry_is_refused_before_it_is_sent(tmp_path: Path, options: dict[str, Any]) -> None:
+    with Mongoseal(program=script(tmp_path, says(READY), "sys.stdin.read()")) as seal:
+        seal.start()
+        with pytest.raises(Invalid):
+            seal.acquire("k", **options)
+        deep: Any = {}
+        for _ in range(120):
+            deep = {"deep": deep}
+        with pytest.raises(Invalid, match="flatter"):
+            seal.acquire("k", metadata=deep)
+        with pytest.raises(Invalid):
+            seal.acquire("\ud800")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Server, program_pid, session_of, until
+from conftest import Server, program_pid, run_of, until
 
 from mongoseal import Done, Held, Invalid, LeaderInfo, Lease, LeaseLost, Mongoseal, TickLease, Unavailable, aio
 
@@ -178,10 +178,9 @@ def test_a_fork_leaves_no_pipe_open_in_the_child(server: Server) -> None:
             os._exit(0)
         os.waitpid(child, 0)
         inherited = set(json.loads(os.read(read, 65536)))
-        pipe = session_of(seal)._pipe
-        pipes = [pipe._input, pipe._output, pipe._wake_read, pipe._wake_write]
-        own = {os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in pipes}
-        assert len(own) == 3 and own <= open_files() and not own & inherited
+        program = run_of(seal).program
+        own = {os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in (program.input, program.output)}
+        assert len(own) == 2 and own <= open_files() and not own & inherited
 
 
 def test_forks_while_other_threads_use_the_client_harm_neither_process(server: Server) -> None:
@@ -235,7 +234,7 @@ def test_a_stopped_program_is_killed_by_close(server: Server) -> None:
     lease = seal.acquire("k")
     pid = program_pid(seal)
     os.kill(pid, signal.SIGSTOP)
-    session_of(seal).patience = 0.5
+    seal._client.patience = 0.5
     assert seal.close() is False
     assert lease.cause == "closed"
     until(lambda: not os.path.exists(f"/proc/{pid}"), "the end of the program")

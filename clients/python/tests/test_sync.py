@@ -83,11 +83,11 @@ def test_a_callback_can_block_and_fail_without_harm_to_others(fake: FakeMongosea
         called.append(lease.key)
         raise ValueError("a failure of the callback")
 
-    seal.acquire("a", on_lost=fail)
+    first = seal.acquire("a", on_lost=fail)
     second = seal.acquire("b", on_lost=lambda lease: called.append(lease.key))
     fake.lose("a")
     fake.lose("b")
-    assert second.wait_lost(5) == "revoked"
+    assert first.wait_lost(5) == second.wait_lost(5) == "revoked"
     seal.acquire("c").verify()
     go_on.set()
     until(lambda: called == ["a", "b"], "both callbacks")
@@ -129,14 +129,14 @@ def test_a_loss_in_the_sleep_of_the_machine_is_noticed_soon_after(
     seal: Mongoseal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = seal.acquire("k", ttl=60)
-    for module in ("_session", "_lease_state"):
+    for module in ("_run", "_lease_state"):
         monkeypatch.setattr(f"mongoseal.{module}.now_ms", lambda: now_ms() + 90_000)
     assert not lease.is_valid
     other = seal.acquire("other", ttl=95)
     assert other.is_valid
     monkeypatch.undo()
     begin = time.monotonic()
-    for module in ("_session", "_lease_state"):
+    for module in ("_run", "_lease_state"):
         monkeypatch.setattr(f"mongoseal.{module}.now_ms", lambda: now_ms() + 120_000)
     assert other.wait_lost(5) == "expired"
     assert time.monotonic() - begin < 2
@@ -181,12 +181,13 @@ def test_limits_of_a_hold_are_kept(seal: Mongoseal) -> None:
 
 
 def test_a_shared_key_has_as_many_holders_as_its_limit(seal: Mongoseal) -> None:
-    seal.acquire("k", shared=2)
+    first = seal.acquire("k", shared=2)
     second = seal.acquire("k", shared=2)
     with pytest.raises(Held):
         seal.acquire("k", shared=2, wait=0)
     second.release()
     seal.acquire("k", shared=2, wait=0)
+    assert first.is_valid
 
 
 def test_a_second_release_returns_the_same(seal: Mongoseal) -> None:
@@ -319,7 +320,7 @@ def test_a_release_that_meets_the_close_is_not_confirmed(fake: FakeMongoseal) ->
     with fake._lock:  # The fake answers nothing.
         threading.Thread(target=lambda: released.put(lease.release())).start()
         until(lambda: not lease.is_valid, "the release")
-        seal._client.close()
+        seal._client.close(lambda _: None)
         assert released.get(timeout=5) is False
     assert seal.close() is True
 

@@ -15,7 +15,9 @@ UNSET: Final = Unset()
 
 
 class BaseLease:
-    """A lease. Each of these members can be used from any thread, and none of them waits."""
+    """A lease. The program releases it when nothing refers to this object any more.
+
+    Each of these members can be used from any thread, and none of them waits."""
 
     def __init__(self, state: LeaseState) -> None:
         self._state = state

@@ -1,19 +1,20 @@
-"""The program `mongoseal hold`: how it is found and started.
+"""The program `mongoseal hold`: how it is found and started, and what threads of a client need besides.
 
-Invariant: of the pipe to its input, this process alone has the end for writing. `_session.py` closes it in forked children.
+Invariant: of the pipe to its input, this process alone has the end for writing. `_client.py` closes it in forked children.
 """
 
 from __future__ import annotations
 
+import _thread
 import os
 import shutil
 import subprocess
 import sysconfig
+import threading
 from collections.abc import Callable
-from typing import Protocol
 
 from ._time import Seconds, millis
-from .errors import ProgramError
+from .errors import ProgramError, Unavailable
 
 _INSTALL = (
     "install the wheel of this package that contains it, put it on the PATH, or name it in MONGOSEAL_PROGRAM"
@@ -23,22 +24,51 @@ _MARGIN = 5.0
 """How many seconds the program can take to release its leases beyond the timeout of a request to the server."""
 
 
-class Program(Protocol):
+forking = threading.RLock()
+"""A fork waits for it, so that the child knows all pipes. Besides, only the threads of clients take it."""
+
+
+class Program:
     """A program that speaks the pipe protocol: two ends of pipes, and a process behind them."""
 
     input: int
-    """The file descriptor that requests are written to."""
+    """The file descriptor that requests are written to, or -1."""
     output: int
-    """The file descriptor that events are read from."""
+    """The file descriptor that events are read from, or -1."""
 
     def wait(self, timeout: float) -> int | None:
         """Returns the exit status, or `None` if the program still runs after `timeout` seconds."""
+        raise NotImplementedError
 
     def kill(self) -> None:
         """Ends the program at once."""
+        raise NotImplementedError
 
     def forget(self) -> None:
         """Forgets the process in a forked child, whose child it is not."""
+        raise NotImplementedError
+
+    def close_input(self) -> None:
+        with forking:
+            if self.input >= 0:
+                os.close(self.input)
+                self.input = -1
+
+    def close(self) -> None:
+        """Closes both ends."""
+        with forking:
+            self.close_input()
+            if self.output >= 0:
+                os.close(self.output)
+                self.output = -1
+
+
+def begin_thread(target: Callable[..., object], *arguments: object) -> None:
+    """Begins a thread without a lock, which `threading.Thread` takes. Raises `Unavailable` if the system has none."""
+    try:
+        _thread.start_new_thread(target, arguments)
+    except RuntimeError as error:
+        raise Unavailable(f"no thread can be started: {error}") from error
 
 
 def find(program: str | os.PathLike[str] | None = None) -> str:
@@ -59,7 +89,7 @@ def find(program: str | os.PathLike[str] | None = None) -> str:
     return found
 
 
-class Process:
+class Process(Program):
     """The program as a child process, in a process group of its own: a Ctrl-C of the terminal does not reach it."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-import queue
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ._client import Client
 from ._lease import UNSET, BaseLease, Unset
 from ._lease_state import LeaseState
 from ._program import launcher
-from ._session import Client, Request, Session
+from ._run import Observation, Reply
 from ._time import Seconds, members
 from ._values import Done, LeaderInfo, ObservationEnd, StoredValue, Tick, tick_members
-from .errors import Invalid, MongosealError, Unavailable
+from .errors import CannotWait, Invalid, MongosealError, Unavailable
 
 L = TypeVar("L", bound="Lease")
 LostCallback = Callable[["Lease"], object]
@@ -25,7 +27,7 @@ LostCallback = Callable[["Lease"], object]
 class Lease(BaseLease):
     """A lease on a key. `with` releases it at the end.
 
-    A lease that is not released lasts until the client is closed or its process ends.
+    A lease that is not released lasts until nothing refers to it any more, the client is closed, or its process ends.
 
     At the end of `with`, `LeaseLost` is raised if the lease was lost, unless the body has raised another error.
     """
@@ -74,19 +76,19 @@ class Lease(BaseLease):
 
     def wait_lost(self, timeout: float | None = None) -> str | None:
         """Waits until the lease has ended, and returns the cause. Returns `None` after `timeout` seconds."""
-        ended: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-        def listener() -> None:
-            ended.put(None)
-
-        self._state.listen(listener)
-        try:
-            ended.get(timeout=timeout)
-        except queue.Empty:
-            return None
-        finally:
-            self._state.unlisten(listener)
-        return self._state.cause
+        state = self._state
+        if state.cause is None:
+            state.client.check_wait()
+            ended: SimpleQueue[None] = SimpleQueue()
+            listener = partial(ended.put, None)
+            state.listen(listener)
+            try:
+                ended.get(timeout=timeout)
+            except Empty:
+                return None
+            finally:
+                state.unlisten(listener)
+        return state.cause
 
     def __enter__(self: L) -> L:
         self.check()
@@ -107,24 +109,34 @@ class Lease(BaseLease):
         self.release()
 
     def _confirmed(self, do: str, members: dict[str, Any]) -> bool:
+        event = self._ended(do, members)
+        return event is not None and bool(event.get("confirmed", True))
+
+    def _ended(self, do: str, members: dict[str, Any]) -> dict[str, Any] | None:
+        """Ends the lease. Returns `None` if the program does not answer, or if no answer can be waited for."""
+        client = self._state.client
+        answers: SimpleQueue[Any] = SimpleQueue()
+        client.end(self._state, do, members, answers.put)
         try:
-            event = self._state.end(do, members).result(self._state.session.patience)
-            return bool(event.get("confirmed", True))
-        except FutureTimeout:
-            return False
+            client.check_wait()
+            return answered(answers.get(timeout=client.patience))
+        except (Empty, CannotWait):
+            return None
 
     def _ask(self, do: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
-        return self._state.ask(do, members or {}).result()
+        client = self._state.client
+        return wait(client, partial(client.ask, self._state, do, members or {}))
 
     def _call_if_lost(self, callback: LostCallback | None) -> None:
         if callback is not None:
-            state = self._state
+            state, this = self._state, weakref.ref(self)
 
             def listener() -> None:
-                if state.cause != "released":
-                    state.session.call(lambda: callback(self))
+                lease = this()
+                if lease is not None and state.cause != "released":
+                    state.run.call(partial(callback, lease))
 
-            state.listen(listener)
+            state.listeners.append(listener)
 
 
 class TickLease(Lease):
@@ -148,10 +160,8 @@ class TickLease(Lease):
 
         Raises `LeaseLost` and `Unavailable`. The tick may then be completed or not.
         """
-        try:
-            self._state.end("complete", complete_members(failed, self.note)).result(self._state.session.patience)
-        except FutureTimeout:
-            raise unanswered() from None
+        if self._ended("complete", complete_members(failed, self.note)) is None:
+            raise unanswered()
 
     def _end(self) -> None:
         self.complete()
@@ -179,19 +189,18 @@ class Leaders(Iterator["LeaderInfo | None"]):
     ends the observation, such as `Unavailable` if the program has ended.
     """
 
-    def __init__(self, session: Session, number: int, items: queue.SimpleQueue[Any]) -> None:
-        self._session = session
-        self._number = number
+    def __init__(self, observation: Observation, items: SimpleQueue[Any]) -> None:
+        self._observation = observation
         self._items = items
         self._last: MongosealError | ObservationEnd | None = None
 
     def close(self) -> None:
         """Ends the observation. Can be called from another thread."""
-        self._session.unobserve(self._number)
+        self._observation.close()
 
     def __next__(self) -> LeaderInfo | None:
         if self._last is None:
-            self._session.check_process()
+            self._observation.check_wait()
             item = self._items.get()
             if not isinstance(item, (MongosealError, ObservationEnd)):
                 return item  # type: ignore[no-any-return]
@@ -273,9 +282,7 @@ class Mongoseal:
             key=key, wait_ms=wait, ttl_ms=ttl, grace_ms=grace, shared=shared, min_hold_ms=min_hold, max_hold_ms=max_hold,
             stalled_after_ms=stalled_after, without_expiry=without_expiry, group=group, metadata=metadata and dict(metadata),
         )  # fmt: skip
-        lease = Lease(self._begin("acquire", request))
-        lease._call_if_lost(on_lost)
-        return lease
+        return self._begin(Lease, "acquire", request, on_lost)[0]
 
     def once(
         self,
@@ -308,10 +315,9 @@ class Mongoseal:
             key=key, keep_for_ms=keep_for, wait_ms=wait, ttl_ms=ttl, grace_ms=grace, min_hold_ms=min_hold,
             max_hold_ms=max_hold, stalled_after_ms=stalled_after, metadata=metadata and dict(metadata),
         )  # fmt: skip
-        begun = self._begin_once({**request, **tick_members(every, tick, period)})
-        if isinstance(begun, TickLease):
-            begun._call_if_lost(on_lost)
-        return begun
+        request.update(tick_members(every, tick, period))
+        lease, event = self._begin(TickLease, "once", request, on_lost)
+        return lease if event["event"] == "granted" else done(event)
 
     def campaign(
         self,
@@ -323,20 +329,27 @@ class Mongoseal:
         on_lost: LostCallback | None = None,
     ) -> Leader:
         """Waits until this candidate leads. Others see `value`. The options and the errors are those of `acquire`."""
-        leader = Leader(self._begin("campaign", members(name=name, value=value, wait_ms=wait, ttl_ms=ttl)))
-        leader._call_if_lost(on_lost)
-        return leader
+        return self._begin(Leader, "campaign", members(name=name, value=value, wait_ms=wait, ttl_ms=ttl), on_lost)[0]
 
     def observe(self, name: str) -> Leaders:
         """Observes a leadership. Raises `Unavailable`, `Invalid` and `ProgramError`."""
-        items: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        session, request = self._client.send("observe", {"name": name}, items.put)
+        items: SimpleQueue[Any] = SimpleQueue()
+        observation = Observation(self._client, items.put)
+        leaders = Leaders(observation, items)
+        self._client.hold(leaders, observation)
         try:
-            request.future.result()
+            wait(self._client, partial(self._client.begin, "observe", {"name": name}, observation))
         except BaseException:
-            session.unobserve(request.id)
+            del leaders  # The error refers to this frame.
             raise
-        return Leaders(session, request.id, items)
+        return leaders
+
+    def start(self) -> None:
+        """Starts the program, and waits until it is connected to the server. Otherwise the first request does that.
+
+        Raises `Unavailable`, `Invalid` and `ProgramError`.
+        """
+        wait(self._client, self._client.start)
 
     def close(self) -> bool:
         """Releases all leases, ends all waits, and ends the program. End the work under the leases before.
@@ -344,7 +357,10 @@ class Mongoseal:
         Returns whether the program has ended by itself. It is killed if it has not some seconds after the timeout of a request
         to the server. Its leases then expire by their ttl.
         """
-        return self._client.close()()
+        try:
+            return bool(wait(self._client, self._client.close)["is_clean"])
+        except CannotWait:
+            return False
 
     def __enter__(self) -> Mongoseal:
         return self
@@ -352,25 +368,33 @@ class Mongoseal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self, do: str, members: dict[str, Any]) -> LeaseState:
-        session, request = self._client.send(do, members)
-        result(session, request)
-        assert request.lease is not None
-        return request.lease
+    def _begin(
+        self, kind: Callable[[LeaseState], L], do: str, members: dict[str, Any], on_lost: LostCallback | None
+    ) -> tuple[L, dict[str, Any]]:
+        state = LeaseState(self._client)
+        lease = kind(state)
+        lease._call_if_lost(on_lost)
+        self._client.hold(lease, state)
+        try:
+            return lease, wait(self._client, partial(self._client.begin, do, members, state))
+        except BaseException:
+            del lease  # The error refers to this frame, and the lease ends when nothing refers to it.
+            raise
 
-    def _begin_once(self, members: dict[str, Any]) -> TickLease | Done:
-        session, request = self._client.send("once", members)
-        event = result(session, request)
-        return done(event) if request.lease is None else TickLease(request.lease)
+
+def wait(client: Client, send: Callable[[Reply], object]) -> dict[str, Any]:
+    """Sends a request and waits for its answer."""
+    client.check_wait()
+    answers: SimpleQueue[Any] = SimpleQueue()
+    send(answers.put)
+    return answered(answers.get())
 
 
-def result(session: Session, request: Request) -> dict[str, Any]:
-    """Waits for the grant. If that is interrupted, ends the wait."""
-    try:
-        return request.future.result()
-    except BaseException:
-        session.abandon(request)
-        raise
+def answered(answer: Any) -> dict[str, Any]:
+    """Returns the event of an answer, or raises its error."""
+    if isinstance(answer, MongosealError):
+        raise answer
+    return answer  # type: ignore[no-any-return]
 
 
 def done(event: dict[str, Any]) -> Done:

@@ -30,8 +30,8 @@ def millis(value: Seconds) -> int:
     """Returns the milliseconds of a duration. Raises `Invalid` if it is negative or no number."""
     try:
         number = round(seconds(value) * 1000)
-    except (OverflowError, ValueError) as error:
-        raise Invalid(f"{value!r} is no time: pass a number of seconds") from error
+    except (OverflowError, TypeError, ValueError) as error:
+        raise Invalid(f"{value!r} is no time: pass a number of seconds or a `timedelta`") from error
     if number < 0:
         raise Invalid(f"{value!r} is negative: pass a number of seconds from 0")
     return number

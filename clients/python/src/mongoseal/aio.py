@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from ._client import Client
 from ._lease import UNSET, BaseLease
 from ._lease_state import LeaseState
 from ._program import launcher
-from ._session import Client, Session
-from ._sync import complete_members, done, unanswered, value_members
+from ._run import Observation, Reply
+from ._sync import answered, complete_members, done, unanswered, value_members
 from ._time import Seconds, members
 from ._values import Done, LeaderInfo, ObservationEnd, StoredValue, Tick, tick_members
 from .errors import MongosealError
@@ -33,7 +35,7 @@ class Lease(BaseLease):
     When the lease is lost, `async with` cancels the task that entered it, and raises `LeaseLost`, as `asyncio.timeout` raises
     `TimeoutError`. Code that blocks the loop is not cancelled: it calls `check`.
 
-    A lease that is not released lasts until the client is closed or its process ends.
+    A lease that is not released lasts until nothing refers to it any more, the client is closed, or its process ends.
 
     If a call about the lease is cancelled, its answer is abandoned, and the request is carried out all the same.
     """
@@ -119,24 +121,30 @@ class Lease(BaseLease):
         await self.release()
 
     async def _confirmed(self, do: str, members: dict[str, Any]) -> bool:
+        event = await self._ended(do, members)
+        return event is not None and bool(event.get("confirmed", True))
+
+    async def _ended(self, do: str, members: dict[str, Any]) -> dict[str, Any] | None:
+        """Ends the lease. Returns `None` if the program does not answer."""
+        client = self._state.client
         try:
-            event = await _answer(self._state.end(do, members), self._state.session.patience)
-            return bool(event.get("confirmed", True))
+            return await _answer(partial(client.end, self._state, do, members), client.patience)
         except asyncio.TimeoutError:
-            return False
+            return None
 
     async def _ask(self, do: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
-        return await _answer(self._state.ask(do, members or {}))
+        return await _answer(partial(self._state.client.ask, self._state, do, members or {}))
 
     def _call_if_lost(self, callback: LostCallback | None) -> None:
         if callback is not None:
-            call = callback
+            state, this, call = self._state, weakref.ref(self), callback
 
             def on_end() -> None:
-                if self._state.cause != "released":
-                    call(self)
+                lease = this()
+                if lease is not None and state.cause != "released":
+                    call(lease)
 
-            self._state.listen(_in_loop(on_end))
+            state.listeners.append(_in_loop(on_end))
 
 
 class TickLease(Lease):
@@ -160,10 +168,8 @@ class TickLease(Lease):
 
         Raises `LeaseLost` and `Unavailable`. The tick may then be completed or not.
         """
-        try:
-            await _answer(self._state.end("complete", complete_members(failed, self.note)), self._state.session.patience)
-        except asyncio.TimeoutError:
-            raise unanswered() from None
+        if await self._ended("complete", complete_members(failed, self.note)) is None:
+            raise unanswered()
 
     async def _end(self) -> None:
         await self.complete()
@@ -191,19 +197,18 @@ class Leaders(AsyncIterator["LeaderInfo | None"]):
     that ends the observation, such as `Unavailable` if the program has ended.
     """
 
-    def __init__(self, session: Session, number: int, items: asyncio.Queue[Any]) -> None:
-        self._session = session
-        self._number = number
+    def __init__(self, observation: Observation, items: asyncio.Queue[Any]) -> None:
+        self._observation = observation
         self._items = items
         self._last: MongosealError | ObservationEnd | None = None
 
     def close(self) -> None:
         """Ends the observation."""
-        self._session.unobserve(self._number)
+        self._observation.close()
 
     async def __anext__(self) -> LeaderInfo | None:
         if self._last is None:
-            self._session.check_process()
+            self._observation.check_wait()
             item = await self._items.get()
             if not isinstance(item, (MongosealError, ObservationEnd)):
                 return item  # type: ignore[no-any-return]
@@ -330,9 +335,13 @@ class Mongoseal:
         """Observes a leadership: `async with seal.observe(name) as leaders`."""
         return Begin(lambda: self._observe(name))
 
+    async def start(self) -> None:
+        """Starts the program, and waits until it is connected to the server: as `mongoseal.Mongoseal.start`."""
+        await _answer(self._client.start)
+
     async def close(self) -> bool:
         """Releases all leases, ends all waits, and ends the program: as `mongoseal.Mongoseal.close`."""
-        return await asyncio.get_running_loop().run_in_executor(None, self._client.close())
+        return bool((await _answer(self._client.close))["is_clean"])
 
     async def __aenter__(self) -> Mongoseal:
         return self
@@ -343,40 +352,37 @@ class Mongoseal:
     async def _lease(
         self, kind: Callable[[LeaseState], L], do: str, members: dict[str, Any], on_lost: LostCallback | None
     ) -> L:
-        lease = (await self._begin(do, members))[1]
-        assert lease is not None
-        begun = kind(lease)
-        begun._call_if_lost(on_lost)
-        return begun
+        return (await self._begin(kind, do, members, on_lost))[0]
 
     async def _once(self, members: dict[str, Any], on_lost: LostCallback | None) -> TickLease | Done:
-        event, lease = await self._begin("once", members)
-        if lease is None:
-            return done(event)
-        begun = TickLease(lease)
-        begun._call_if_lost(on_lost)
-        return begun
+        lease, event = await self._begin(TickLease, "once", members, on_lost)
+        return lease if event["event"] == "granted" else done(event)
 
-    async def _begin(self, do: str, members: dict[str, Any]) -> tuple[dict[str, Any], LeaseState | None]:
-        session, request = self._client.send(do, members)
+    async def _begin(
+        self, kind: Callable[[LeaseState], L], do: str, members: dict[str, Any], on_lost: LostCallback | None
+    ) -> tuple[L, dict[str, Any]]:
+        state = LeaseState(self._client)
+        lease = kind(state)
+        lease._call_if_lost(on_lost)
+        self._client.hold(lease, state)
         try:
-            return await _answer(request.future), request.lease
+            return lease, await _answer(partial(self._client.begin, do, members, state))
         except BaseException:
-            session.abandon(request)
+            del lease  # The error refers to this frame, and the lease ends when nothing refers to it.
             raise
 
     async def _observe(self, name: str) -> Leaders:
         items: asyncio.Queue[Any] = asyncio.Queue()
         loop = asyncio.get_running_loop()
-        session, request = self._client.send(
-            "observe", {"name": name}, lambda item: _call_in(loop, lambda: items.put_nowait(item))
-        )
+        observation = Observation(self._client, lambda item: _call_in(loop, partial(items.put_nowait, item)))
+        leaders = Leaders(observation, items)
+        self._client.hold(leaders, observation)
         try:
-            await _answer(request.future)
+            await _answer(partial(self._client.begin, "observe", {"name": name}, observation))
         except BaseException:
-            session.unobserve(request.id)
+            del leaders
             raise
-        return Leaders(session, request.id, items)
+        return leaders
 
 
 class _Scope:
@@ -415,17 +421,21 @@ class _Scope:
         return is_own and isinstance(error, asyncio.CancelledError)
 
 
-async def _answer(future: Future[dict[str, Any]], timeout: float | None = None) -> dict[str, Any]:
-    """Returns the answer. Raises `TimeoutError` if there is none after `timeout` seconds."""
-    answer = asyncio.wrap_future(future)
-    try:
-        # Before Python 3.12, `asyncio.wait_for` can swallow a cancellation.
-        await asyncio.wait([answer], timeout=timeout)
+async def _answer(send: Callable[[Reply], object], timeout: float | None = None) -> dict[str, Any]:
+    """Sends a request and waits for its answer. Raises `TimeoutError` if there is none after `timeout` seconds."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+
+    def answer_with(event: Any) -> None:
         if not answer.done():
-            raise asyncio.TimeoutError
-        return answer.result()
-    finally:
-        answer.cancel()
+            answer.set_result(event)
+
+    send(lambda event: _call_in(loop, partial(answer_with, event)))
+    # Before Python 3.12, `asyncio.wait_for` can swallow a cancellation.
+    await asyncio.wait([answer], timeout=timeout)
+    if not answer.done():
+        raise asyncio.TimeoutError
+    return answered(answer.result())
 
 
 def _in_loop(callback: Callable[[], object]) -> Callable[[], None]:

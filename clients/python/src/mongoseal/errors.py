@@ -3,7 +3,7 @@
 | when a call raises | the caller |
 |---|---|
 | `Held` | does something else, or retries later: another lease holds the key |
-| `LeaseLost` | stops to act on the key at once, and acquires it again if it is still needed |
+| `LeaseLost` | stops acting on the key at once, and acquires it again if it is still needed |
 | `Fenced` | stops, and undoes nothing: a later holder has written there |
 | `Unavailable` | retries: the server or the program did not answer, and the request may have taken effect |
 | `Invalid` | changes the code or the deployment: a retry fails again |
@@ -50,7 +50,7 @@ class LeaseLost(MongosealError):
     code = "lost"
 
     def __init__(self, key: str, token: int, cause: str) -> None:
-        super().__init__(f"the lease on {key!r} with token {token} has ended ({cause}): stop to act on the key")
+        super().__init__(f"the lease on {key!r} with token {token} has ended ({cause}): stop acting on the key")
         self.key = key
         self.token = token
         self.cause = cause
@@ -65,7 +65,7 @@ class Fenced(MongosealError):
     code = "fenced"
 
     def __init__(self, newer: int) -> None:
-        super().__init__(f"the document has the newer token {newer}: stop to act on the key")
+        super().__init__(f"the document has the newer token {newer}: stop acting on the key")
         self.newer = newer
 
     def __reduce__(self) -> tuple[type[Fenced], tuple[int]]:
@@ -76,6 +76,10 @@ class Unavailable(MongosealError):
     """The server or the program did not answer. The request may have taken effect."""
 
     code = "unavailable"
+
+
+class CannotWait(Unavailable):
+    """No answer can be waited for: the interpreter ends, or a finalizer runs on a thread of the client."""
 
 
 class Invalid(MongosealError):

@@ -23,7 +23,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from . import aio
-from ._session import Client
+from ._client import Client
+from ._program import Program
 from ._sync import Mongoseal
 from ._time import NEVER, now_ms
 
@@ -280,7 +281,7 @@ class _Lease:
         return {"remaining_ms": int(self.deadline - now_ms()), "deadline_ms": int(self.deadline)}
 
 
-class _Program:
+class _Program(Program):
     """The program of one client: a thread at the other ends of its pipes."""
 
     def __init__(self, fake: FakeMongoseal, client: Client) -> None:
@@ -306,8 +307,8 @@ class _Program:
 
     def is_believed(self, lease: _Lease) -> bool:
         """Whether the client has not read the event `lost` of a lease."""
-        session = self._client._session
-        return session is not None and session._program is self and lease.id in session._leases
+        run = self._client.run
+        return run is not None and run.program is self and lease.id in run.leases
 
     def emit(self, event: str, **members: Any) -> None:
         try:
