@@ -42,22 +42,37 @@ export class Clock {
   }
 }
 
-/** /proc/uptime, which stays open, and a place for its content. */
-let uptime: { file: number; content: Buffer } | undefined;
-
-/** Reads /proc/uptime: the end of the 10 ms in which the present time is. */
-function readUptime(): number {
-  uptime ??= { file: openSync("/proc/uptime", "r"), content: Buffer.alloc(64) };
-  const length = readSync(uptime.file, uptime.content, 0, uptime.content.length, 0);
-  return Math.round(Number.parseFloat(uptime.content.toString("latin1", 0, length)) * 1000) + 10;
+/** Reads the time of /proc/uptime, which stays open, in milliseconds. `undefined`: it is not in hundredths of a second. */
+function uptimeReader(): () => number | undefined {
+  const file = openSync("/proc/uptime", "r");
+  const content = Buffer.alloc(64);
+  return () => {
+    const length = readSync(file, content, 0, content.length, 0);
+    const seconds = /^\d+\.\d\d(?= )/.exec(content.toString("latin1", 0, length));
+    // The end of the 10 ms in which the present time is.
+    return seconds ? Math.round(Number(seconds[0]) * 1000) + 10 : undefined;
+  };
 }
 
-/** The clock of the program, or the best of Node.js on a system without /proc/uptime. */
+/** Reads a clock that goes on at least as fast as `elapsed`: a file that stands still, or is emptied, would end no lease. */
+export function atLeast(elapsed: () => number, read: () => number | undefined, first: number): () => number {
+  const behind = first - elapsed();
+  return () => Math.max(read() ?? 0, elapsed() + behind);
+}
+
+let read: (() => number) | undefined;
+
+/** The clock of the program, or the best of Node.js on a system without a /proc/uptime of that form. */
 export function programClock(): Clock {
+  const elapsed = () => performance.now();
   try {
-    readUptime();
-    return new Clock(readUptime, 0);
+    if (!read) {
+      const uptime = uptimeReader();
+      const first = uptime();
+      read = first === undefined ? undefined : atLeast(elapsed, uptime, first);
+    }
   } catch {
-    return new Clock(() => performance.now(), Infinity);
+    // There is none.
   }
+  return read ? new Clock(read, 0) : new Clock(elapsed, Infinity);
 }

@@ -9,6 +9,9 @@ const PROTOCOL = 1;
 /** The longest request, in bytes. */
 const MAX_LINE = 524_288;
 
+/** How deep a request can be nested. */
+const MAX_DEPTH = 100;
+
 /** A lease or an observation: what events without `id` are about. */
 export interface Subject {
   received(event: Event): void;
@@ -211,12 +214,35 @@ export function unanswered(how: string): UnavailableError {
   );
 }
 
-/** The line of a request. Refuses one that is too long: its answer would not name it. */
+/** The line of a request. Refuses what the program could not read as it is meant, with `InvalidError`. */
 function encode(request: { id: number } & Fields): string {
+  check(request, MAX_DEPTH + 1);
   const line = JSON.stringify(request);
   const length = Buffer.byteLength(line);
   if (length > MAX_LINE) {
     throw new InvalidError(`the request has ${length} bytes and at most ${MAX_LINE} are allowed: pass a smaller value`);
   }
   return line;
+}
+
+/** Checks a member of a request, and what is in it. `JSON.stringify` makes `null` of some values, and other texts of others. */
+function check(value: unknown, levels: number): void {
+  if (typeof value === "number" && !Number.isFinite(value)) {
+    throw new InvalidError(`${value} is no number that a request can have: leave the option out, or pass a number`);
+  }
+  if (typeof value === "bigint") {
+    throw new InvalidError(`the bigint ${value} is no JSON: pass a number or a text`);
+  }
+  if (typeof value === "string" && /\p{Surrogate}/u.test(value)) {
+    throw new InvalidError("a text has half of a surrogate pair: pass a text that is Unicode, or a Buffer as base64");
+  }
+  if (typeof value === "object" && value !== null) {
+    if (levels === 0) {
+      throw new InvalidError(`the request is nested deeper than ${MAX_DEPTH} levels: make it flatter`);
+    }
+    for (const [name, member] of Object.entries(value)) {
+      check(name, levels);
+      check(member, levels - 1);
+    }
+  }
 }

@@ -28,6 +28,9 @@ export interface ProgramOptions {
 /** The exit status of a program whose arguments or deployment must be changed. */
 const MUST_CHANGE = 125;
 
+/** The statuses of a shell that could not run the file: the system passes it a program of another machine. */
+const NOT_RUN = [2, 126, 127];
+
 /** How much longer than a request `close` waits for the exit, in milliseconds. */
 const PATIENCE = 2_000;
 
@@ -136,6 +139,12 @@ class Program implements Channel {
       return new ProgramError(
         `${path} ${how} before it was ready: its message is on the standard error; check the options, and that ` +
           `\`${path} --version\` prints the version of this package`,
+      );
+    }
+    if (status !== null && NOT_RUN.includes(status) && !this.#hasOutput) {
+      return new ProgramError(
+        `${path} ${how} before it said anything: check that it is the program for ${process.platform} on ${process.arch}, ` +
+          `which \`${path} --version\` shows`,
       );
     }
     return unanswered(how);

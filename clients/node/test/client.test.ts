@@ -1,11 +1,13 @@
 // The client with programs that the tests write.
 
 import { deepEqual, equal, match, ok, rejects } from "node:assert/strict";
+import { chmodSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { test } from "node:test";
 
-import { Clock } from "../src/clock.js";
-import { InvalidError, LeaseLostError, Mongoseal, ProgramError, UnavailableError } from "../src/index.js";
-import { childrenOf, exec, isRunning, lossOf, scripted, until } from "./support.js";
+import { atLeast, Clock } from "../src/clock.js";
+import { InvalidError, LeaseLostError, Mongoseal, ProgramError, UnavailableError, type Json } from "../src/index.js";
+import { childrenOf, exec, isRunning, lossOf, scripted, temporaryFolder, until } from "./support.js";
 
 /** Grants each key for 30 s, and releases it. */
 const GRANTS = `
@@ -220,6 +222,54 @@ test("a clock that is behind the program's ends leases earlier, and not later", 
   // An event that is read late tells nothing about the clocks.
   time = 9_000;
   equal(behind.deadline(95_000, 30_000), 35_000);
+});
+
+test("a file that stands still or is emptied does not stop the clock", () => {
+  let elapsed = 5_000;
+  let read: number | undefined = 71_000;
+  const now = atLeast(() => elapsed, () => read, 71_000);
+  equal(now(), 71_000);
+  elapsed = 6_000;
+  equal(now(), 72_000);
+  read = undefined;
+  elapsed = 7_000;
+  equal(now(), 73_000);
+  // The machine slept for 60 s, which the other clock has not counted.
+  read = 133_000;
+  equal(now(), 133_000);
+});
+
+test("what a request cannot carry is refused before it is sent", async () => {
+  await using seal = new Mongoseal({ program: scripted(GRANTS) });
+  let deep: unknown = 1;
+  for (let level = 0; level < 130; level++) deep = [deep];
+  const cyclic: unknown[] = [];
+  cyclic.push(cyclic);
+  const lease = await seal.acquire("a");
+  for (const value of [NaN, Infinity, { n: [-Infinity] }, 1n, "\ud800", { "\udfff": 1 }, deep, cyclic, "x".repeat(600_000)]) {
+    await rejects(lease.putValue(value as Json), InvalidError);
+    await rejects(lease.release({ value: value as Json }), InvalidError);
+  }
+  for (const options of [{ ttlMs: NaN }, { waitMs: NaN }, { metadata: { for: "\ud800" } }]) {
+    await rejects(seal.acquire("b", options), InvalidError);
+  }
+  await rejects(seal.acquire("\udc00"), InvalidError);
+  equal(lease.state, "held");
+  deepEqual(await lease.release(), { confirmed: true });
+});
+
+test("a program for another machine is named as that", async () => {
+  const path = join(temporaryFolder(), "mongoseal");
+  writeFileSync(path, Buffer.from("\x7fELF\x02\x01\x01\0another machine", "latin1"));
+  await using seal = new Mongoseal({ program: path });
+  for (const mode of [0o755, 0o644]) {
+    chmodSync(path, mode);
+    await rejects(seal.acquire("a"), (error) => {
+      ok(error instanceof ProgramError, String(error));
+      match(error.message, new RegExp(`${process.platform}.${process.arch}|${process.platform} on`));
+      return true;
+    });
+  }
 });
 
 test("a clock without the program's time takes the fastest event as a measure", () => {
