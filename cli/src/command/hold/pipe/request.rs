@@ -1,8 +1,11 @@
 //! The requests of the pipe protocol. `protocol/pipe.md` describes each member.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor},
+};
 use serde_json::{Map, Value};
 
 use super::refusal::Refusal;
@@ -206,11 +209,16 @@ impl Request {
     pub(super) fn parse(line: &[u8], limit: usize) -> Result<Self, (Option<Id>, Refusal)> {
         let malformed = |message: String| Refusal::new("malformed", message);
         if line.trim_ascii_end().len() > limit {
-            return Err((None, malformed(format!("the line is longer than {limit} bytes: shorten it"))));
+            return Err((id_of(line), malformed(format!("the line is longer than {limit} bytes: shorten it"))));
         }
-        let Ok(Value::Object(mut members)) = serde_json::from_slice(line) else {
-            let message = r#"the line is no JSON object: send one such as {"id":1,"do":"acquire","key":"k"}"#;
-            return Err((None, malformed(message.into())));
+        let mut members = match serde_json::from_slice(line) {
+            Ok(Value::Object(members)) => members,
+            read => {
+                let why = read.err().map(|error| format!(" ({error})")).unwrap_or_default();
+                let example = r#"{"id":1,"do":"acquire","key":"k"}"#;
+                let message = format!("the line is no JSON object that can be read{why}: send one such as {example}");
+                return Err((id_of(line), malformed(message)));
+            }
         };
         let Some(id) = members.remove("id").as_ref().and_then(Id::of) else {
             let message = "`id` is no integer from 0 to 2^53 - 1 and no string of 1 to 64 bytes";
@@ -221,6 +229,36 @@ impl Request {
             Err(message) => Err((Some(id), malformed(message))),
         }
     }
+}
+
+/// The id of a line that is no request: who has sent it waits for an answer. It is found before the place that cannot be
+/// read, and behind values that no request can have, such as 1e999.
+fn id_of(line: &[u8]) -> Option<Id> {
+    struct Search<'a>(&'a mut Option<Id>);
+
+    impl<'de> Visitor<'de> for Search<'_> {
+        type Value = ();
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+            while let Some(name) = members.next_key::<String>()? {
+                if name == "id" {
+                    *self.0 = Id::of(&members.next_value()?);
+                    return Ok(());
+                }
+                members.next_value::<IgnoredAny>()?;
+            }
+            Ok(())
+        }
+    }
+
+    let mut found = None;
+    // The rest of the line, which was not read, is an error.
+    let _ = serde_json::Deserializer::from_slice(line).deserialize_map(Search(&mut found));
+    found
 }
 
 impl Action {
