@@ -1,6 +1,7 @@
 //! The engine: the tasks that acquire, refresh and release leases, and the state that they share.
 
 pub(crate) mod acquire_task;
+pub(crate) mod call_limit;
 pub(crate) mod command_queue;
 pub(crate) mod confirm;
 pub(crate) mod context;

@@ -121,12 +121,12 @@ impl<M> AcquireAll<M> {
 async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Result<LeaseSet> {
     let acquire = acquire.clone().wait(wait);
     let context = &acquire.shared.context;
-    let (clock, give_up) = (context.clock(), acquire.deadline());
+    let (clock, limit) = (context.clock(), acquire.limit());
     let until = clock.now().after(wait);
     let (mut leases, ended) = (Vec::new(), CancellationToken::new());
     for key in keys {
         let left = until.since(clock.now());
-        match acquire.clone().wait(left).give_up_at(give_up).acquire(key.clone()).await {
+        match acquire.clone().wait(left).within(limit.clone()).acquire(key.clone()).await {
             Ok(lease) => {
                 lease.lease_inner().suspend_progress();
                 lease.lease_inner().cancel_at_end(&ended);
@@ -134,14 +134,14 @@ async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Resu
             }
             Err(error) => {
                 // Before the caller sees the error.
-                give_up.wait_for(Ungiven::take_back_all(leases)).await;
+                limit.next(context).wait_for(Ungiven::take_back_all(leases)).await;
                 return Err(error);
             }
         }
     }
     // Before the caller sees that one was lost.
     if let Err(lost) = leases.iter().try_for_each(|lease| lease.check()) {
-        give_up.wait_for(Ungiven::take_back_all(leases)).await;
+        limit.next(context).wait_for(Ungiven::take_back_all(leases)).await;
         return Err(lost);
     }
     let set = LeaseSet { leases: leases.into_iter().map(Ungiven::give).collect(), ended };

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use crate::{
     engine::{
         acquire_task::{AcquireReport, AcquireTask},
+        call_limit::CallLimit,
         handle_inner::HandleInner,
         refresh::Refreshing,
         retry_policy::{OnHeld, Retry},
@@ -141,7 +142,7 @@ impl AcquireOptions {
             stalled_after,
             refreshing,
             on_held,
-            give_up: None,
+            limit: None,
             is_campaign,
         })
     }
@@ -203,7 +204,7 @@ pub(crate) struct CheckedAcquire {
     refreshing: Refreshing,
     pub(crate) on_held: OnHeld,
     /// The end of the call of which the acquire is a part.
-    give_up: Option<Deadline>,
+    limit: Option<CallLimit>,
     is_campaign: bool,
 }
 
@@ -225,20 +226,20 @@ impl CheckedAcquire {
     }
 
     /// Ends with the call of which the acquire is a part.
-    pub(crate) fn give_up_at(mut self, deadline: Deadline) -> Self {
-        self.give_up = Some(deadline);
+    pub(crate) fn within(mut self, limit: CallLimit) -> Self {
+        self.limit = Some(limit);
         self
     }
 
-    /// When a call that begins now ends: after its wait and the operation timeout. A retry policy has limits of its own.
-    pub(crate) fn deadline(&self) -> Deadline {
+    /// When a call that begins now ends. A retry policy has limits of its own.
+    pub(crate) fn limit(&self) -> CallLimit {
         let context = &self.shared.context;
-        let deadline = match &self.on_held {
+        let after_wait = match &self.on_held {
             OnHeld::Once => context.operation_deadline(),
             OnHeld::Wait(wait) => context.operation_deadline().later_by(*wait),
             OnHeld::Retry(_) => Deadline::at(context.clock(), Reading::MAX),
         };
-        self.give_up.map_or(deadline, |give_up| deadline.or_at(give_up.reading()))
+        CallLimit::new(context, after_wait)
     }
 
     /// Acquires a key on a task, which then keeps the lease.
@@ -270,7 +271,7 @@ impl CheckedAcquire {
 
     /// Creates the task that acquires a key. Fails if the handle is shut down.
     fn prepare(self, key: Key, id: LeaseId) -> Result<AcquireTask> {
-        let give_up = self.deadline();
+        let limit = self.limit.clone().unwrap_or_else(|| self.limit());
         let Self { shared, ttl, wait_ttl, grace, sharing, group, metadata, hold, stalled_after, .. } = self;
         let (refreshing, on_held) = (self.refreshing, self.on_held);
         shared.context.ensure_open()?;
@@ -297,7 +298,7 @@ impl CheckedAcquire {
             stalled_after,
             refreshing,
             on_held,
-            give_up,
+            limit,
             is_in_doubt: AtomicBool::new(false),
             is_queued: AtomicBool::new(false),
             report,

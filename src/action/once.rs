@@ -359,23 +359,23 @@ impl<M> RunOnce<M> {
                 "the reads of this store can be outdated, so a completed tick could run again: use MongoDB",
             ));
         }
-        let give_up = acquire.deadline();
-        let (now, done) = read(context, &key, give_up).await?;
+        let limit = acquire.limit();
+        let (now, done) = read(context, &key, limit.next(context)).await?;
         let tick = tick.number_at(now)?;
         if let Some(ended) = ended(done, tick) {
             return Ok(ended);
         }
-        let lease = match acquire.give_up_at(give_up).acquire(key.clone()).await {
+        let lease = match acquire.within(limit.clone()).acquire(key.clone()).await {
             Ok(lease) => lease,
             Err(error) => return busy(error),
         };
-        let ended = match read(context, &key, give_up).await {
+        let ended = match read(context, &key, limit.next(context)).await {
             Ok((_, done)) => ended(done, tick).map(Ok),
             Err(error) => Some(Err(error)),
         };
         if let Some(ended) = ended {
             // A take-back that is slower goes on in the background.
-            give_up.wait_for(lease.take_back()).await;
+            limit.next(context).wait_for(lease.take_back()).await;
             return ended;
         }
         debug!(key = %lease.key(), token = %lease.token(), tick, "runs");
@@ -464,8 +464,7 @@ impl RunOnce {
 }
 
 /// The store's time, and the last completed tick of a key.
-async fn read(context: &Context, key: &Key, give_up: Deadline) -> Result<(StoreTime, Option<CompletedTick>)> {
-    let until = context.operation_deadline().or_at(give_up.reading());
+async fn read(context: &Context, key: &Key, until: Deadline) -> Result<(StoreTime, Option<CompletedTick>)> {
     if let Some(Snapshot { record, at }) = context.read_record(key, until).await? {
         return Ok((at.now, record.done));
     }

@@ -23,6 +23,7 @@ use tracing::{Instrument, Span, debug, field};
 
 use crate::{
     engine::{
+        call_limit::CallLimit,
         context::{Context, shut_down_error},
         handle_inner::HandleInner,
         lease_inner::LeaseInner,
@@ -62,7 +63,7 @@ pub(crate) struct AcquireTask {
     pub(crate) refreshing: Refreshing,
     pub(crate) on_held: OnHeld,
     /// The end of the call, also if all requests are slow.
-    pub(crate) give_up: Deadline,
+    pub(crate) limit: CallLimit,
     /// Whether a request was sent whose outcome is unknown.
     pub(crate) is_in_doubt: AtomicBool,
     /// Whether the waiter may be in the queue.
@@ -134,14 +135,14 @@ impl AcquireTask {
         reply: &mut oneshot::Sender<Result<Ungiven>>,
     ) -> Result<Arc<LeaseInner>> {
         let clock = shared.context.clock();
-        let (began, mut give_up) = (clock.now(), shared.context.operation_deadline().or_at(self.give_up.reading()));
+        let began = clock.now();
         tokio::select! {
             biased;
             () = reply.closed() => return Err(abandoned_error()),
             () = shared.context.closing.cancelled() => return Err(shut_down_error()),
             // A release of the key that has not ended would refuse this acquire.
             () = shared.own_leases.wait_for_ends(&self.key) => {}
-            () = give_up.passed() => {
+            () = self.limit.next(&shared.context).passed() => {
                 return Err(Error::unavailable(format!(
                     "an earlier release of the key {:?} by this handle has not ended within the operation timeout: check that the store can be reached and that the runtime of the earlier lease runs, and retry",
                     self.key
@@ -154,7 +155,7 @@ impl AcquireTask {
             OnHeld::Retry(policy) => (None, Some(Attempts::of(policy))),
         };
         let lease = loop {
-            let error = match self.acquire_queued(shared, reply, until, give_up).await {
+            let error = match self.acquire_queued(shared, reply, until).await {
                 Ok(lease) => break lease,
                 Err(error) => error,
             };
@@ -167,10 +168,10 @@ impl AcquireTask {
                 () = shared.context.closing.cancelled() => return Err(shut_down_error()),
                 () = clock.sleep_until(clock.now().after(delay)) => {}
             }
-            give_up = shared.context.operation_deadline();
+            self.limit.note_wait();
         };
         if self.ttl > Ttl::MAX {
-            let applied = refresh::apply_ttl(&shared.context, &lease, self.ttl, self.give_up).await;
+            let applied = refresh::apply_ttl(&shared.context, &lease, self.ttl, self.limit.next(&shared.context)).await;
             self.is_in_doubt.fetch_or(applied.is_err(), Ordering::Relaxed);
             applied?;
         }
@@ -178,17 +179,15 @@ impl AcquireTask {
     }
 
     /// Sends until the key is granted or refused, or until `until`. `None` does not wait. If no request is
-    /// answered before `give_up`, the acquire ends. Once the waiter was queued, an outage costs at most its place: it
+    /// answered before the operation timeout, the acquire ends. Once the waiter was queued, an outage costs at most its place: it
     /// sends until its wait ends.
     async fn acquire_queued(
         &self,
         shared: &Arc<HandleInner>,
         reply: &mut oneshot::Sender<Result<Ungiven>>,
         until: Option<Reading>,
-        give_up: Deadline,
     ) -> Result<Arc<LeaseInner>> {
         let clock = shared.context.clock();
-        let mut first = Some(give_up);
         let (mut backoff, mut position) = (Backoff::new(), None);
         // Before the first request, so that no grant is missed.
         let mut waiter =
@@ -198,9 +197,7 @@ impl AcquireTask {
         loop {
             // The last attempt does not wait: it is granted the key or leaves the queue.
             let is_waiter = until.is_some_and(|until| clock.now() < until);
-            let give_up = first.take().unwrap_or_else(|| shared.context.operation_deadline());
-            let give_up = give_up.or_at(self.give_up.reading());
-            let answer = retry::until_definite(give_up, shared.context.settings.attempt, |deadline| {
+            let answer = retry::until_definite(self.limit.next(&shared.context), shared.context.settings.attempt, |deadline| {
                 // Checked between attempts only: a request that was sent must end before it can be taken back.
                 let stop = if shared.context.closing.is_cancelled() {
                     Some(shut_down_error())
@@ -317,7 +314,10 @@ impl AcquireTask {
         let sent = left_at.map_or(sent, |left_at| left_at.max(sent));
         // Only a refusal that changed the record is definite: one that wrote nothing may come from a deposed primary.
         match outcome {
-            Outcome::Queued { .. } => self.is_queued.store(true, Ordering::Relaxed),
+            Outcome::Queued { .. } => {
+                self.is_queued.store(true, Ordering::Relaxed);
+                self.limit.note_wait();
+            }
             Outcome::Refused { .. } if changed => self.is_queued.store(false, Ordering::Relaxed),
             _ => {}
         }

@@ -97,6 +97,7 @@ fn table() -> Vec<(&'static str, Duration, Row)> {
         row!("acquire_all, waits", WAIT + TIMEOUT, |scene| {
             scene.seal.acquire_all(KEYS.into_iter().chain(["s/9"])).wait(WAIT).await
         }),
+        row!("acquire_all, would wait", TIMEOUT, |scene| scene.seal.acquire_all(KEYS).wait(WAIT).await),
         row!("acquire, with", TIMEOUT * 2, |scene| scene.seal.acquire("free").with(async |_| ()).await),
         row!("resume", TIMEOUT, |scene| let (id, token) = scene.left().await, scene.seal.resume("left", id, token).await),
         row!("refresh", TIMEOUT, |scene| scene.lease.refresh().await),
@@ -132,6 +133,12 @@ fn table() -> Vec<(&'static str, Duration, Row)> {
             TIMEOUT,
             |scene| drop(scene.seal.acquire("tick").await.unwrap().release().await.unwrap()),
             scene.seal.once("tick", Tick::number(1)).wait(Duration::ZERO).begin().await
+        ),
+        row!(
+            "once, begin, known key, would wait",
+            TIMEOUT,
+            |scene| drop(scene.seal.acquire("tick").await.unwrap().release().await.unwrap()),
+            scene.seal.once("tick", Tick::number(1)).wait(WAIT).begin().await
         ),
         row!("once, begin, waits", WAIT + TIMEOUT, |scene| {
             scene.seal.once("s/9", Tick::number(1)).wait(WAIT).begin().await
