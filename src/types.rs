@@ -20,6 +20,6 @@ pub(crate) mod metadata;
 pub(crate) mod owner;
 pub(crate) mod reading;
 pub(crate) mod sharing;
-mod string_newtype;
+pub(crate) mod string_newtype;
 pub(crate) mod token;
 pub(crate) mod ttl;

@@ -11,7 +11,7 @@ use crate::{
     handle::Mongoseal,
     store::{
         MongoStore,
-        mongo::{DRIVER_POOL, checked_collection, error::missing_feature},
+        mongo::{DRIVER_POOL, check_database, checked_collection, error::missing_feature},
         pool::DEFAULT_POOL,
         runtime,
     },
@@ -98,7 +98,8 @@ impl Builder {
     /// As [`Mongoseal::connect`].
     pub async fn connect(self, uri: impl AsRef<str>) -> Result<Mongoseal> {
         runtime::current()?;
-        let uri = uri.as_ref().to_owned();
+        // The newline at the end of a file would become a part of the last option.
+        let uri = uri.as_ref().trim().to_owned();
         refuse_redis(&uri)?;
         let thread = self.start_thread()?;
         on_thread(thread, |thread| self.connect_here(uri, thread)).await
@@ -125,6 +126,7 @@ impl Builder {
         }
         let connections = bounded(*connections);
         let name = self.options.database.or_else(|| options.default_database.clone());
+        name.as_deref().map_or(Ok(()), check_database)?;
         let client = Client::with_options(options).map_err(unusable)?;
         let database = client.database(name.as_deref().unwrap_or("mongoseal"));
         let collection = collection(self.options.collection)?;

@@ -95,6 +95,7 @@ use crate::{
         deadline::Deadline,
         error::{Error, Result},
         key::Key,
+        string_newtype::refuse_unseen,
         token::HybridTime,
     },
 };
@@ -113,7 +114,16 @@ pub(crate) fn checked_collection(name: String) -> Result<String> {
             "{name:?} cannot name a collection: use letters, digits, `.`, `-` and `_`"
         )));
     }
+    refuse_unseen(&name, "a collection")?;
     Ok(name)
+}
+
+/// Refuses a name that a person would take for that of another database. The server refuses the others.
+pub(crate) fn check_database(name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Err(Error::invalid("a database must not be empty: name one, or leave it out"));
+    }
+    refuse_unseen(name, "a database")
 }
 
 /// Records in a collection of a MongoDB replica set.
@@ -291,7 +301,13 @@ impl Store for MongoStore {
     /// Opens a store of another collection or database on the same client. `None` if both are those of this store.
     fn sibling(&self, options: &StoreOptions) -> Result<Option<Arc<dyn Store>>> {
         let MongoContext { database: own, collection: own_collection, client, .. } = &*self.context;
-        let database = options.database.as_ref().map_or_else(|| own.clone(), |name| own.client().database(name));
+        let database = match &options.database {
+            Some(name) => {
+                check_database(name)?;
+                own.client().database(name)
+            }
+            None => own.clone(),
+        };
         let collection = match &options.collection {
             Some(name) => checked_collection(name.clone())?,
             None => own_collection.clone(),

@@ -1,9 +1,10 @@
 //! The key of a lease.
 
-use crate::types::string_newtype::string_newtype;
+use crate::types::string_newtype::{refuse_unseen, string_newtype};
 
 string_newtype!(
-    /// The name of what a lease is for: any text of 1 to 1,024 bytes without NUL.
+    /// The name of what a lease is for: a text of 1 to 1,024 bytes, without control characters, spaces at its ends, and quotes
+    /// around it. So the newline at the end of a file does not make another key.
     ///
     /// No other text is special. `$where`, `a.b` and `../x` are valid keys, because a store treats a key as a value only.
     /// Keys compare byte by byte: `Job` and `job` are two keys.
@@ -16,7 +17,7 @@ string_newtype!(
     /// assert!("".parse::<Key>().is_err());
     /// # Ok::<(), mongoseal::Error>(())
     /// ```
-    Key, 1024, "a key", "name what the lease is for"
+    Key, 1024, "a key", "name what the lease is for", refuse_unseen
 );
 
 #[cfg(test)]
@@ -26,7 +27,7 @@ mod tests {
 
     #[test]
     fn keys_that_look_like_operators_are_keys() {
-        for text in ["$where", "a.b", "$$NOW", "../x", " ", "ключ", "{}"] {
+        for text in ["$where", "a.b", "$$NOW", "../x", "a b", "\"a\" and \"b", "\"", "ключ", "{}"] {
             assert_eq!(text.parse::<Key>().unwrap().as_str(), text);
         }
     }
@@ -39,6 +40,12 @@ mod tests {
             (String::new(), "must not be empty"),
             (longest + "k", "has 1025: use a hash"),
             ("a\0b".into(), "remove it"),
+            ("job\n".into(), r#"a key has a control character: remove it from "job\n""#),
+            ("a\tb".into(), r#""a\tb""#),
+            ("job ".into(), r#"ends with a space: remove it from "job ""#),
+            ("\u{a0}job".into(), r#""\u{a0}job""#),
+            (" ".into(), r#"" ""#),
+            ("\"job\"".into(), r#"is in quotes: remove it from "\"job\"""#),
         ] {
             let error = text.parse::<Key>().unwrap_err();
             assert!(matches!(error, Error::Invalid { .. }));

@@ -17,15 +17,31 @@ pub(crate) fn check(text: &str, max: usize, what: &str, hint: &str) -> Result<()
     Err(Error::invalid(format!("{what} {problem}")))
 }
 
+/// Refuses what a person does not see in a name, but which makes it another name: the newline at the end of a file, or the
+/// quotes of a setting.
+pub(crate) fn refuse_unseen(text: &str, what: &str) -> Result<()> {
+    let is_quoted = ['"', '\''].iter().any(|quote| text.len() > 1 && text.starts_with(*quote) && text.ends_with(*quote));
+    let problem = if text.contains(char::is_control) {
+        "has a control character"
+    } else if text.trim() != text {
+        "begins or ends with a space"
+    } else if is_quoted {
+        "is in quotes"
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(format!("{what} {problem}: remove it from {text:?}")))
+}
+
 /// Parses decimal digits. `str::parse` would accept a leading plus, too.
 pub(crate) fn decimal(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
 /// Defines a text type: a name of 1 to `$max` bytes without NUL. `$what` is its name in messages, and `$hint` says what to
-/// do about a text that is empty.
+/// do about a text that is empty. `$refuse` refuses more texts.
 macro_rules! string_newtype {
-    ($(#[$meta:meta])* $name:ident, $max:literal, $what:literal, $hint:literal) => {
+    ($(#[$meta:meta])* $name:ident, $max:literal, $what:literal, $hint:literal, $refuse:expr) => {
         $(#[$meta])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
         #[serde(try_from = "String", into = "String")]
@@ -47,6 +63,8 @@ macro_rules! string_newtype {
 
             fn from_str(text: &str) -> Result<Self, $crate::Error> {
                 $crate::types::string_newtype::check(text, Self::MAX_BYTES, $what, $hint)?;
+                let refuse: fn(&str, &str) -> Result<(), $crate::Error> = $refuse;
+                refuse(text, $what)?;
                 Ok(Self(text.into()))
             }
         }

@@ -21,8 +21,12 @@ use crate::{exit_status::Failure, process::this_program, process::to_c_strings, 
 pub(crate) const HIDDEN_URI: &str = "MONGOSEAL_KEPT_URI";
 
 impl Connection {
-    /// Returns the connection string.
+    /// Returns the connection string, without the space around it: a variable that was read from a file can end with a newline.
     pub(super) fn uri(&self) -> Result<String, Failure> {
+        self.given_uri().map(|uri| uri.trim().to_owned())
+    }
+
+    fn given_uri(&self) -> Result<String, Failure> {
         let hidden = env::var_os(HIDDEN_URI).map(|uri| uri.into_string().map_err(|_| not_utf8("--uri"))).transpose()?;
         match (hidden, &self.uri_file) {
             (Some(_), Some(_)) => Err(Failure::invalid("there are two connection strings: pass --uri or --uri-file")),

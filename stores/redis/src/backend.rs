@@ -156,7 +156,7 @@ impl RedisBackend {
     ///
     /// [`Error::Invalid`] if the connection string cannot be used.
     pub fn new(uri: impl AsRef<str>) -> Result<Self> {
-        let uri = uri.as_ref();
+        let uri = uri.as_ref().trim();
         if !cfg!(feature = "rustls") && (uri.starts_with("rediss:") || uri.starts_with("valkeys:")) {
             return Err(Error::invalid(
                 "the Redis connection string needs the cargo feature `rustls` of mongoseal-redis, which is off: turn it on and build again, or use the scheme `redis`",
@@ -182,10 +182,10 @@ impl RedisBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if it is empty, or has a colon, a brace or a control character.
+    /// [`Error::Invalid`] if it is empty, or has a colon, a brace, a quote, a space or a control character.
     pub fn with_collection(mut self, name: impl Into<String>) -> Result<Self> {
         self.prefix = name.into();
-        if self.prefix.is_empty() || self.prefix.contains(|at: char| ":{}".contains(at) || at.is_control()) {
+        if self.prefix.is_empty() || self.prefix.contains(|at: char| ":{}\"'".contains(at) || at.is_whitespace() || at.is_control()) {
             return Err(Error::invalid(format!(
                 "{:?} cannot be a collection on Redis, where it is the prefix of the keys: use letters, digits, `.`, `-` and `_`",
                 self.prefix

@@ -46,6 +46,34 @@ async fn a_variable_that_is_not_utf8_is_named() {
 }
 
 #[tokio::test]
+async fn a_newline_or_quotes_around_a_setting_make_no_other_lock() {
+    let console = Console::new("newline").await;
+    let lease = console.seal("alice").acquire("k").ttl(secs(600)).await.unwrap();
+    let with = async |name: &str, value: &str, arguments: &[&str]| {
+        let mut program = mongoseal(arguments);
+        program.env("MONGODB_URI", &console.uri).env(name, value);
+        done(program).await
+    };
+    // As `MONGODB_URI="$(cat secret; echo x)"` and many a store of secrets set it.
+    let said = with("MONGODB_URI", &format!("\n{}\n", console.uri), &["ls", "--json"]).await;
+    assert_eq!((said.status(), said.json().len()), (0, 1), "{}", said.stderr);
+    for (name, value, shown) in [
+        ("MONGOSEAL_DB", "locks\n", "a database has a control character: remove it from \"locks\\n\""),
+        ("MONGOSEAL_COLLECTION", "locks\n", "a collection has a control character: remove it from \"locks\\n\""),
+        ("MONGOSEAL_COLLECTION", " locks", "a collection begins or ends with a space: remove it from \" locks\""),
+        ("MONGOSEAL_COLLECTION", "\"locks\"", "a collection is in quotes: remove it from"),
+    ] {
+        for command in [&["ls"][..], &["doctor"], &["run", "k", "--", "true"]] {
+            let said = with(name, value, command).await;
+            assert!(said.status() == 125 && said.stderr.contains(shown), "{name} {command:?}: {}", said.stderr);
+        }
+    }
+    let said = with("UNUSED", "", &["run", "k\n", "--", "true"]).await;
+    assert!(said.status() == 125 && said.stderr.contains("a key has a control character"), "{}", said.stderr);
+    drop(lease);
+}
+
+#[tokio::test]
 async fn a_connection_string_is_read_from_a_file_or_a_pipe_and_precedes_the_environment() {
     let console = Console::new("uri_file").await;
     let lease = console.seal("alice").acquire("k").ttl(secs(600)).await.unwrap();

@@ -227,27 +227,29 @@ async fn a_key_without_a_record_is_no_success_and_a_bad_one_names_what_is_wrong(
 async fn what_others_wrote_cannot_act_on_a_terminal() {
     let console = Console::new("nasty").await;
     let nasty = "a\u{1b}[2J\u{1b}]0;title\u{7}\n\r\u{9b}31m\u{202e}gnp\u{200b}";
+    // A key and a group have no control characters.
+    let name = "a[2J\u{202e}gnp\u{200b}";
     let seal = console.seal(nasty);
-    let noted = seal.once(nasty, mongoseal::Tick::number(1)).begin().await.unwrap();
+    let noted = seal.once(name, mongoseal::Tick::number(1)).begin().await.unwrap();
     let mongoseal::OnceOutcome::Started(noted) = noted else { panic!("the key is free: {noted:?}") };
     noted.note(nasty);
     noted.complete().await.unwrap();
-    let lease = seal.acquire(nasty).group(nasty).metadata("note", nasty).ttl(secs(600)).await.unwrap();
+    let lease = seal.acquire(name).group(name).metadata("note", nasty).ttl(secs(600)).await.unwrap();
     let acts = |character: char| {
         (character.is_control() && character != '\n') || ('\u{200b}'..='\u{202e}').contains(&character)
     };
     for arguments in [
         vec!["ls"],
         vec!["ls", "--json"],
-        vec!["show", nasty],
-        vec!["show", nasty, "--json"],
+        vec!["show", name],
+        vec!["show", name, "--json"],
         vec!["show", "nothing\u{1b}[2J"],
-        vec!["history", nasty],
-        vec!["history", nasty, "--json"],
+        vec!["history", name],
+        vec!["history", name, "--json"],
         vec!["history", "nothing\u{1b}[2J"],
-        vec!["revoke", nasty, "--reason", nasty, "--by", nasty, "--yes"],
-        vec!["show", nasty],
-        vec!["show", nasty, "--json"],
+        vec!["revoke", name, "--reason", nasty, "--by", nasty, "--yes"],
+        vec!["show", name],
+        vec!["show", name, "--json"],
     ] {
         let said = console.run(&arguments).await;
         assert!(
@@ -263,7 +265,7 @@ async fn what_others_wrote_cannot_act_on_a_terminal() {
             said.stderr
         );
         if arguments.contains(&"--json") {
-            assert_eq!(said.json()[0]["key"], nasty);
+            assert_eq!(said.json()[0]["key"], name);
         }
     }
     lease.cancelled().await;
