@@ -16,6 +16,9 @@ const DEFAULT_PERIOD: Duration = Duration::from_secs(60);
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
+/// The longest period: two of them are kept, and the longest time to keep a tick is twice that.
+const MAX_PERIOD: Duration = DAY.saturating_mul(18_250);
+
 /// A tick of a schedule: what must be done once. A later tick is a larger number.
 ///
 /// | made by | the tick is | use it if |
@@ -104,7 +107,7 @@ impl Tick {
     }
 
     /// Sets the time between two ticks of a schedule, for a tick of a [time](Self::at_millis) or a [date](Self::date).
-    /// Default: a minute, and a day for a date.
+    /// Default: a minute, and a day for a date. A period can have up to 18,250 days, about 50 years.
     #[must_use]
     pub fn period(self, period: Duration) -> Self {
         match self.0 {
@@ -147,6 +150,13 @@ impl Tick {
             Kind::Time { millis, period } => {
                 let (ahead, period) =
                     (Duration::from_millis(millis.saturating_sub(now)), period.unwrap_or(DEFAULT_PERIOD));
+                if period > MAX_PERIOD {
+                    return Err(Error::invalid(format!(
+                        "a schedule cannot have a period of {}: choose up to {}",
+                        format_duration(period),
+                        format_duration(MAX_PERIOD)
+                    )));
+                }
                 if ahead > period {
                     return Err(Error::invalid(format!(
                         "the tick is {} ahead of the store's time, and a tick may be one period of {} ahead: check the clock of this machine, or set the period of the schedule",
@@ -200,6 +210,11 @@ mod tests {
         let hourly = |millis| at(millis).period(Duration::from_millis(hour)).number_at(NOW);
         assert!(hourly(1_700_000_123_456 + hour).is_ok() && hourly(1_700_000_123_457 + hour).is_err());
         assert!(at(0).number_at(NOW).is_err());
+        assert!(at(1).period(MAX_PERIOD).number_at(NOW).is_ok());
+        for bad in [MAX_PERIOD + Duration::from_millis(1), Duration::MAX] {
+            let error = at(1).period(bad).number_at(NOW).unwrap_err().to_string();
+            assert!(error.contains("choose up to"), "{error}");
+        }
     }
 
     #[test]
