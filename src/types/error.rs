@@ -20,7 +20,7 @@ use crate::types::{duration::format_duration, key::Key, owner::Owner, token::Fen
 ///
 /// A retry of the same call can succeed after `Unavailable`, and after `Held`, `QueueFull` and `RetriesExhausted` with a
 /// pause. After the others it fails again: a loop that retries them never ends.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Another lease holds the key, and held it until the end of the wait, if there was one. The acquire left the
@@ -260,6 +260,19 @@ impl EndReason {
     }
 }
 
+/// The text of the error and of its causes: what `fn main() -> mongoseal::Result<()>` and `unwrap` print.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
 impl Error {
     /// For a field of a log, which then has the causes, too.
     pub(crate) fn as_std(&self) -> &(dyn std::error::Error + 'static) {
@@ -323,6 +336,14 @@ mod tests {
     /// A text that clears a terminal, begins a line of a log, and reverses the reading order.
     const NASTY: &str = "eve\u{1b}[2J\nWARN \u{202e}all is well";
     const SHOWN: &str = r#""eve\u{1b}[2J\nWARN \u{202e}all is well""#;
+
+    #[test]
+    fn the_debug_text_of_an_error_is_its_message_and_its_causes() {
+        let io = std::io::Error::other("connection reset");
+        let error = Error::unavailable("the store did not answer: retry").caused_by(io);
+        assert_eq!(format!("{error:?}"), "the store did not answer: retry: connection reset");
+        assert_eq!(format!("{:?}", Error::invalid("the ttl is zero: set one")), "the ttl is zero: set one");
+    }
 
     #[test]
     fn an_error_quotes_and_escapes_texts_of_other_processes() {

@@ -37,7 +37,7 @@ pub(super) fn not_written(code: i32, message: &str) -> Error {
     let error = if Meaning::of_code(code) == Meaning::Transient {
         Error::unavailable("MongoDB did not confirm the write: read before you write again")
     } else {
-        Error::invalid("MongoDB refused the write: see the source of this error")
+        refused_with(Some(code))
     };
     error.caused_by(Refusal::whole(code, message))
 }
@@ -76,7 +76,32 @@ pub(super) fn says_duplicate(code: i32) -> bool {
 }
 
 fn refused(error: DriverError) -> Error {
-    Error::invalid("MongoDB refused the write: see the source of this error").caused_by(error)
+    if is_foreign_session(&error) {
+        return foreign_session().caused_by(error);
+    }
+    refused_with(store_error::code(&error)).caused_by(error)
+}
+
+/// The error of a write that is refused with a code of the server, or by the driver.
+fn refused_with(code: Option<i32>) -> Error {
+    Error::invalid(match code {
+        Some(code) if says_duplicate(code) => format!(
+            "MongoDB refused the write with code {code}: another document has the same `_id`, or the same entry of a unique index"
+        ),
+        Some(code) => format!("MongoDB refused the write with code {code}: see the source of this error"),
+        None => "the MongoDB driver refused the write: see the source of this error".into(),
+    })
+}
+
+/// Whether the session of a transaction was passed to a collection of another client. The driver has no code for it.
+fn is_foreign_session(error: &DriverError) -> bool {
+    matches!(error.kind.as_ref(), ErrorKind::InvalidArgument { message, .. } if message.contains("must be created from the same client"))
+}
+
+fn foreign_session() -> Error {
+    Error::invalid(
+        "the collection is of another client than the session: take it from `session.client()`, which is the client of the lease",
+    )
 }
 
 /// Whether a transaction that ended with this error, or with an error that it caused, can be run again.
@@ -106,8 +131,16 @@ impl From<DriverError> for Error {
         } else if meaning(&error) == Meaning::Transient {
             Self::unavailable("MongoDB did not confirm the statement: return this error from the work of the transaction, which then commits nothing; outside of one, read before you write again")
                 .caused_by(error)
+        } else if is_foreign_session(&error) {
+            foreign_session().caused_by(error)
         } else {
-            Self::invalid("MongoDB or its driver refused the operation: see the source of this error").caused_by(error)
+            match store_error::code(&error) {
+                Some(code) => Self::invalid(format!(
+                    "MongoDB refused the statement with code {code}: see the source of this error"
+                )),
+                None => Self::invalid("the MongoDB driver refused the statement: see the source of this error"),
+            }
+            .caused_by(error)
         }
     }
 }
