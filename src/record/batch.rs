@@ -48,14 +48,3 @@ pub enum KeyRequest {
     /// The part of a batch request that names leases of the key.
     Batch(Vec<FencingToken>, BatchRequest),
 }
-
-impl KeyRequest {
-    /// Whether it is an operator's.
-    #[must_use]
-    pub fn is_of_operator(&self) -> bool {
-        matches!(
-            self,
-            Self::Single(Request::Raise(_) | Request::Revoke(_)) | Self::Batch(_, BatchRequest::Revoke { .. })
-        )
-    }
-}

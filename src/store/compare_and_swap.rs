@@ -149,9 +149,9 @@ impl<B: Backend> CompareAndSwap<B> {
         let all = requests.iter().map(|queued| &queued.request);
         let (after, outcomes) = record::apply_in_turn(before.as_ref(), at, all);
         let changed = before != after;
-        // An earlier send may have made the change without a confirmation. So an operator's request confirms it by a write. A
-        // repeated acquire or refresh changes its count.
-        let confirms = requests.iter().take(outcomes.len()).any(|queued| queued.request.is_of_operator());
+        // An earlier send may have made the change without a confirmation, and a load does not say whether the replicas have
+        // it. So what the caller believes is confirmed by a write, also if it changes nothing.
+        let confirms = outcomes.iter().any(Outcome::is_believed);
         if let Some(after) = after.filter(|_| changed || confirms) {
             let is_blank = loaded.bytes.is_none();
             let swap = self.swap(key, loaded, &after)?;

@@ -86,6 +86,16 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Whether the caller acts on it as on a fact. The others are hints, and of a [`Pruned`](Self::Pruned) without holders
+    /// nothing follows.
+    pub(crate) fn is_believed(&self) -> bool {
+        match self {
+            Self::Full { .. } | Self::Refused { .. } => false,
+            Self::Pruned { holders } => !holders.is_empty(),
+            _ => true,
+        }
+    }
+
     /// The error of an answer that does not fit the request, such as `a release`.
     pub(crate) fn unexpected(&self, request: &str) -> Error {
         Error::invalid(format!("the store answered {request} with {self:?}: report this bug of the store"))

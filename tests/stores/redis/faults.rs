@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture;
 
-use mongoseal::{Error, FencingToken, Mongoseal};
+use mongoseal::{Error, FencingToken, LeaseId, Metadata, Mongoseal, ReleaseOutcome, Result};
 use mongoseal_test_support::{Redis, eventually, secs};
 
 use crate::{hasty, open, replicated, send};
@@ -89,25 +89,61 @@ pub(crate) async fn a_write_that_too_few_replicas_acknowledge_is_not_confirmed()
     lease.release().await.unwrap();
 }
 
-pub(crate) async fn a_raise_and_a_revocation_that_too_few_replicas_acknowledge_are_not_confirmed() {
+/// Each verb, also when it is sent again after a write that was made and not acknowledged.
+pub(crate) async fn no_verb_is_confirmed_before_enough_replicas_have_acknowledged_it() {
     let primary = Redis::start().await;
     let replica = Redis::start_replica(&primary).await;
     let follows = async || send::<u32>(&primary, "WAIT 1 100").await == 1;
     eventually(secs(30), "the replica follows", follows).await;
     // Time for several attempts.
     let seal = Mongoseal::builder().operation_timeout(secs(3)).connect_to(replicated(primary.url())).await.unwrap();
+    let long = secs(600);
     let mut leases = Vec::new();
-    for key in ["all", "one"] {
-        leases.push(seal.acquire(key).ttl(secs(600)).await.unwrap());
+    for number in 0..10 {
+        leases.push(seal.acquire(format!("k{number}")).ttl(long).await.unwrap());
     }
-    replica.pause();
+    for name in ["g/1", "g/2"] {
+        seal.acquire(name).group("g").ttl(long).await.unwrap().orphan();
+    }
+    let shared = seal.acquire("shared").shared().ttl(long).await.unwrap();
+    let set = seal.acquire_all(["s/1", "s/2"]).ttl(long).await.unwrap();
     let larger = FencingToken::new(leases[0].token().get() + 1_000_000).unwrap();
-    let refused = seal.raise_token_floor("raised", larger).await.unwrap_err();
-    assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
-    let refused = seal.revoke("all").await.unwrap_err();
-    assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
-    let refused = seal.revoke("one").token(leases[1].token()).await.unwrap_err();
-    assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
+    let released = leases.pop().unwrap();
+    let [put, cleared, with_value, downgraded, transferred, noted, refreshed, revoked, revoked_one] = &leases[..] else {
+        panic!("there are {} leases", leases.len())
+    };
+    cleared.put_value("before").await.unwrap();
+    replica.pause();
+    let is_unconfirmed = |verb: &str, error: Option<Error>| match error {
+        Some(Error::Unavailable { .. }) => {}
+        other => panic!("{verb} was confirmed, or has failed otherwise: {other:?}"),
+    };
+    let is_not_released = |verb: &str, outcome: Result<ReleaseOutcome>| match outcome {
+        Err(Error::Unavailable { .. }) | Ok(ReleaseOutcome::Unknown) => {}
+        other => panic!("{verb} was confirmed: {other:?}"),
+    };
+    tokio::join!(
+        async { is_unconfirmed("acquire", seal.acquire("new").await.err()) },
+        async { is_unconfirmed("put_value", put.put_value("after").await.err()) },
+        async { is_unconfirmed("clear_value", cleared.clear_value().await.err()) },
+        async { is_unconfirmed("release_with_value", with_value.release_with_value("last").await.err()) },
+        async { is_unconfirmed("downgrade", downgraded.downgrade(3).await.err()) },
+        async { is_unconfirmed("upgrade", shared.upgrade().await.err()) },
+        async { is_unconfirmed("transfer", transferred.transfer(LeaseId::random()).await.err()) },
+        async { is_unconfirmed("update_metadata", noted.update_metadata(Metadata::default()).await.err()) },
+        async { is_unconfirmed("refresh", refreshed.refresh().await.err()) },
+        async { is_not_released("release", released.release().await) },
+        async { is_unconfirmed("revoke", seal.revoke(revoked.key()).await.err()) },
+        async { is_unconfirmed("revoke of a token", seal.revoke(revoked_one.key()).token(revoked_one.token()).await.err()) },
+        async { is_unconfirmed("raise", seal.raise_token_floor("raised", larger).await.err()) },
+        async { is_unconfirmed("refresh_group", seal.refresh_group("g", long).await.err()) },
+        async {
+            match set.release().await {
+                Err(error) => is_not_released("release of a set", Err(error)),
+                Ok(ended) => ended.into_iter().for_each(|(_, ended)| is_not_released("release of a set", Ok(ended))),
+            }
+        },
+    );
     replica.resume();
     assert!(seal.raise_token_floor("raised", larger).await.unwrap() >= larger);
 }

@@ -136,7 +136,7 @@ fn main() -> ExitCode {
         faults::a_call_to_a_stopped_server_ends_before_its_deadline_and_the_next_one_succeeds,
         faults::a_primary_that_becomes_a_replica_is_unavailable_and_no_lease_is_reported_lost_at_once,
         faults::a_write_that_too_few_replicas_acknowledge_is_not_confirmed,
-        faults::a_raise_and_a_revocation_that_too_few_replicas_acknowledge_are_not_confirmed,
+        faults::no_verb_is_confirmed_before_enough_replicas_have_acknowledged_it,
         faults::a_waiter_is_granted_the_key_only_after_the_replicas_acknowledged_it,
         faults::a_write_that_a_replica_acknowledged_survives_the_loss_of_the_primary,
         faults::a_server_with_too_many_clients_is_unavailable_to_a_handle_that_has_a_password,
