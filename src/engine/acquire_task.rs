@@ -197,20 +197,21 @@ impl AcquireTask {
         loop {
             // The last attempt does not wait: it is granted the key or leaves the queue.
             let is_waiter = until.is_some_and(|until| clock.now() < until);
-            let answer = retry::until_definite(self.limit.next(&shared.context), shared.context.settings.attempt, |deadline| {
-                // Checked between attempts only: a request that was sent must end before it can be taken back.
-                let stop = if shared.context.closing.is_cancelled() {
-                    Some(shut_down_error())
-                } else {
-                    reply.is_closed().then(abandoned_error)
-                };
-                async move {
-                    match stop {
-                        Some(error) => Err(error),
-                        None => self.attempt(&shared.context, is_waiter, deadline).await,
+            let answer =
+                retry::until_definite(self.limit.next(&shared.context), shared.context.settings.attempt, |deadline| {
+                    // Checked between attempts only: a request that was sent must end before it can be taken back.
+                    let stop = if shared.context.closing.is_cancelled() {
+                        Some(shut_down_error())
+                    } else {
+                        reply.is_closed().then(abandoned_error)
+                    };
+                    async move {
+                        match stop {
+                            Some(error) => Err(error),
+                            None => self.attempt(&shared.context, is_waiter, deadline).await,
+                        }
                     }
-                }
-            });
+                });
             let place = match answer.await {
                 Ok(AcquireReply::Granted(lease)) => return Ok(lease),
                 Ok(AcquireReply::Queued(place)) => place,

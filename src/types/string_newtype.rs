@@ -20,7 +20,8 @@ pub(crate) fn check(text: &str, max: usize, what: &str, hint: &str) -> Result<()
 /// Refuses what a person does not see in a name, but which makes it another name: the newline at the end of a file, or the
 /// quotes of a setting.
 pub(crate) fn refuse_unseen(text: &str, what: &str) -> Result<()> {
-    let is_quoted = ['"', '\''].iter().any(|quote| text.len() > 1 && text.starts_with(*quote) && text.ends_with(*quote));
+    let is_quoted =
+        ['"', '\''].iter().any(|quote| text.len() > 1 && text.starts_with(*quote) && text.ends_with(*quote));
     let problem = if text.contains(char::is_control) {
         "has a control character"
     } else if text.trim() != text {

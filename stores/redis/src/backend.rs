@@ -185,7 +185,9 @@ impl RedisBackend {
     /// [`Error::Invalid`] if it is empty, or has a colon, a brace, a quote, a space or a control character.
     pub fn with_collection(mut self, name: impl Into<String>) -> Result<Self> {
         self.prefix = name.into();
-        if self.prefix.is_empty() || self.prefix.contains(|at: char| ":{}\"'".contains(at) || at.is_whitespace() || at.is_control()) {
+        if self.prefix.is_empty()
+            || self.prefix.contains(|at: char| ":{}\"'".contains(at) || at.is_whitespace() || at.is_control())
+        {
             return Err(Error::invalid(format!(
                 "{:?} cannot be a collection on Redis, where it is the prefix of the keys: use letters, digits, `.`, `-` and `_`",
                 self.prefix

@@ -76,7 +76,15 @@ fn pytest(arguments: &[&str]) -> Result<String, Failed> {
 }
 
 fn the_python_client_keeps_its_promises_without_a_server() -> Result<(), Failed> {
-    pytest(&["-m", "not night", "tests/test_sync.py", "tests/test_aio.py", "tests/test_program.py", "tests/test_interrupted.py"]).map(drop)
+    pytest(&[
+        "-m",
+        "not night",
+        "tests/test_sync.py",
+        "tests/test_aio.py",
+        "tests/test_program.py",
+        "tests/test_interrupted.py",
+    ])
+    .map(drop)
 }
 
 fn the_python_client_holds_leases_on_a_server_and_learns_of_a_revocation() -> Result<(), Failed> {

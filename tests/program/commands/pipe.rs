@@ -138,7 +138,9 @@ async fn each_line_has_the_answer_of_the_vectors() {
         assert_eq!(answer.get("code").unwrap_or(&Value::Null), &case["code"], "{case}: {answer}");
         // A line that is no JSON can have an id all the same.
         let id = case.get("id").or_else(|| sent.get("id").filter(|id| id.is_u64() || id.is_string()));
-        let is_id = |id: &Value| id.as_u64().is_none_or(|id| id < 1 << 53) && id.as_str().is_none_or(|id| (1..=64).contains(&id.len()));
+        let is_id = |id: &Value| {
+            id.as_u64().is_none_or(|id| id < 1 << 53) && id.as_str().is_none_or(|id| (1..=64).contains(&id.len()))
+        };
         assert_eq!(&answer["id"], id.filter(|id| is_id(id)).unwrap_or(&Value::Null), "{case}: {answer}");
     }
     pipe.close().await.is_quiet(0);

@@ -109,7 +109,8 @@ pub(crate) async fn no_verb_is_confirmed_before_enough_replicas_have_acknowledge
     let set = seal.acquire_all(["s/1", "s/2"]).ttl(long).await.unwrap();
     let larger = FencingToken::new(leases[0].token().get() + 1_000_000).unwrap();
     let released = leases.pop().unwrap();
-    let [put, cleared, with_value, downgraded, transferred, noted, refreshed, revoked, revoked_one] = &leases[..] else {
+    let [put, cleared, with_value, downgraded, transferred, noted, refreshed, revoked, revoked_one] = &leases[..]
+    else {
         panic!("there are {} leases", leases.len())
     };
     cleared.put_value("before").await.unwrap();
@@ -134,7 +135,9 @@ pub(crate) async fn no_verb_is_confirmed_before_enough_replicas_have_acknowledge
         async { is_unconfirmed("refresh", refreshed.refresh().await.err()) },
         async { is_not_released("release", released.release().await) },
         async { is_unconfirmed("revoke", seal.revoke(revoked.key()).await.err()) },
-        async { is_unconfirmed("revoke of a token", seal.revoke(revoked_one.key()).token(revoked_one.token()).await.err()) },
+        async {
+            is_unconfirmed("revoke of a token", seal.revoke(revoked_one.key()).token(revoked_one.token()).await.err())
+        },
         async { is_unconfirmed("raise", seal.raise_token_floor("raised", larger).await.err()) },
         async { is_unconfirmed("refresh_group", seal.refresh_group("g", long).await.err()) },
         async {

@@ -257,7 +257,7 @@ fn id_of(line: &[u8]) -> Option<Id> {
 
     let mut found = None;
     // The rest of the line, which was not read, is an error.
-    let _ = serde_json::Deserializer::from_slice(line).deserialize_map(Search(&mut found));
+    drop(serde_json::Deserializer::from_slice(line).deserialize_map(Search(&mut found)));
     found
 }
 
