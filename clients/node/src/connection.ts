@@ -41,6 +41,8 @@ export class Connection {
   readonly #channel: Channel;
   readonly #pending = new Map<number, Pending>();
   readonly #subjects = new Map<number, Subject>();
+  /** What waits until the program is connected. */
+  #starters: Pending[] = [];
   #lastId = 0;
   #isReady = false;
   #isOver = false;
@@ -93,6 +95,15 @@ export class Connection {
     return { id, answer: located(answer), abandon };
   }
 
+  /** Waits until the program is connected. Rejects if it exits before. */
+  async ready(): Promise<void> {
+    if (!this.#isReady) {
+      const ready = new Promise<void>((accept, reject) => this.#starters.push({ accept: () => accept(), reject }));
+      this.#keepAlive();
+      await located(ready);
+    }
+  }
+
   /** Sends a request whose answer is of no interest. */
   tell(fields: Fields): void {
     this.#channel.send(encode({ id: ++this.#lastId, ...fields }));
@@ -120,7 +131,7 @@ export class Connection {
   }
 
   #keepAlive(): void {
-    this.#channel.keepAlive(this.#pending.size > 0 || this.#subjects.size > 0);
+    this.#channel.keepAlive(this.#pending.size + this.#subjects.size + this.#starters.length > 0);
   }
 
   #received(event: Event): void {
@@ -144,6 +155,10 @@ export class Connection {
       this.#failed(event);
     } else if (event["event"] === "ready" && event["protocol"] === PROTOCOL) {
       this.#isReady = true;
+      for (const starter of this.#starters.splice(0)) {
+        starter.accept(event);
+      }
+      this.#keepAlive();
     } else if (event["event"] === "ready") {
       const error = new ProgramError(
         `the program mongoseal ${event["version"]} has version ${event["protocol"]} of the pipe protocol, and this ` +
@@ -190,6 +205,9 @@ export class Connection {
       pending.reject(this.#reason ?? error);
     }
     this.#pending.clear();
+    for (const starter of this.#starters.splice(0)) {
+      starter.reject(this.#reason ?? error);
+    }
     this.#keepAlive();
   }
 }

@@ -202,6 +202,10 @@ export class LeaseState implements Subject {
     const isRefused = error instanceof MongosealError && REFUSED.includes(error.code);
     if (this.#lost || (!isRefused && !this.#isDoubtful)) {
       this.#connection.remove(this.#id);
+      if (error instanceof NoAnswerError) {
+        // If the program refuses what it has not answered, it keeps the lease.
+        this.#connection.tell({ do: "release", lease: this.#id });
+      }
     } else if (isRefused) {
       this.#end = undefined;
       this.#wait();

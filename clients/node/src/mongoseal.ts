@@ -138,6 +138,11 @@ export class Mongoseal implements AsyncDisposable {
     return this.#begin(fields, undefined, (connection, answer) => new Observation(connection, answer["id"]));
   }
 
+  /** Starts the program, and waits until it is connected to the server. Otherwise the first request does that. */
+  async start(): Promise<void> {
+    return this.#connect().ready();
+  }
+
   /**
    * Releases all leases, ends all waits, and waits for the exit of the program. Stop working under the leases first. Their
    * signals are aborted with the cause `shut_down`. Later requests are refused.

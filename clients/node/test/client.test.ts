@@ -1,7 +1,7 @@
 // The client with programs that the tests write.
 
 import { deepEqual, equal, match, ok, rejects } from "node:assert/strict";
-import { chmodSync, writeFileSync } from "node:fs";
+import { chmodSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 
@@ -203,6 +203,38 @@ test("a lease and a wait keep the process alive, and a handle without them does 
   equal((await run(`await (await seal.acquire("a")).release();`)).stdout, "exits\n");
   await rejects(run(`await seal.acquire("a");`), { signal: "SIGKILL", stdout: "" });
   await rejects(run(`await seal.acquire("held");`), { signal: "SIGKILL", stdout: "" });
+});
+
+test("a handle can be started before its first request", async () => {
+  const seal = new Mongoseal({ program: scripted(`ready();`) });
+  await seal.start();
+  equal(childrenOf(process.pid).length, 1);
+  await seal.start();
+  equal(childrenOf(process.pid).length, 1);
+  await seal.close();
+  await rejects(seal.start(), { code: "closed" });
+  const refused = `print({ event: "error", code: "unavailable", message: "no server" }); process.exit(123);`;
+  await using other = new Mongoseal({ program: scripted(refused) });
+  await rejects(other.start(), (error) => error instanceof UnavailableError && /no server/.test(error.message));
+});
+
+test("a release without an answer that is refused later is sent again without a value", async () => {
+  const requests = join(temporaryFolder(), "requests");
+  await using seal = new Mongoseal({
+    timeoutMs: 100,
+    program: scripted(`
+      ready();
+      onRequest = (request) => {
+        require("fs").appendFileSync(${JSON.stringify(requests)}, JSON.stringify(request) + "\\n");
+        if (request.do === "acquire") granted(request, 30_000);
+        else if ("value" in request) setTimeout(() => print({ event: "error", id: request.id, lease: request.lease, code: "invalid", message: "no" }), 2_500);
+      };
+    `),
+  });
+  const lease = await seal.acquire("a");
+  await rejects(lease.release({ value: 1 }), { code: "unavailable" });
+  await until("the plain release", () => readFileSync(requests, "utf8").trim().split("\n").length === 3);
+  deepEqual(JSON.parse(readFileSync(requests, "utf8").trim().split("\n")[2]!), { id: 3, do: "release", lease: 1 });
 });
 
 test("a program that ends at once is started again by the next request", async () => {

@@ -143,6 +143,23 @@ def test_a_program_that_does_not_answer_is_not_waited_for_without_end(tmp_path: 
     asyncio.run(main())
 
 
+def test_an_end_that_is_refused_when_nobody_waits_for_it_any_more_releases_the_lease(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    refused = {"event": "error", "id": 2, "lease": 1, "code": "invalid", "message": "the value is refused"}
+    program = script(
+        tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "sys.stdin.readline()", "time.sleep(0.5)", says(refused),
+        f"open({str(seen)!r}, 'w').write(sys.stdin.readline())", "sys.stdin.read()",
+    )  # fmt: skip
+    with Mongoseal(program=program) as seal:
+        lease = seal.acquire("k")
+        seal._client.patience = 0.2
+        assert lease.release(value="x") is False
+        seal._client.patience = 5
+        until(lambda: seen.exists() and seen.read_text(), "the plain release")
+        assert json.loads(seen.read_text()) == {"id": 3, "do": "release", "lease": 1}
+        assert lease.cause == "released"
+
+
 def test_a_lease_that_expires_here_is_released_there(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     program = script(

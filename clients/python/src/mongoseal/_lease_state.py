@@ -32,6 +32,8 @@ class LeaseState:
         """Is set at the grant."""
         self.announced: str | None = None
         """Why the lease is not used any more, although its end is not known: its holder or the program has announced it."""
+        self.is_given_up = False
+        """Whether its holder has stopped waiting for the answer of the request that ends it."""
         self._end: dict[str, str] = {}
         # For the thread alone.
         self.holder: Holder | None = None

@@ -375,7 +375,10 @@ class Run:
         """The request to end a lease was refused: it goes on, if it still has a holder."""
         lease.announced = lease.ending = None
         assert lease.holder is not None
-        if lease.holder() is None:
+        if lease.is_given_up:
+            self._lose(lease, "released")
+            self._release(lease.id)
+        elif lease.holder() is None:
             self.drop(lease)
 
     def _lose(self, lease: LeaseState, cause: str) -> None:

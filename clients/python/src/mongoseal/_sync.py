@@ -121,6 +121,7 @@ class Lease(BaseLease):
             client.check_wait()
             return answered(answers.get(timeout=client.patience))
         except (Empty, CannotWait):
+            self._state.is_given_up = True
             return None
 
     def _ask(self, do: str, members: dict[str, Any] | None = None) -> dict[str, Any]:

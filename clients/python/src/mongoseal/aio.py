@@ -130,6 +130,7 @@ class Lease(BaseLease):
         try:
             return await _answer(partial(client.end, self._state, do, members), client.patience)
         except asyncio.TimeoutError:
+            self._state.is_given_up = True
             return None
 
     async def _ask(self, do: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
