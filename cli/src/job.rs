@@ -124,6 +124,7 @@ pub(crate) async fn perform(
     command: &[OsString],
     signals: &mut Signals,
 ) -> Result<End, Failure> {
+    orphans::ensure_own_numbers()?;
     signals.add_forwarded()?;
     let mut block = SigSet::empty();
     // Otherwise SIGTTOU stops this process when it takes the terminal back from the command.

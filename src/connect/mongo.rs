@@ -219,12 +219,23 @@ async fn parse(uri: &str, within: Duration) -> Result<ClientOptions> {
     }
     match tokio::time::timeout(within, ClientOptions::parse(uri)).await {
         Ok(Ok(options)) => Ok(options),
+        Ok(Err(error)) if is_unfit_answer(&error) => Err(Error::invalid(
+            "the name server's answer for the host name of `mongodb+srv` cannot be used: let the servers be in the domain of that name, with the same letter case and without a dot at its end, and correct its TXT record",
+        )
+        .caused_by(error)),
         Ok(Err(error)) if matches!(*error.kind, ErrorKind::DnsResolve { .. } | ErrorKind::Io(_)) => {
             Err(unanswered().caused_by(error))
         }
         Ok(Err(error)) => Err(misread(uri, error, within).await),
         Err(elapsed) => Err(unanswered().caused_by(elapsed)),
     }
+}
+
+/// Whether a name server has answered, and the driver refuses the answer. The driver has one kind of error for all failures of
+/// a look-up.
+fn is_unfit_answer(error: &mongodb::error::Error) -> bool {
+    let ErrorKind::DnsResolve { message } = &*error.kind else { return false };
+    message.contains("does not match domain name") || message.starts_with("TXT ")
 }
 
 /// Returns what is wrong with a connection string, without any part that may be a password: the driver quotes what

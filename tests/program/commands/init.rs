@@ -13,11 +13,12 @@ use crate::{
 };
 
 /// `unshare` with options that give a program a namespace of process ids of its own.
-fn contained(sandbox: &Sandbox, arguments: &[&str]) -> Command {
+fn contained(sandbox: &Sandbox, arguments: &[&str], has_own_proc: bool) -> Command {
     let mut unshare = Command::new("unshare");
     let inside = sandbox.mongoseal(arguments);
     // Other users than root need a namespace of users, which some systems refuse: then this test fails.
-    unshare.arg(if Uid::effective().is_root() { "-pf" } else { "-Urpf" }).arg("--mount-proc");
+    unshare.arg(if Uid::effective().is_root() { "-pf" } else { "-Urpf" });
+    unshare.args(has_own_proc.then_some("--mount-proc"));
     unshare.arg(inside.as_std().get_program()).args(inside.as_std().get_args());
     for (name, value) in inside.as_std().get_envs() {
         unshare.env(name, value.unwrap_or_default());
@@ -34,7 +35,7 @@ async fn as_process_1_it_ends_after_sigint_and_sigquit_with_128_and_the_number_a
         [&["run", KEY, "--", "sleep", "100"], &["once", KEY, "--tick", "7", "--", "sleep", "100"], &["conform"]];
     for arguments in commands {
         for sent in [SIGINT, SIGQUIT, SIGTERM] {
-            let run = contained(&sandbox, arguments).spawn().expect("unshare(1) is installed");
+            let run = contained(&sandbox, arguments, true).spawn().expect("unshare(1) is installed");
             if arguments[0] == "conform" {
                 tokio::time::sleep(secs(1)).await;
             } else {
@@ -49,5 +50,17 @@ async fn as_process_1_it_ends_after_sigint_and_sigquit_with_128_and_the_number_a
             assert_eq!((run.code, run.signal), (Some(128 + sent as i32), None), "{arguments:?} {sent}: {}", run.stderr);
             sandbox.is_free().await;
         }
+    }
+}
+
+#[tokio::test]
+async fn with_the_numbers_of_another_namespace_in_proc_no_command_is_started() {
+    let sandbox = Sandbox::new("numbers").await;
+    let commands: [&[&str]; 2] = [&["run", KEY, "--", "true"], &["once", KEY, "--tick", "7", "--", "true"]];
+    for arguments in commands {
+        let run = ended(contained(&sandbox, arguments, false).spawn().expect("unshare(1) is installed")).await;
+        assert_eq!(run.code, Some(125), "{arguments:?}: {}", run.stderr);
+        assert!(run.stderr.contains("--mount-proc"), "{arguments:?}: {}", run.stderr);
+        sandbox.is_free().await;
     }
 }

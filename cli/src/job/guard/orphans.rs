@@ -14,6 +14,19 @@ use rustix::{
 };
 
 use super::schedule::Action;
+use crate::exit_status::Failure;
+
+/// Refuses a `/proc` of another namespace of process ids. Its numbers would name other processes, or none.
+pub(crate) fn ensure_own_numbers() -> Result<(), Failure> {
+    let own = std::process::id().to_string();
+    match fs::read_link("/proc/self") {
+        Ok(link) if link.as_os_str() != own.as_str() => Err(Failure::invalid(
+            "/proc has the process ids of another namespace, so the processes of the command cannot be found: mount the /proc of this namespace, for example by `unshare --pid --fork --mount-proc`",
+        )),
+        // Systems without it have no list of children either.
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
 
 /// Lists the children of this process. Returns none if the system has no such list.
 pub(crate) fn children() -> HashSet<Pid> {
