@@ -234,7 +234,7 @@ async fn parse(uri: &str, within: Duration) -> Result<ClientOptions> {
 /// Whether a name server has answered, and the driver refuses the answer. The driver has one kind of error for all failures of
 /// a look-up.
 fn is_unfit_answer(error: &mongodb::error::Error) -> bool {
-    let ErrorKind::DnsResolve { message } = &*error.kind else { return false };
+    let ErrorKind::DnsResolve { message, .. } = &*error.kind else { return false };
     message.contains("does not match domain name") || message.starts_with("TXT ")
 }
 

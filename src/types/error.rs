@@ -260,13 +260,21 @@ impl EndReason {
     }
 }
 
+/// How many characters of each cause are printed.
+const MAX_CAUSE: usize = 300;
+
 /// The text of the error and of its causes: what `fn main() -> mongoseal::Result<()>` and `unwrap` print.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")?;
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
-            write!(f, ": {error}")?;
+            let text = error.to_string();
+            // An error of the driver has the whole reply of the server at its end.
+            match text.char_indices().nth(MAX_CAUSE) {
+                Some((end, _)) => write!(f, ": {}…", &text[..end])?,
+                None => write!(f, ": {text}")?,
+            }
             cause = error.source();
         }
         Ok(())
@@ -343,6 +351,9 @@ mod tests {
         let error = Error::unavailable("the store did not answer: retry").caused_by(io);
         assert_eq!(format!("{error:?}"), "the store did not answer: retry: connection reset");
         assert_eq!(format!("{:?}", Error::invalid("the ttl is zero: set one")), "the ttl is zero: set one");
+        let long = std::io::Error::other("ä".repeat(10_000));
+        let text = format!("{:?}", Error::unavailable("retry").caused_by(long));
+        assert!(text.ends_with("ää…") && text.chars().count() < 400, "{text}");
     }
 
     #[test]

@@ -62,15 +62,20 @@ pub(crate) struct Ended {
     /// The signal that ended it, if it has no code.
     pub(crate) signal: Option<i32>,
     pub(crate) stdout: String,
+    /// Without the notes.
     pub(crate) stderr: String,
+    /// That the server has not answered for a second. On a busy machine, any program that connects can print that.
+    pub(crate) notes: String,
 }
 
 impl From<Output> for Ended {
     fn from(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        let signal = output.status.signal();
-        let ended =
-            Self { code: output.status.code(), signal, stdout: text(output.stdout), stderr: text(output.stderr) };
+        let (code, signal) = (output.status.code(), output.status.signal());
+        let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+        let is_note = |line: &&str| line.contains(" has not answered for 1 s") && line.contains("; waiting up to ");
+        let (notes, stderr) = stderr.split_inclusive('\n').partition(is_note);
+        let ended = Self { code, signal, stdout, stderr, notes };
         assert!(!ended.stderr.contains("panicked") && !ended.stderr.contains("RUST_BACKTRACE"), "{}", ended.stderr);
         assert!(!ended.stderr.contains(PASSWORD) && !ended.stdout.contains(PASSWORD), "{}", ended.stderr);
         ended
@@ -111,9 +116,9 @@ impl Ended {
         self.code.expect("no signal ended it")
     }
 
-    /// Its messages, without the one that it also prints on a busy machine.
+    /// The lines of its standard error.
     pub(crate) fn messages(&self) -> Vec<&str> {
-        self.stderr.lines().filter(|line| !line.contains("has not answered for 1 s")).collect()
+        self.stderr.lines().collect()
     }
 
     /// The lines of its standard output as JSON objects.

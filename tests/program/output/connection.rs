@@ -32,7 +32,7 @@ async fn a_variable_that_is_not_utf8_is_named() {
         let said = done(listing).await;
         assert_eq!((said.status(), said.stdout.as_str()), (125, ""));
         assert!(
-            said.stderr.contains(&format!("{name} is not UTF-8")) && said.stderr.lines().count() == 1,
+            said.stderr.contains(&format!("{name} is not UTF-8")) && said.messages().len() == 1,
             "{}",
             said.stderr
         );
@@ -103,7 +103,7 @@ async fn a_connection_string_is_read_from_a_file_or_a_pipe_and_precedes_the_envi
     ] {
         let said = with(path.to_str().unwrap(), &["ls"]).await;
         assert!(
-            said.status() == 125 && said.stderr.contains(words) && said.stderr.lines().count() == 1,
+            said.status() == 125 && said.stderr.contains(words) && said.messages().len() == 1,
             "{}",
             said.stderr
         );

@@ -214,7 +214,7 @@ async fn a_key_without_a_record_is_no_success_and_a_bad_one_names_what_is_wrong(
     let said = console.run(&["show", "never/asked-for"]).await;
     assert_eq!((said.status(), said.stdout.as_str()), (1, ""));
     assert!(said.stderr.starts_with("mongoseal: \"never/asked-for\" has no record"), "{}", said.stderr);
-    assert_eq!(said.stderr.lines().count(), 1);
+    assert_eq!(said.messages().len(), 1);
     let said = console.run(&["show", ""]).await;
     assert!(said.status() == 125 && said.stderr.contains("must not be empty"), "{} {}", said.status(), said.stderr);
     console.db.records().insert_one(doc! { "_id": "foreign", "somebody": "else" }).await.unwrap();

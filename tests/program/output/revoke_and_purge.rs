@@ -17,7 +17,7 @@ async fn revoke_asks_on_a_terminal_only_and_elsewhere_wants_to_be_told() {
     let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
     let said = console.run(&["revoke", "k", "--reason", "stuck"]).await;
     assert_eq!((said.status(), said.stdout.as_str()), (125, ""));
-    assert!(said.stderr.contains("--yes") && said.stderr.lines().count() == 1, "{}", said.stderr);
+    assert!(said.stderr.contains("--yes") && said.messages().len() == 1, "{}", said.stderr);
     assert!(lease.is_valid());
     lease.verify().await.unwrap();
 
@@ -287,5 +287,5 @@ async fn quiet_suppresses_notes_and_answers_and_no_error_or_warning() {
         "{}",
         refused.stderr
     );
-    assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.stderr);
+    assert_eq!(refused.messages().len(), 1, "{}", refused.stderr);
 }

@@ -140,7 +140,7 @@ async fn what_cannot_be_printed_is_a_failure_and_a_closed_pipe_is_none() {
         let full = shell("", &format!("mongoseal {command} > /dev/full")).await;
         assert_eq!(full.status(), 125, "{command}");
         assert!(
-            full.stderr.contains("No space left") && full.stderr.lines().count() == 1,
+            full.stderr.contains("No space left") && full.messages().len() == 1,
             "{command}: {}",
             full.stderr
         );

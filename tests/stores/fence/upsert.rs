@@ -50,7 +50,7 @@ async fn a_document_that_the_callers_own_filter_keeps_out_is_a_duplicate_and_not
     let db = TestDatabase::new("mongoseal_fence_kept_out").await;
     db.put(doc! { "_id": 1, "state": "paid", "fence": 3_i64 }).await;
     let open = || doc! { "_id": 1, "state": "open" };
-    let error = invalid(db.by(5).update_one(open(), doc! {}).upsert(true).await, "see the source");
+    let error = invalid(db.by(5).update_one(open(), doc! {}).upsert(true).await, "with code 11000");
     assert!(is_duplicate(&error), "{error:?}");
     // And of a later holder's it cannot be told which of the two it was: the token comes first.
     refused_by(db.by(2).update_one(open(), doc! {}).upsert(true).await, 3);

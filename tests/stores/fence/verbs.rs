@@ -86,7 +86,7 @@ async fn an_insertion_carries_the_token_and_tells_a_later_holder_from_a_plain_du
     assert_eq!(done.inserted_id.as_i32(), Some(1));
     assert_eq!(db.order(1).await, doc! { "_id": 1, "n": 1, "fence": 5_i64 });
     for number in [5, 6] {
-        let error = invalid(db.by(number).insert_one(one()).await, "see the source");
+        let error = invalid(db.by(number).insert_one(one()).await, "with code 11000");
         assert!(is_duplicate(&error), "{error:?}");
     }
     refused_by(db.by(4).insert_one(one()).await, 5);
