@@ -60,16 +60,18 @@ export function atLeast(elapsed: () => number, read: () => number | undefined, f
   return () => Math.max(read() ?? 0, elapsed() + behind);
 }
 
-let read: (() => number) | undefined;
+/** The clock of /proc/uptime. `null`: it cannot be used. */
+let read: (() => number) | null | undefined;
 
 /** The clock of the program, or the best of Node.js on a system without a /proc/uptime of that form. */
 export function programClock(): Clock {
   const elapsed = () => performance.now();
   try {
-    if (!read) {
+    if (read === undefined) {
+      read = null;
       const uptime = uptimeReader();
       const first = uptime();
-      read = first === undefined ? undefined : atLeast(elapsed, uptime, first);
+      read = first === undefined ? null : atLeast(elapsed, uptime, first);
     }
   } catch {
     // There is none.

@@ -12,7 +12,7 @@ from typing import Any
 import commands
 from commands import Command
 from mongoseal import Done, Leader, Leaders, Lease, Mongoseal, TickLease, _sync
-from mongoseal._client import Client
+from mongoseal._client import Worker
 
 _WITHOUT_REQUEST = ("wait_lost", "next_leader", "close", "cancel", "is_valid")
 
@@ -124,14 +124,14 @@ class Adapter:
 
 
 def main() -> None:
-    put = Client.put
+    put = Worker.put
 
-    def put_and_report(client: Client, call: Callable[[], object]) -> None:
-        put(client, call)
+    def put_and_report(worker: Worker, call: Callable[[], object]) -> None:
+        put(worker, call)
         if hasattr(adapter.current, "sent"):
             adapter.current.sent.set()
 
-    Client.put = put_and_report  # type: ignore[method-assign,assignment]
+    Worker.put = put_and_report  # type: ignore[method-assign,assignment]
     _sync.SimpleQueue = Interruptible  # type: ignore[attr-defined]
     for line in sys.stdin:
         adapter.begin(json.loads(line))

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import queue
+import resource
 import sys
 import threading
 import time
@@ -282,3 +283,95 @@ def test_what_a_request_cannot_carry_is_refused_before_it_is_sent(tmp_path: Path
             seal.acquire("k", metadata=deep)
         with pytest.raises(Invalid):
             seal.acquire("\ud800")
+
+
+@pytest.mark.parametrize("options", [{"owner": "a\0b"}, {"db": "\ud800"}, {"uri": "mongodb://x\0"}])
+def test_what_the_system_refuses_at_the_start_is_an_error(tmp_path: Path, options: dict[str, Any]) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with Mongoseal(program=script(tmp_path), **options) as seal, pytest.raises(ProgramError, match="cannot be started"):
+        seal.acquire("k")
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_process_without_a_descriptor_gets_an_error_and_can_retry(tmp_path: Path) -> None:
+    program = script(tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "sys.stdin.read()")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Mongoseal(program=program) as seal:
+        descriptors = len(os.listdir("/proc/self/fd"))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors + 2, limits[1]))
+            with pytest.raises(Unavailable, match="Too many open files"):
+                seal.acquire("k")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert seal.acquire("k").token == 7
+
+
+def test_a_process_without_a_thread_gets_errors_and_loses_no_other_lease(
+    seal: Mongoseal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: queue.SimpleQueue[object] = queue.SimpleQueue()
+    kept, dropped, ended = seal.acquire("kept"), seal.acquire("dropped"), seal.acquire("ended", on_lost=lost.put)
+
+    def begin_no_thread(*_: object) -> None:
+        raise Unavailable("no thread can be started")
+
+    monkeypatch.setattr("mongoseal._run.begin_thread", begin_no_thread)
+    monkeypatch.setattr("mongoseal._client.begin_thread", begin_no_thread)
+    del dropped
+    seal._client.put(lambda: ended._state.run._lose(ended._state, "revoked"))
+    assert ended.wait_lost(5) == "revoked"
+    kept.verify()
+    monkeypatch.undo()
+    seal.acquire("again", on_lost=lost.put)
+    until(lambda: not lost.empty(), "the callback that had no thread")
+    kept.verify()
+
+
+def test_a_program_behind_a_script_is_ended_with_it(tmp_path: Path) -> None:
+    script(tmp_path, says({**READY, "protocol": 2}), f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))", "time.sleep(60)")
+    wrapper = tmp_path / "wrapper"
+    wrapper.write_text(f"#!/bin/sh\n{tmp_path / 'mongoseal'}\nexit\n")
+    wrapper.chmod(0o755)
+    with Mongoseal(program=wrapper) as seal:
+        with pytest.raises(ProgramError, match="protocol 2"):
+            seal.acquire("k")
+    until(lambda: (tmp_path / "pid").exists() is False or not os.path.exists(f"/proc/{(tmp_path / 'pid').read_text()}"), "the end")
+
+
+def test_an_end_that_is_refused_after_the_deadline_releases_the_lease(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    refused = {"event": "error", "id": 2, "lease": 1, "code": "invalid", "message": "the value is refused"}
+    program = script(
+        tmp_path, says(READY), "sys.stdin.readline()", f"granted = {GRANTED}",
+        "granted['deadline_ms'] = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000) + 200",
+        "print(json.dumps(granted), flush=True)", "sys.stdin.readline()", "time.sleep(0.4)", says(refused),
+        f"open({str(seen)!r}, 'w').write(sys.stdin.readline())", "sys.stdin.read()",
+    )  # fmt: skip
+    with Mongoseal(program=program) as seal:
+        assert seal.acquire("k").release(value="x") is False
+        until(lambda: seen.exists() and seen.read_text(), "the plain release")
+        assert json.loads(seen.read_text()) == {"id": 3, "do": "release", "lease": 1}
+
+
+def test_a_lease_that_the_program_has_lost_is_not_believed_again_after_a_refused_end(tmp_path: Path) -> None:
+    lost = {"event": "error", "id": 2, "lease": 1, "code": "lost", "message": "it is lost"}
+    busy = {"event": "error", "id": 3, "lease": 1, "code": "busy", "message": "later"}
+    program = script(
+        tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "sys.stdin.readline()", says(lost),
+        "sys.stdin.readline()", says(busy), "sys.stdin.read()",
+    )  # fmt: skip
+    with Mongoseal(program=program) as seal:
+        lease = seal.acquire("k")
+        with pytest.raises(LeaseLost):
+            lease.verify()
+        with pytest.raises(Unavailable):
+            lease.release()
+        assert not lease.is_valid
+
+
+def test_a_very_long_timeout_is_a_long_one(tmp_path: Path) -> None:
+    program = script(tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "sys.stdin.read()")
+    with Mongoseal(program=program, timeout=1e11) as seal:
+        assert seal.acquire("k").token == 7

@@ -28,70 +28,65 @@ from typing import Any
 
 from ._json import Json, body_of
 from ._lease_state import LeaseState
-from ._program import Program, begin_thread, forking
+from ._program import Program, begin_thread, forking, no_fork
 from ._run import Answer, Holder, Observation, Reply, Request, Run
-from .errors import CannotWait, Invalid, MongosealError, Unavailable
+from .errors import CannotWait, Invalid, MongosealError, ProgramError, Unavailable
 
 _AT_EXIT_SECONDS = 1.0
 """How long the end of the interpreter waits for the threads to close the inputs of their programs."""
 
 
-class Owner:
-    """The threads of a client, and the process in which they run."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.threads = [_thread.get_ident()]
-
-
 class Client:
-    """Starts the program at the first request, and again after it has ended."""
+    """What callers call. Starts the program at the first request, and again after it has ended."""
 
     def __init__(self, start: Callable[[], Program], patience: float) -> None:
-        self._start = start
+        self.start_program = start
         self.patience = patience
         """How many seconds the program can take to answer a request that ends a lease, and to exit."""
-        self._is_closed = False
-        self._begin_process()
+        self.is_closed = False
+        self._workers: dict[int, Worker] = {}
+        """By process id: after a fork, the child has one of its own."""
 
-    def _begin_process(self) -> None:
-        self._queue: SimpleQueue[Any] = SimpleQueue()
-        self._owner: dict[str, Owner] = {}
-        """The thread that serves this client. It enters and leaves by one operation of the dictionary."""
-        self.run: Run | None = None
+    @property
+    def run(self) -> Run | None:
+        """The present run of the program."""
+        return self._worker().run
 
-    # For callers.
+    def _worker(self) -> Worker:
+        """The worker of this process. Raises `Invalid` in a child that was forked without Python's handlers."""
+        pid = os.getpid()
+        worker = self._workers.get(pid)
+        if worker is None:
+            if any(worker.run is not None for worker in self._workers.values()):
+                raise Invalid(
+                    "this process was forked by code in C after the client was used: create the client in the child "
+                    "(uWSGI: set lazy-apps = true)"
+                )
+            worker = self._workers.setdefault(pid, Worker(self))
+        return worker
 
     def put(self, call: Callable[[], object]) -> None:
-        """Has the thread carry out a call. Raises `Invalid` in a child that was forked without Python's handlers."""
-        owner = self._owner.get("thread")
-        if owner is not None and owner.pid != os.getpid():
-            raise Invalid(
-                "this process was forked by code in C after the client was used: create the client in the child "
-                "(uWSGI: set lazy-apps = true)"
-            )
-        self._queue.put(call)
-        if not self._owner:
-            begin_thread(self._serve)
+        """Has the thread carry out a call."""
+        self._worker().put(call)
 
     def check_wait(self) -> None:
         """Raises `CannotWait` where no answer can come."""
         if sys.is_finalizing():
             raise CannotWait("the interpreter ends: the program releases the leases of this process")
-        owner = self._owner.get("thread")
-        if owner is not None and _thread.get_ident() in owner.threads:
+        if _thread.get_ident() in self._worker().threads:
             raise CannotWait("a finalizer has run on a thread of the client, and cannot wait there: end leases by `with`")
 
     def hold(self, held: object, of: LeaseState | Observation) -> None:
         """Makes an object the holder of what is about to begin."""
         # What the thread knows refers to the reference: it must outlive the object.
-        of.holder = Holder(held, self._queue.put)
+        of.holder = Holder(held, self._worker().queue.put)
         of.holder.of = of
 
     def begin(self, do: str, members: Json, begins: LeaseState | Observation, reply: Reply) -> None:
         """Sends a request that begins a lease or an observation. Answers `ProgramError` if the program cannot be started."""
         request = Request(do, body_of({"do": do, **members}), reply, begins=begins)
-        self.put(partial(self._begin, request))
+        worker = self._worker()
+        worker.put(partial(worker.begin, request))
 
     def ask(self, lease: LeaseState, do: str, members: Json, reply: Reply) -> None:
         """Sends a request about a lease."""
@@ -103,33 +98,69 @@ class Client:
         """Asks to end a lease. After the first call, answers the same again."""
         lease.check_process()
         request = Request(do, body_of({"do": do, "lease": lease.id, **members}), reply, about=lease)
-        lease.announced = lease.announced or "released"
+        lease.is_ending = True
         self.put(partial(lease.run.end, request, lease))
 
     def start(self, reply: Reply) -> None:
         """Starts the program, and answers when it is connected."""
-        self.put(partial(self._connect, reply))
+        worker = self._worker()
+        worker.put(partial(worker.connect, reply))
 
     def close(self, reply: Reply) -> None:
         """Ends all leases, waits and observations, and the program. Answers `is_clean`: whether it has ended by itself."""
-        self._is_closed = True
-        self.put(partial(self._close, reply))
+        self.is_closed = True
+        worker = self._worker()
+        worker.put(partial(worker.close, reply))
 
-    # The thread.
+    def close_at_exit(self, reply: Reply) -> None:
+        """Closes the input of the program, and answers at once."""
+        self.close(lambda _: None)
+        self.put(partial(reply, {}))
+
+    def forget_in_child(self) -> None:
+        """Closes the pipes in a forked child, to which no lease belongs."""
+        workers, self._workers = self._workers, {}
+        for worker in workers.values():
+            if worker.run is not None:
+                worker.run.program.close_input()
+                worker.run.program.close_output()
+                worker.run.program.forget()
+
+
+class Worker:
+    """The thread of a client in one process, and all that only this thread changes."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.queue: SimpleQueue[Any] = SimpleQueue()
+        self.run: Run | None = None
+        self.threads: list[int] = []
+        """The threads on which no answer can be waited for."""
+        self._serving: dict[str, int] = {}
+        """The thread that serves. It enters and leaves by one operation of the dictionary."""
+
+    def put(self, call: Callable[[], object]) -> None:
+        self.queue.put(call)
+        if not self._serving:
+            if sys.is_finalizing():
+                raise CannotWait("the interpreter ends")
+            begin_thread(self._serve)
 
     def _serve(self) -> None:
-        owner = Owner()
+        thread = _thread.get_ident()
         # A caller that sees no thread begins one, so there can be several. One of them enters.
-        while self._owner.setdefault("thread", owner) is owner:
-            while self.run is not None or not self._queue.empty():
+        while self._serving.setdefault("thread", thread) == thread:
+            self.threads.append(thread)
+            while self.run is not None or not self.queue.empty():
                 self._serve_one()
-            self._owner.clear()
-            if self._queue.empty():
+            self.threads.remove(thread)
+            self._serving.clear()
+            if self.queue.empty():
                 return
 
     def _serve_one(self) -> None:
         try:
-            call = self._queue.get(timeout=None if self.run is None else self.run.seconds())
+            call = self.queue.get(timeout=None if self.run is None else self.run.seconds())
         except Empty:
             call = None
         try:
@@ -140,47 +171,62 @@ class Client:
                     run.drop(call.of)
             elif call is not None:
                 call()
+            if self.run is not None:
+                self.run.look()
         except Exception as error:
             if self.run is not None:
                 self.run.abort(f"the program and the client do not understand each other: {error!r}")
-        if self.run is not None:
-            self.run.look()
+        if self.run is not None and self.run.is_aborted:
+            self._end_run(self.run)
 
     def _running(self) -> Run:
         """The present run of the program, which is started if there is none. Raises `ProgramError` and `Unavailable`."""
-        if self._is_closed:
+        if self.client.is_closed:
             raise Invalid("the client is closed: create another one")
-        if self.run is None:
-            with forking:
-                run = Run(self._start())
-                _clients.add(self)
-            self.run = run
+        if self.run is not None:
+            return self.run
+        with no_fork():
             try:
-                begin_thread(self._read, run)
-            except Unavailable:
-                self._end_run(run)
+                run = self.run = Run(self.client.start_program())
+            except MongosealError:
                 raise
-        return self.run
+            except Exception as error:
+                raise ProgramError(f"the program cannot be started: {error}") from error
+            _clients.add(self.client)
+        try:
+            begin_thread(self._read, run)
+        except Unavailable:
+            run.abort("")
+            self._end_run(run)
+            run.program.close_output()
+            raise
+        return run
 
     def _read(self, run: Run) -> None:
         """Reads the lines of the program until the end of its output. This is the second thread."""
-        owner = self._owner["thread"]
-        owner.threads.append(_thread.get_ident())
+        thread = _thread.get_ident()
+        self.threads.append(thread)
         rest = b""
-        while data := os.read(run.program.output, 65536):
-            *lines, rest = (rest + data).split(b"\n")
-            self._queue.put(partial(run.take_all, lines))
-        owner.threads.remove(_thread.get_ident())
-        self._queue.put(partial(self._end_run, run))
+        try:
+            while data := os.read(run.program.output, 65536):
+                *lines, rest = (rest + data).split(b"\n")
+                self.queue.put(partial(run.take_all, lines))
+        finally:
+            run.program.close_output()
+            self.threads.remove(thread)
+            self.queue.put(partial(self._end_run, run))
 
     def _end_run(self, run: Run) -> None:
-        run.end_all()
-        run.program.close()
-        with forking:
-            _clients.discard(self)
-        self.run = None
+        if self.run is run:
+            self.run = None
+            try:
+                run.end_all()
+            finally:
+                run.program.close_input()
+                with no_fork():
+                    _clients.discard(self.client)
 
-    def _begin(self, request: Request) -> None:
+    def begin(self, request: Request) -> None:
         begins = request.begins
         assert begins is not None and begins.holder is not None
         if begins.holder() is not None:
@@ -189,29 +235,17 @@ class Client:
             except MongosealError as error:
                 request.take(error)
 
-    def _connect(self, reply: Reply) -> None:
+    def connect(self, reply: Reply) -> None:
         try:
             self._running().connect(reply)
         except MongosealError as error:
             reply(error)
 
-    def _close(self, reply: Reply) -> None:
+    def close(self, reply: Reply) -> None:
         if self.run is None:
             reply({"is_clean": True})
         else:
-            self.run.close(reply, self.patience)
-
-    def close_at_exit(self, reply: Reply) -> None:
-        """Closes the input of the program, and answers at once."""
-        self.close(lambda _: None)
-        self.put(partial(reply, {}))
-
-    def forget_in_child(self) -> None:
-        """Closes the pipes in a forked child, to which no lease belongs."""
-        if self.run is not None:
-            self.run.program.close()
-            self.run.program.forget()
-        self._begin_process()
+            self.run.close(reply, self.client.patience)
 
 
 _clients: set[Client] = set()
@@ -219,10 +253,12 @@ _clients: set[Client] = set()
 
 
 def _after_fork_in_child() -> None:
-    for client in list(_clients):
-        client.forget_in_child()
-    _clients.clear()
-    forking.release()
+    try:
+        for client in list(_clients):
+            client.forget_in_child()
+    finally:
+        _clients.clear()
+        forking.release()
 
 
 def _at_exit() -> None:

@@ -30,8 +30,10 @@ class LeaseState:
         self.deadline: float = math.inf
         self.run: Run
         """Is set at the grant."""
-        self.announced: str | None = None
-        """Why the lease is not used any more, although its end is not known: its holder or the program has announced it."""
+        self.is_ending = False
+        """Whether its holder has begun to end it."""
+        self.is_doubtful = False
+        """Whether the program has refused a request about it as lost, and not said the cause."""
         self.is_given_up = False
         """Whether its holder has stopped waiting for the answer of the request that ends it."""
         self._end: dict[str, str] = {}
@@ -66,7 +68,7 @@ class LeaseState:
         self._end.setdefault("cause", cause)
 
     def is_valid(self) -> bool:
-        return self.announced is None and self.cause is None
+        return not self.is_ending and not self.is_doubtful and self.cause is None
 
     def remaining(self) -> float:
         """Seconds until the deadline, or 0 if the lease is not valid."""
@@ -85,7 +87,7 @@ class LeaseState:
             raise self.error()
 
     def error(self) -> LeaseLost:
-        return LeaseLost(self.key, self.token, self.cause or self.announced or "lost")
+        return LeaseLost(self.key, self.token, self.cause or ("released" if self.is_ending and not self.is_doubtful else "lost"))
 
     def progress(self) -> None:
         self.check()

@@ -6,12 +6,15 @@ Invariant: of the pipe to its input, this process alone has the end for writing.
 from __future__ import annotations
 
 import _thread
+import errno
 import os
 import shutil
+import signal
 import subprocess
 import sysconfig
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ._time import Seconds, millis
 from .errors import ProgramError, Unavailable
@@ -20,12 +23,31 @@ _INSTALL = (
     "install the wheel of this package that contains it, put it on the PATH, or name it in MONGOSEAL_PROGRAM"
 )
 
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+"""Errors of a system that has no more files, processes or memory at the moment."""
+_MOST_SECONDS = 86_400.0
+"""The longest time that the program is waited for. A wait for longer is an error of Python."""
 _MARGIN = 5.0
 """How many seconds the program can take to release its leases beyond the timeout of a request to the server."""
 
 
 forking = threading.RLock()
 """A fork waits for it, so that the child knows all pipes. Besides, only the threads of clients take it."""
+
+
+_FORK_SECONDS = 1.0
+"""A fork that takes longer is interrupted by a signal handler, which waits for the thread that waits for the fork."""
+
+
+@contextmanager
+def no_fork() -> Iterator[None]:
+    """Keeps forks off, as far as possible."""
+    is_held = forking.acquire(timeout=_FORK_SECONDS)
+    try:
+        yield
+    finally:
+        if is_held:
+            forking.release()
 
 
 class Program:
@@ -41,7 +63,7 @@ class Program:
         raise NotImplementedError
 
     def kill(self) -> None:
-        """Ends the program at once."""
+        """Ends the program at once, if it has not ended."""
         raise NotImplementedError
 
     def forget(self) -> None:
@@ -49,15 +71,13 @@ class Program:
         raise NotImplementedError
 
     def close_input(self) -> None:
-        with forking:
+        with no_fork():
             if self.input >= 0:
                 os.close(self.input)
                 self.input = -1
 
-    def close(self) -> None:
-        """Closes both ends."""
-        with forking:
-            self.close_input()
+    def close_output(self) -> None:
+        with no_fork():
             if self.output >= 0:
                 os.close(self.output)
                 self.output = -1
@@ -93,19 +113,21 @@ class Process(Program):
     """The program as a child process, in a process group of its own: a Ctrl-C of the terminal does not reach it."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
-        child_input, self.input = os.pipe()
-        self.output, child_output = os.pipe()
+        ends: list[int] = []
         try:
+            ends += os.pipe()
+            ends += os.pipe()
+            child_input, self.input, self.output, child_output = ends
             self._process = subprocess.Popen(
                 command, stdin=child_input, stdout=child_output, env=environment, start_new_session=True
             )
+            ends = [child_input, child_output]
         except OSError as error:
-            os.close(self.input)
-            os.close(self.output)
-            raise ProgramError(f"cannot start {command[0]}: {error}") from error
+            kind = Unavailable if error.errno in _EXHAUSTED else ProgramError
+            raise kind(f"cannot start {command[0]}: {error}") from error
         finally:
-            os.close(child_input)
-            os.close(child_output)
+            for end in ends:
+                os.close(end)
 
     def wait(self, timeout: float) -> int | None:
         try:
@@ -114,7 +136,9 @@ class Process(Program):
             return None
 
     def kill(self) -> None:
-        self._process.kill()
+        if self._process.poll() is None:
+            # Also the program behind a script that has started it.
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def forget(self) -> None:
         self._process.returncode = 0
@@ -143,4 +167,4 @@ def launcher(
     def launch() -> Program:
         return Process([find(program), "hold", *options], {**os.environ, **secret})
 
-    return launch, (10_000 if timeout_ms is None else timeout_ms) / 1000 + _MARGIN
+    return launch, min((10_000 if timeout_ms is None else timeout_ms) / 1000 + _MARGIN, _MOST_SECONDS)

@@ -11,10 +11,10 @@ import itertools
 import json
 import logging
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from queue import SimpleQueue
@@ -97,7 +97,9 @@ class Request:
         self.answer: Answer = None
 
     def take(self, answer: Answer) -> None:
-        self.answer = answer
+        """Answers all that wait. The first answer counts."""
+        if self.answer is None:
+            self.answer = answer
         for reply in self.replies:
             reply(copy(answer))
         self.replies.clear()
@@ -116,6 +118,8 @@ class Run:
         self._deadlines: list[tuple[float, int]] = []
         self._backlog = bytearray()
         self._is_ready = False
+        self.is_aborted = False
+        """Whether nothing more can be done with it: it is over, whatever its output says."""
         self._is_killed = False
         self._kill_at: float | None = None
         """When the program is killed, if the client was closed."""
@@ -123,7 +127,8 @@ class Run:
         """What requests without an answer fail with."""
         self._starters: list[Reply] = []
         self._closers: list[Reply] = []
-        self._callbacks: SimpleQueue[Callable[[], object] | None] | None = None
+        self._callbacks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._is_calling = False
 
     # Calls of callers.
 
@@ -141,7 +146,7 @@ class Run:
 
     def end(self, request: Request, lease: LeaseState) -> None:
         if lease.ending is None and lease.cause is None:
-            lease.announced = "released"
+            lease.is_ending = True
             lease.ending = request
             self._send(request)
             if request.answer is not None:
@@ -174,7 +179,8 @@ class Run:
         """Loses a lease whose deadline has passed, and releases it, because the program may still refresh it."""
         if lease.id in self.leases:
             self._lose(lease, "expired")
-            if lease.ending is None and lease.announced != "lost":
+            # If the program refuses the end that is on its way, the release follows then.
+            if lease.ending is None and not lease.is_doubtful:
                 self._release(lease.id)
 
     def drop(self, of: LeaseState | Observation) -> None:
@@ -187,9 +193,9 @@ class Run:
             of.is_abandoned = True
             self._release(of.id)
         elif of.id in self.leases and of.ending is None:
-            self.say(f"the lease on {of.key!r} is released, because nothing refers to it any more: keep it, or release it")
             self._lose(of, "released")
             self._release(of.id)
+            self.say(f"the lease on {of.key!r} is released, because nothing refers to it any more: keep it, or release it")
 
     def connect(self, reply: Reply) -> None:
         self._starters.append(reply)
@@ -233,9 +239,9 @@ class Run:
             elif lease is not None and lease.scheduled == deadline:
                 self._schedule(lease)
         if self._kill_at is not None and time.monotonic() >= self._kill_at and not self._is_killed:
-            self.say("the program did not exit in time and is killed: its leases expire by their ttl")
             self._kill()
             _tell(self._closers, {"is_clean": False})
+            self.say("the program did not exit in time and is killed: its leases expire by their ttl")
 
     def _write(self) -> None:
         """Writes what the program reads at once. It gets no request before it has said which protocol it speaks."""
@@ -266,6 +272,7 @@ class Run:
     def abort(self, reason: str) -> None:
         """Kills the program, with which nothing more can be done."""
         self._failure = self._failure or ProgramError(reason)
+        self.is_aborted = True
         self._kill()
 
     def _kill(self) -> None:
@@ -287,8 +294,7 @@ class Run:
         self._end_requests(failure, failure)
         _tell(self._starters, failure)
         _tell(self._closers, {"is_clean": not self._is_killed})
-        if self._callbacks is not None:
-            self._callbacks.put(None)
+        self._callbacks.put(None)
 
     # Events of the program.
 
@@ -350,14 +356,14 @@ class Run:
         lease = request.about
         if lease is not None and error.code in ("lost", "unknown_lease"):
             # After `lost`, the event with the cause follows, unless it has come.
-            lease.announced = lease.announced or "lost"
+            lease.is_doubtful = True
             if error.code == "unknown_lease":
                 self._finish(lease, "lost")
             error = LeaseLost(lease.key, lease.token, lease.cause or "lost")
-        elif lease is not None and request.do in _ENDINGS and lease.cause is None:
+        elif lease is not None and request.do in _ENDINGS:
             if error.code in _REFUSED:
                 self._go_on(lease)
-            else:
+            elif lease.cause is None:
                 self._finish(lease, "released")
         if isinstance(request.begins, Observation):
             self._observations.pop(request.id, None)
@@ -373,9 +379,10 @@ class Run:
 
     def _go_on(self, lease: LeaseState) -> None:
         """The request to end a lease was refused: it goes on, if it still has a holder."""
-        lease.announced = lease.ending = None
+        lease.ending = None
+        lease.is_ending = False
         assert lease.holder is not None
-        if lease.is_given_up:
+        if lease.is_given_up or lease.cause is not None:
             self._lose(lease, "released")
             self._release(lease.id)
         elif lease.holder() is None:
@@ -396,7 +403,9 @@ class Run:
 
     def _answer_about_lost(self, request: Request, lease: LeaseState) -> None:
         """Answers a request about a lease that has ended. The work of a holder who releases it was done before."""
-        del self._requests[request.id]
+        if request.do not in _ENDINGS:
+            # Of the others, the program still says whether it has ended the lease.
+            del self._requests[request.id]
         if lease.cause in ("expired", "closed") and request.do in ("release", "resign"):
             request.take({"confirmed": False})
         else:
@@ -423,12 +432,12 @@ class Run:
 
     def call(self, callback: Callable[[], object]) -> None:
         """Calls back on a thread for that, one call after the other."""
-        if self._callbacks is None:
-            self._callbacks = SimpleQueue()
-            thread = threading.Thread(target=_call_all, args=(self._callbacks,), name="mongoseal-callbacks", daemon=True)
-            # `Thread.start` takes a lock of all threads.
-            begin_thread(thread.start)
         self._callbacks.put(callback)
+        if not self._is_calling:
+            # If there is no thread now, the next call begins one.
+            with suppress(Unavailable):
+                begin_thread(_call_all, self._callbacks)
+                self._is_calling = True
 
     def say(self, message: str) -> None:
         self.call(partial(_log.warning, "%s", message))
@@ -445,5 +454,5 @@ def _call_all(callbacks: SimpleQueue[Callable[[], object] | None]) -> None:
     while (callback := callbacks.get()) is not None:
         try:
             callback()
-        except Exception:
+        except BaseException:
             _log.exception("a callback for the loss of a lease has failed")

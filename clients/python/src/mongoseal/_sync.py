@@ -116,8 +116,8 @@ class Lease(BaseLease):
         """Ends the lease. Returns `None` if the program does not answer, or if no answer can be waited for."""
         client = self._state.client
         answers: SimpleQueue[Any] = SimpleQueue()
-        client.end(self._state, do, members, answers.put)
         try:
+            client.end(self._state, do, members, answers.put)
             client.check_wait()
             return answered(answers.get(timeout=client.patience))
         except (Empty, CannotWait):
@@ -161,8 +161,7 @@ class TickLease(Lease):
 
         Raises `LeaseLost` and `Unavailable`. The tick may then be completed or not.
         """
-        if self._ended("complete", complete_members(failed, self.note)) is None:
-            raise unanswered()
+        check_completed(self._ended("complete", complete_members(failed, self.note)), self._state)
 
     def _end(self) -> None:
         self.complete()
@@ -206,6 +205,7 @@ class Leaders(Iterator["LeaderInfo | None"]):
             if not isinstance(item, (MongosealError, ObservationEnd)):
                 return item  # type: ignore[no-any-return]
             self._last = item
+            self._items.put(item)  # For another thread that waits.
         if isinstance(self._last, MongosealError):
             raise self._last
         raise StopIteration
@@ -402,8 +402,12 @@ def done(event: dict[str, Any]) -> Done:
     return Done(event["outcome"], event["tick"], event["by"], event["at"])
 
 
-def unanswered() -> Unavailable:
-    return Unavailable("the program does not answer: check whether it is stopped. The tick may be completed or not")
+def check_completed(event: dict[str, Any] | None, state: LeaseState) -> None:
+    """Checks what the end of the lease of a tick was answered with: another end may have come before."""
+    if event is None:
+        raise Unavailable("the program does not answer: check whether it is stopped. The tick may be completed or not")
+    if event.get("event") != "completed":
+        raise state.error()
 
 
 def value_members(value: Any, keep_for: Seconds | None) -> dict[str, Any]:

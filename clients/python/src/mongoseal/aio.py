@@ -17,7 +17,7 @@ from ._lease import UNSET, BaseLease
 from ._lease_state import LeaseState
 from ._program import launcher
 from ._run import Observation, Reply
-from ._sync import answered, complete_members, done, unanswered, value_members
+from ._sync import answered, check_completed, complete_members, done, value_members
 from ._time import Seconds, members
 from ._values import Done, LeaderInfo, ObservationEnd, StoredValue, Tick, tick_members
 from .errors import MongosealError
@@ -169,8 +169,7 @@ class TickLease(Lease):
 
         Raises `LeaseLost` and `Unavailable`. The tick may then be completed or not.
         """
-        if await self._ended("complete", complete_members(failed, self.note)) is None:
-            raise unanswered()
+        check_completed(await self._ended("complete", complete_members(failed, self.note)), self._state)
 
     async def _end(self) -> None:
         await self.complete()
@@ -214,6 +213,7 @@ class Leaders(AsyncIterator["LeaderInfo | None"]):
             if not isinstance(item, (MongosealError, ObservationEnd)):
                 return item  # type: ignore[no-any-return]
             self._last = item
+            self._items.put_nowait(item)  # For another task that waits.
         if isinstance(self._last, MongosealError):
             raise self._last
         raise StopAsyncIteration

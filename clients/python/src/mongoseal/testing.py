@@ -24,7 +24,7 @@ from typing import Any
 
 from . import aio
 from ._client import Client
-from ._program import Program
+from ._program import Program, begin_thread
 from ._sync import Mongoseal
 from ._time import NEVER, now_ms
 
@@ -293,7 +293,7 @@ class _Program(Program):
         self.output, self._events = os.pipe()
         self._is_killed = False
         self._exited = threading.Event()
-        threading.Thread(target=self._run, name="mongoseal-fake", daemon=True).start()
+        begin_thread(self._run)
 
     def wait(self, timeout: float) -> int | None:
         return 0 if self._exited.wait(timeout) else None
@@ -302,8 +302,9 @@ class _Program(Program):
         self._is_killed = True
 
     def forget(self) -> None:
-        os.close(self._requests)
-        os.close(self._events)
+        for end in (self._requests, self._events):
+            if end >= 0:
+                os.close(end)
 
     def is_believed(self, lease: _Lease) -> bool:
         """Whether the client has not read the event `lost` of a lease."""
