@@ -150,6 +150,27 @@ async fn each_line_has_the_answer_of_the_vectors() {
 }
 
 #[tokio::test]
+async fn a_request_that_ends_a_lease_is_carried_out_behind_as_many_as_are_refused() {
+    let sandbox = Sandbox::new("pipe_busy").await;
+    let mut pipe = Pipe::start(&sandbox).await;
+    pipe.expect("granted", acquire(1, "k", 60_000)).await;
+    let puts = (2..202).map(|id| json!({"id":id,"do":"put_value","lease":1,"value":id}).to_string());
+    let release = json!({"id":202,"do":"release","lease":1}).to_string();
+    pipe.write(&(puts.chain([release]).collect::<Vec<_>>().join("\n") + "\n")).await;
+    let mut refused = 0;
+    loop {
+        let answer = pipe.find("an answer", |event| event.get("id").is_some()).await;
+        match (&answer["event"], &answer["code"]) {
+            (event, _) if event == "released" => break,
+            (_, code) if code == "busy" => refused += 1,
+            (event, _) => assert_eq!(event, "value_put", "{answer}"),
+        }
+    }
+    assert!(refused > 0, "no request was refused");
+    pipe.close().await.is_quiet(0);
+}
+
+#[tokio::test]
 async fn leases_values_ticks_and_leaderships_are_held_at_once() {
     let sandbox = Sandbox::new("pipe_verbs").await;
     let mut pipe = Pipe::start(&sandbox).await;

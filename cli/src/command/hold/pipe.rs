@@ -54,6 +54,8 @@ const READ_AHEAD: usize = 16;
 const MAX_LEASES: usize = 20_000;
 /// How many requests of a lease can be on their way to its task, which takes them at once.
 const ON_THE_WAY: usize = 64;
+/// How many of these places are for requests that end the lease.
+const FOR_ENDS: usize = 16;
 
 /// All leases and observations.
 struct Session {
@@ -179,6 +181,9 @@ impl Session {
 
     fn send(&self, id: Id, lease: Id, verb: Verb) {
         let refusal = match self.shared.tasks().get(&lease) {
+            Some(Task::Lease(requests)) if !matches!(verb, Verb::End(_)) && requests.capacity() <= FOR_ENDS => {
+                (id, Refusal::busy())
+            }
             Some(Task::Lease(requests)) => match requests.try_send((id, verb)) {
                 Ok(()) => return,
                 Err(mpsc::error::TrySendError::Full((id, _)) | mpsc::error::TrySendError::Closed((id, _))) => {

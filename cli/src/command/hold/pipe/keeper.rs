@@ -145,7 +145,7 @@ async fn keep(shared: &Shared, id: &Id, held: &Held, requests: &mut Requests, le
             Some((request, verb)) = requests.recv() => {
                 if matches!(verb, Verb::Progress) {
                     shared.output.print(&progress(id, held, request));
-                } else if left.len().saturating_add(answer.iter().len()) < MAX_UNANSWERED {
+                } else if left.len().saturating_add(answer.iter().len()) < most_unanswered(&verb) {
                     left.push_back((request, verb));
                 } else {
                     shared.output.print(&Event::refused(Some(request), Some(id.clone()), Refusal::busy()));
@@ -153,6 +153,12 @@ async fn keep(shared: &Shared, id: &Id, held: &Held, requests: &mut Requests, le
             }
         }
     }
+}
+
+/// How many requests can be unanswered when this one comes. One that ends the lease is not refused for the others: a client
+/// that has given the lease up sends it once.
+fn most_unanswered(verb: &Verb) -> usize {
+    if matches!(verb, Verb::End(_)) { MAX_UNANSWERED * 2 } else { MAX_UNANSWERED }
 }
 
 fn progress(id: &Id, held: &Held, request: Id) -> Event {
