@@ -7,7 +7,10 @@ use std::{pin::pin, slice, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{acquire::Acquire, acquire_options::CheckedAcquire};
+use super::{
+    acquire::Acquire,
+    acquire_options::{CheckedAcquire, ensure_acquirable},
+};
 use crate::{
     engine::{
         context::shut_down_error,
@@ -92,6 +95,7 @@ impl<M> AcquireAll<M> {
         if let Some(twice) = keys.windows(2).find(|pair| pair.first() == pair.last()).and_then(<[Key]>::first) {
             return Err(Error::invalid(format!("the key {twice:?} is given twice: name each key once")));
         }
+        keys.iter().try_for_each(ensure_acquirable)?;
         let acquire = options.check()?;
         let policy = match &acquire.on_held {
             OnHeld::Once => return attempt(&acquire, &keys, Duration::ZERO).await,

@@ -34,6 +34,7 @@ use crate::{
         metadata::Metadata,
         reading::Reading,
         sharing::Sharing,
+        string_newtype::refuse_unseen,
         ttl::{self, Ttl},
     },
 };
@@ -130,6 +131,7 @@ impl AcquireOptions {
         let refreshing = refreshing.checked(ttl, wait_ttl)?;
         let on_held = OnHeld::of(wait, retry)?.unwrap_or_else(|| settings.on_held.clone());
         let (group, metadata) = (group?, metadata?);
+        group.as_ref().map_or(Ok(()), |group| refuse_unseen(group.as_str(), "a group name"))?;
         Ok(CheckedAcquire {
             shared,
             ttl,
@@ -186,6 +188,11 @@ impl AcquireOptions {
         }
         Ok(hold)
     }
+}
+
+/// Refuses a key that a person would take for another one.
+pub(crate) fn ensure_acquirable(key: &Key) -> Result<()> {
+    refuse_unseen(key.as_str(), "a key")
 }
 
 /// Checked options. One value can acquire several keys, or one key several times.
@@ -271,6 +278,7 @@ impl CheckedAcquire {
 
     /// Creates the task that acquires a key. Fails if the handle is shut down.
     fn prepare(self, key: Key, id: LeaseId) -> Result<AcquireTask> {
+        ensure_acquirable(&key)?;
         let limit = self.limit.clone().unwrap_or_else(|| self.limit());
         let Self { shared, ttl, wait_ttl, grace, sharing, group, metadata, hold, stalled_after, .. } = self;
         let (refreshing, on_held) = (self.refreshing, self.on_held);

@@ -14,7 +14,7 @@ pub use reset::RewindTick;
 pub use tick::Tick;
 use tracing::debug;
 
-use super::acquire_options::AcquireOptions;
+use super::acquire_options::{AcquireOptions, ensure_acquirable};
 use crate::{
     engine::{
         context::Context, end_action::Completion, lease_state::ReleaseOutcome, refresh::Refreshing, retry,
@@ -347,7 +347,8 @@ impl<M> RunOnce<M> {
     /// Acquires the key, unless the tick is completed.
     pub(crate) async fn send(self) -> Result<OnceOutcome<TickLease>> {
         let Self { key, tick, options, keep_for, mode: _mode, .. } = self;
-        let (key, waits) = (key?, options.wait.is_some() || options.retry.is_some());
+        let key = key.and_then(|key| ensure_acquirable(&key).map(|()| key))?;
+        let waits = options.wait.is_some() || options.retry.is_some();
         let acquire = if waits { options.check()? } else { options.check()?.wait_for_a_dead_holder() };
         keep::ensure_keep(keep_for)?;
         let (keep, period) = (tick.least_keep().max(keep_for), tick.known_period());

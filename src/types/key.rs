@@ -1,10 +1,12 @@
 //! The key of a lease.
 
-use crate::types::string_newtype::{refuse_unseen, string_newtype};
+use crate::types::string_newtype::string_newtype;
 
 string_newtype!(
-    /// The name of what a lease is for: a text of 1 to 1,024 bytes, without control characters, spaces at its ends, and quotes
-    /// around it. So the newline at the end of a file does not make another key.
+    /// The name of what a lease is for: any text of 1 to 1,024 bytes without NUL.
+    ///
+    /// An acquire refuses a key with control characters, with spaces at its ends, and in quotes. So the newline at the end of a
+    /// file does not make another key.
     ///
     /// No other text is special. `$where`, `a.b` and `../x` are valid keys, because a store treats a key as a value only.
     /// Keys compare byte by byte: `Job` and `job` are two keys.
@@ -17,7 +19,7 @@ string_newtype!(
     /// assert!("".parse::<Key>().is_err());
     /// # Ok::<(), mongoseal::Error>(())
     /// ```
-    Key, 1024, "a key", "name what the lease is for", refuse_unseen
+    Key, 1024, "a key", "name what the lease is for"
 );
 
 #[cfg(test)]
@@ -40,12 +42,6 @@ mod tests {
             (String::new(), "must not be empty"),
             (longest + "k", "has 1025: use a hash"),
             ("a\0b".into(), "remove it"),
-            ("job\n".into(), r#"a key has a control character: remove it from "job\n""#),
-            ("a\tb".into(), r#""a\tb""#),
-            ("job ".into(), r#"ends with a space: remove it from "job ""#),
-            ("\u{a0}job".into(), r#""\u{a0}job""#),
-            (" ".into(), r#"" ""#),
-            ("\"job\"".into(), r#"is in quotes: remove it from "\"job\"""#),
         ] {
             let error = text.parse::<Key>().unwrap_err();
             assert!(matches!(error, Error::Invalid { .. }));

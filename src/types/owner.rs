@@ -10,7 +10,7 @@ string_newtype!(
     ///
     /// Another process may have chosen it, with any characters. `Display` writes it as it is. `Debug` quotes and escapes
     /// it: use `{:?}` for logs and terminals, as [`Error`](crate::Error) does.
-    Owner, 1024, "an owner", "name the holder, or use the default", |_, _| Ok(())
+    Owner, 1024, "an owner", "name the holder, or use the default"
 );
 
 impl Owner {

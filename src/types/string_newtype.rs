@@ -18,7 +18,7 @@ pub(crate) fn check(text: &str, max: usize, what: &str, hint: &str) -> Result<()
 }
 
 /// Refuses what a person does not see in a name, but which makes it another name: the newline at the end of a file, or the
-/// quotes of a setting.
+/// quotes of a setting. What is stored already can have such a name: it can be read, and released.
 pub(crate) fn refuse_unseen(text: &str, what: &str) -> Result<()> {
     let is_quoted =
         ['"', '\''].iter().any(|quote| text.len() > 1 && text.starts_with(*quote) && text.ends_with(*quote));
@@ -40,9 +40,9 @@ pub(crate) fn decimal(text: &str) -> Option<u64> {
 }
 
 /// Defines a text type: a name of 1 to `$max` bytes without NUL. `$what` is its name in messages, and `$hint` says what to
-/// do about a text that is empty. `$refuse` refuses more texts.
+/// do about a text that is empty.
 macro_rules! string_newtype {
-    ($(#[$meta:meta])* $name:ident, $max:literal, $what:literal, $hint:literal, $refuse:expr) => {
+    ($(#[$meta:meta])* $name:ident, $max:literal, $what:literal, $hint:literal) => {
         $(#[$meta])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
         #[serde(try_from = "String", into = "String")]
@@ -64,8 +64,6 @@ macro_rules! string_newtype {
 
             fn from_str(text: &str) -> Result<Self, $crate::Error> {
                 $crate::types::string_newtype::check(text, Self::MAX_BYTES, $what, $hint)?;
-                let refuse: fn(&str, &str) -> Result<(), $crate::Error> = $refuse;
-                refuse(text, $what)?;
                 Ok(Self(text.into()))
             }
         }

@@ -19,6 +19,13 @@ async fn a_bad_request_is_refused_and_nothing_is_sent() {
     invalid(seal.acquire("").await, "must not be empty");
     invalid(seal.acquire("k".repeat(1025)).await, "1024 bytes");
     invalid(seal.acquire("a\0b").await, "NUL");
+    invalid(seal.acquire("job\n").await, r#"a key has a control character: remove it from "job\n""#);
+    invalid(seal.acquire("a\tb").await, r#""a\tb""#);
+    invalid(seal.acquire("job ").await, r#"ends with a space: remove it from "job ""#);
+    invalid(seal.acquire("\u{a0}job").await, r#""\u{a0}job""#);
+    invalid(seal.acquire("'job'").await, "is in quotes");
+    invalid(seal.acquire_all(["a", "job\n"]).await, "control character");
+    invalid(seal.acquire("k").group("g\n").await, "a group name has a control character");
     invalid(seal.acquire("k").ttl(Duration::ZERO).await, "from 10 ms");
     invalid(seal.acquire("k").ttl(Duration::from_micros(500)).await, "from 10 ms");
     invalid(seal.acquire("k").ttl(Duration::MAX).await, "from 10 ms to 365 d and ");

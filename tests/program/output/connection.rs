@@ -31,11 +31,7 @@ async fn a_variable_that_is_not_utf8_is_named() {
         listing.env(name, OsStr::from_bytes(b"mongodb://user:\xff@host"));
         let said = done(listing).await;
         assert_eq!((said.status(), said.stdout.as_str()), (125, ""));
-        assert!(
-            said.stderr.contains(&format!("{name} is not UTF-8")) && said.messages().len() == 1,
-            "{}",
-            said.stderr
-        );
+        assert!(said.stderr.contains(&format!("{name} is not UTF-8")) && said.messages().len() == 1, "{}", said.stderr);
         // Only a connection string has percent signs.
         assert_eq!(said.stderr.contains("percent-encode"), name.ends_with("_URI"), "{}", said.stderr);
     }
@@ -102,11 +98,7 @@ async fn a_connection_string_is_read_from_a_file_or_a_pipe_and_precedes_the_envi
         (file("uri-bytes", b"mongodb://\xff"), "is not UTF-8"),
     ] {
         let said = with(path.to_str().unwrap(), &["ls"]).await;
-        assert!(
-            said.status() == 125 && said.stderr.contains(words) && said.messages().len() == 1,
-            "{}",
-            said.stderr
-        );
+        assert!(said.status() == 125 && said.stderr.contains(words) && said.messages().len() == 1, "{}", said.stderr);
     }
     let said = with(name, &["ls", "--uri", &console.uri]).await;
     assert!(said.status() == 125 && said.stderr.contains("two connection strings"), "{}", said.stderr);

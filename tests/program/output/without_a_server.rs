@@ -139,11 +139,7 @@ async fn what_cannot_be_printed_is_a_failure_and_a_closed_pipe_is_none() {
     for command in ["--help", "run -h", "--version", "help", "man", "completions bash"] {
         let full = shell("", &format!("mongoseal {command} > /dev/full")).await;
         assert_eq!(full.status(), 125, "{command}");
-        assert!(
-            full.stderr.contains("No space left") && full.messages().len() == 1,
-            "{command}: {}",
-            full.stderr
-        );
+        assert!(full.stderr.contains("No space left") && full.messages().len() == 1, "{command}: {}", full.stderr);
         let closed = shell("", &format!("mongoseal {command} | true")).await;
         closed.is_quiet(0);
     }

@@ -136,7 +136,7 @@ pub(crate) async fn no_verb_is_confirmed_before_enough_replicas_have_acknowledge
         async { is_not_released("release", released.release().await) },
         async { is_unconfirmed("revoke", seal.revoke(revoked.key()).await.err()) },
         async {
-            is_unconfirmed("revoke of a token", seal.revoke(revoked_one.key()).token(revoked_one.token()).await.err())
+            is_unconfirmed("revoke of a token", seal.revoke(revoked_one.key()).token(revoked_one.token()).await.err());
         },
         async { is_unconfirmed("raise", seal.raise_token_floor("raised", larger).await.err()) },
         async { is_unconfirmed("refresh_group", seal.refresh_group("g", long).await.err()) },
