@@ -144,7 +144,8 @@ impl Mongoseal {
     /// released.
     ///
     /// If [`connect`](Self::connect) opened the client, the last of the [siblings](crate::Builder::sibling_of) closes
-    /// it. A client of the caller stays open. A second call, or a call on a clone, waits for the same end.
+    /// it. A client of the caller stays open: end it by `client.shutdown().immediate(true)`, because a task of the driver that
+    /// still runs at the end of the runtime can print a panic. A second call, or a call on a clone, waits for the same end.
     ///
     /// It waits for the answers to all requests, with one exception: the server holds the request for the next events
     /// of a change stream for up to two seconds. A task of the runtime awaits that answer and closes its connection.
