@@ -145,16 +145,18 @@ def test_a_program_that_does_not_answer_is_not_waited_for_without_end(tmp_path: 
 
 
 def test_an_end_that_is_refused_when_nobody_waits_for_it_any_more_releases_the_lease(tmp_path: Path) -> None:
-    seen = tmp_path / "seen"
+    seen, given_up = tmp_path / "seen", tmp_path / "given up"
     refused = {"event": "error", "id": 2, "lease": 1, "code": "invalid", "message": "the value is refused"}
     program = script(
-        tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "sys.stdin.readline()", "time.sleep(0.5)", says(refused),
+        tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "sys.stdin.readline()",
+        f"while not os.path.exists({str(given_up)!r}): time.sleep(0.01)", says(refused),
         f"open({str(seen)!r}, 'w').write(sys.stdin.readline())", "sys.stdin.read()",
     )  # fmt: skip
     with Mongoseal(program=program) as seal:
         lease = seal.acquire("k")
         seal._client.patience = 0.2
         assert lease.release(value="x") is False
+        given_up.touch()
         seal._client.patience = 5
         until(lambda: seen.exists() and seen.read_text(), "the plain release")
         assert json.loads(seen.read_text()) == {"id": 3, "do": "release", "lease": 1}
@@ -330,23 +332,27 @@ def test_a_process_without_a_thread_gets_errors_and_loses_no_other_lease(
 
 
 def test_a_program_behind_a_script_is_ended_with_it(tmp_path: Path) -> None:
-    script(tmp_path, says({**READY, "protocol": 2}), f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))", "time.sleep(60)")
+    pid = tmp_path / "pid"
+    # It is written before the client has a reason to end the program.
+    written = f"with open({str(pid)!r}, 'w') as file: file.write(str(os.getpid()))"
+    script(tmp_path, written, says({**READY, "protocol": 2}), "time.sleep(60)")
     wrapper = tmp_path / "wrapper"
     wrapper.write_text(f"#!/bin/sh\n{tmp_path / 'mongoseal'}\nexit\n")
     wrapper.chmod(0o755)
     with Mongoseal(program=wrapper) as seal:
         with pytest.raises(ProgramError, match="protocol 2"):
             seal.acquire("k")
-    until(lambda: (tmp_path / "pid").exists() is False or not os.path.exists(f"/proc/{(tmp_path / 'pid').read_text()}"), "the end")
+    until(lambda: not os.path.exists(f"/proc/{pid.read_text()}"), "the end of the program behind the script")
 
 
+@pytest.mark.night
 def test_an_end_that_is_refused_after_the_deadline_releases_the_lease(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     refused = {"event": "error", "id": 2, "lease": 1, "code": "invalid", "message": "the value is refused"}
     program = script(
         tmp_path, says(READY), "sys.stdin.readline()", f"granted = {GRANTED}",
-        "granted['deadline_ms'] = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000) + 200",
-        "print(json.dumps(granted), flush=True)", "sys.stdin.readline()", "time.sleep(0.4)", says(refused),
+        "granted['deadline_ms'] = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000) + 2_000",
+        "print(json.dumps(granted), flush=True)", "sys.stdin.readline()", "time.sleep(2.5)", says(refused),
         f"open({str(seen)!r}, 'w').write(sys.stdin.readline())", "sys.stdin.read()",
     )  # fmt: skip
     with Mongoseal(program=program) as seal:

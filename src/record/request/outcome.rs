@@ -88,7 +88,8 @@ pub enum Outcome {
 impl Outcome {
     /// Whether the caller acts on it as on a fact. The others are hints, and of a [`Pruned`](Self::Pruned) without holders
     /// nothing follows.
-    pub(crate) fn is_believed(&self) -> bool {
+    #[must_use]
+    pub fn is_believed(&self) -> bool {
         match self {
             Self::Full { .. } | Self::Refused { .. } => false,
             Self::Pruned { holders } => !holders.is_empty(),
