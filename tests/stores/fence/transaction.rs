@@ -265,3 +265,19 @@ async fn who_watches_the_key_is_told_of_nothing_by_it_and_goes_on() {
     lease.release().await.unwrap();
     assert_eq!(next().await.kind, EventKind::Released);
 }
+
+#[tokio::test]
+async fn a_collection_of_another_client_is_named_as_the_cause() {
+    let db = two_orders("foreign").await;
+    let seal = Mongoseal::connect(db.uri()).await.unwrap();
+    let lease = seal.acquire("k").await.unwrap();
+    let orders = db.orders();
+    let sold = async |session: &mut mongodb::ClientSession| -> mongoseal::Result<()> {
+        orders.update_one(doc! { "_id": ONE }, doc! { "$inc": { "n": 1 } }).session(session).await?;
+        Ok(())
+    };
+    invalid(lease.transaction(sold).await, "`session.client()`");
+    both(&db, 0).await;
+    lease.check().unwrap();
+    seal.shutdown().await;
+}

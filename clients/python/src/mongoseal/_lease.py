@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
+from ._client import Client
 from ._lease_state import LeaseState
 
 
@@ -19,8 +21,15 @@ class BaseLease:
 
     Each of these members can be used from any thread, and none of them waits."""
 
-    def __init__(self, state: LeaseState) -> None:
-        self._state = state
+    def __init__(self, client: Client, on_lost: Callable[[Any], object] | None) -> None:
+        """The lease is the holder of the request for it, which follows."""
+        self._state = LeaseState(client)
+        self._call_if_lost(on_lost)
+        client.hold(self, self._state)
+
+    def _call_if_lost(self, callback: Callable[[Any], object] | None) -> None:
+        """Sets what is called with the lease when it is lost. The callback does not keep the lease."""
+        raise NotImplementedError
 
     @property
     def key(self) -> str:

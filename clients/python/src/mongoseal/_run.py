@@ -257,7 +257,7 @@ class Run:
             self.program.close_input()
 
     def _send(self, request: Request) -> None:
-        # What takes something back is never refused: nobody would do it again.
+        # A request for a caller that has gone is not refused: no caller would send it again.
         if len(self._backlog) > _MAX_BACKLOG and request.replies:
             request.take(Unavailable("the program does not read its requests: check whether it is stopped, and retry"))
             return

@@ -146,8 +146,8 @@ class TickLease(Lease):
     If the body raises an error, the lease is released and the tick is not completed: the next runner runs it again.
     """
 
-    def __init__(self, state: LeaseState) -> None:
-        super().__init__(state)
+    def __init__(self, client: Client, on_lost: LostCallback | None) -> None:
+        super().__init__(client, on_lost)
         self.note = ""
         """What the history of the schedule keeps of this run, up to 200 bytes."""
 
@@ -370,14 +370,11 @@ class Mongoseal:
         self.close()
 
     def _begin(
-        self, kind: Callable[[LeaseState], L], do: str, members: dict[str, Any], on_lost: LostCallback | None
+        self, kind: Callable[[Client, LostCallback | None], L], do: str, members: dict[str, Any], on_lost: LostCallback | None
     ) -> tuple[L, dict[str, Any]]:
-        state = LeaseState(self._client)
-        lease = kind(state)
-        lease._call_if_lost(on_lost)
-        self._client.hold(lease, state)
+        lease = kind(self._client, on_lost)
         try:
-            return lease, wait(self._client, partial(self._client.begin, do, members, state))
+            return lease, wait(self._client, partial(self._client.begin, do, members, lease._state))
         except BaseException:
             del lease  # The error refers to this frame, and the lease ends when nothing refers to it.
             raise

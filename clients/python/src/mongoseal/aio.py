@@ -40,8 +40,8 @@ class Lease(BaseLease):
     If a call about the lease is cancelled, its answer is abandoned, and the request is carried out all the same.
     """
 
-    def __init__(self, state: LeaseState) -> None:
-        super().__init__(state)
+    def __init__(self, client: Client, on_lost: LostCallback | None) -> None:
+        super().__init__(client, on_lost)
         self._scope: _Scope | None = None
 
     async def release(self, *, value: Any = UNSET, keep_for: Seconds | None = None) -> bool:
@@ -154,8 +154,8 @@ class TickLease(Lease):
     If the body raises an error, the lease is released and the tick is not completed: the next runner runs it again.
     """
 
-    def __init__(self, state: LeaseState) -> None:
-        super().__init__(state)
+    def __init__(self, client: Client, on_lost: LostCallback | None) -> None:
+        super().__init__(client, on_lost)
         self.note = ""
         """What the history of the schedule keeps of this run, up to 200 bytes."""
 
@@ -351,7 +351,7 @@ class Mongoseal:
         await self.close()
 
     async def _lease(
-        self, kind: Callable[[LeaseState], L], do: str, members: dict[str, Any], on_lost: LostCallback | None
+        self, kind: Callable[[Client, LostCallback | None], L], do: str, members: dict[str, Any], on_lost: LostCallback | None
     ) -> L:
         return (await self._begin(kind, do, members, on_lost))[0]
 
@@ -360,14 +360,11 @@ class Mongoseal:
         return lease if event["event"] == "granted" else done(event)
 
     async def _begin(
-        self, kind: Callable[[LeaseState], L], do: str, members: dict[str, Any], on_lost: LostCallback | None
+        self, kind: Callable[[Client, LostCallback | None], L], do: str, members: dict[str, Any], on_lost: LostCallback | None
     ) -> tuple[L, dict[str, Any]]:
-        state = LeaseState(self._client)
-        lease = kind(state)
-        lease._call_if_lost(on_lost)
-        self._client.hold(lease, state)
+        lease = kind(self._client, on_lost)
         try:
-            return lease, await _answer(partial(self._client.begin, do, members, state))
+            return lease, await _answer(partial(self._client.begin, do, members, lease._state))
         except BaseException:
             del lease  # The error refers to this frame, and the lease ends when nothing refers to it.
             raise
