@@ -268,7 +268,7 @@ async fn who_watches_the_key_is_told_of_nothing_by_it_and_goes_on() {
 
 #[tokio::test]
 async fn a_collection_of_another_client_is_named_as_the_cause() {
-    let db = two_orders("foreign").await;
+    let db = two_orders("other_client").await;
     let seal = Mongoseal::connect(db.uri()).await.unwrap();
     let lease = seal.acquire("k").await.unwrap();
     let orders = db.orders();
