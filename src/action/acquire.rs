@@ -185,6 +185,13 @@ impl<M, K> Acquire<M, K> {
         self
     }
 
+    /// Calls `report` when the acquire gets a place in the queue of its key, with the number of waiters ahead. It is called
+    /// once, on the task of the acquire, and must return at once. Of several keys, it is called for each key that is queued.
+    pub fn on_queued(mut self, report: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        self.options.on_queued(report);
+        self
+    }
+
     /// Sets the interval between refreshes: at most half the ttl, so that one failure does not end the lease. Default:
     /// a third of the ttl.
     pub fn refresh_every(mut self, interval: Duration) -> Self {

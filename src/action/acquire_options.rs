@@ -16,6 +16,7 @@ use crate::{
         acquire_task::{AcquireReport, AcquireTask},
         call_limit::CallLimit,
         handle_inner::HandleInner,
+        observer::{HandleEvent, Observers},
         refresh::Refreshing,
         retry_policy::{OnHeld, Retry},
         ungiven::Ungiven,
@@ -57,6 +58,8 @@ pub(crate) struct AcquireOptions {
     pub(crate) stalled_after: Option<Duration>,
     /// Whether it is a campaign for a leadership.
     pub(crate) is_campaign: bool,
+    /// Those of the handle, and of this acquire.
+    observers: Observers,
 }
 
 impl AcquireOptions {
@@ -76,7 +79,17 @@ impl AcquireOptions {
             max_hold: None,
             stalled_after: None,
             is_campaign: false,
+            observers: shared.context.settings.observers.clone(),
         }
+    }
+
+    /// Calls `report` with the number of waiters ahead when the acquire is queued.
+    pub(crate) fn on_queued(&mut self, report: impl Fn(usize) + Send + Sync + 'static) {
+        self.observers.add(Arc::new(move |event: &HandleEvent<'_>| {
+            if let HandleEvent::Queued { position, .. } = event {
+                report(*position);
+            }
+        }));
     }
 
     /// Shares the key with any number of holders.
@@ -111,7 +124,7 @@ impl AcquireOptions {
     pub(crate) fn check(self) -> Result<CheckedAcquire> {
         let hold = self.check_hold()?;
         let Self { shared, ttl, grace, has_expiry, sharing, group, metadata, refreshing, wait, retry, .. } = self;
-        let (stalled_after, is_campaign) = (self.stalled_after, self.is_campaign);
+        let (stalled_after, is_campaign, observers) = (self.stalled_after, self.is_campaign, self.observers);
         let sharing = sharing?;
         let settings = &shared.context.settings;
         // Until its first refresh, a lease without expiry has the ttl of the handle.
@@ -146,6 +159,7 @@ impl AcquireOptions {
             on_held,
             limit: None,
             is_campaign,
+            observers,
         })
     }
 
@@ -213,6 +227,7 @@ pub(crate) struct CheckedAcquire {
     /// The end of the call of which the acquire is a part.
     limit: Option<CallLimit>,
     is_campaign: bool,
+    observers: Observers,
 }
 
 impl CheckedAcquire {
@@ -296,7 +311,7 @@ impl CheckedAcquire {
             metadata,
             hold,
         };
-        let report = AcquireReport::new(&shared.context, &key, &on_held, self.is_campaign);
+        let report = AcquireReport::new(self.observers, shared.context.clock(), &key, &on_held, self.is_campaign);
         Ok(AcquireTask {
             shared,
             key,

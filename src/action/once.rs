@@ -328,6 +328,12 @@ impl<M> RunOnce<M> {
         self
     }
 
+    /// Calls `report` when it is queued: as [`Acquire::on_queued`](crate::Acquire::on_queued).
+    pub fn on_queued(mut self, report: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        self.options.on_queued(report);
+        self
+    }
+
     /// Keeps a completed tick for at least this long, up to [`MAX_KEEP`](Self::MAX_KEEP). Within that time, no runner runs
     /// the tick again. It costs one record for each key. Default: [`DEFAULT_KEEP`](Self::DEFAULT_KEEP). The completed tick of
     /// a [period](Tick::of) is kept for at least two periods, and every tick for at least the

@@ -133,6 +133,12 @@ impl<M> Campaign<M> {
         self
     }
 
+    /// Calls `report` when it is queued: as [`Acquire::on_queued`](crate::Acquire::on_queued).
+    pub fn on_queued(mut self, report: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        self.options.on_queued(report);
+        self
+    }
+
     pub(crate) async fn send(self) -> Result<Leader> {
         self.check()?.campaign(LeaseId::random()).await
     }

@@ -406,10 +406,10 @@ pub(crate) struct AcquireReport {
 }
 
 impl AcquireReport {
-    pub(crate) fn new(context: &Context, key: &Key, on_held: &OnHeld, is_campaign: bool) -> Self {
-        let (clock, mode) = (context.clock(), AcquireMode::of(on_held));
+    pub(crate) fn new(observers: Observers, clock: Clock, key: &Key, on_held: &OnHeld, is_campaign: bool) -> Self {
+        let mode = AcquireMode::of(on_held);
         Self {
-            observers: context.settings.observers.clone(),
+            observers,
             clock,
             key: key.clone(),
             mode,

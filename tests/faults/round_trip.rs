@@ -6,7 +6,7 @@ use std::{
 };
 
 use mongodb::{Client, bson::doc};
-use mongoseal::{LeaseState, Mongoseal};
+use mongoseal::{LeaseState, Mongoseal, OnceOutcome, Tick};
 use mongoseal_test_support::ReplicaSet;
 use tokio::task::JoinSet;
 
@@ -95,22 +95,31 @@ pub(super) async fn a_burst_of_reads_does_not_keep_a_refresh_waiting() {
 }
 
 /// The driver serves requests that wait for a connection in their order. So the number of other requests is bounded.
-async fn a_burst_costs_no_lease<T, F>(name: &str, many: u32, ask: impl Fn(&Mongoseal, String) -> F)
+async fn a_burst_costs_no_lease<T, F>(name: &str, many: usize, ask: impl Fn(&Mongoseal, String) -> F)
 where
     T: Send + 'static,
     F: Future<Output = mongoseal::Result<T>> + Send + 'static,
 {
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder().ttl(secs(30)), set.uri_with(&format!("appName={name}"))).await;
-    let burst = |prefix: &str, many: u32| -> JoinSet<_> {
+    let burst = |prefix: &str, many: usize| -> JoinSet<_> {
         (0..many).map(|number| ask(&seal, format!("{prefix} {number}"))).collect()
     };
     // Opens connections.
     burst("first", 400).join_all().await.into_iter().for_each(|opened| drop(opened.unwrap()));
     let lease = seal.acquire("held").ttl(millis(2_400)).await.unwrap();
+    let (with_value, released) = (seal.acquire("value").await.unwrap(), seal.acquire("released").await.unwrap());
+    let OnceOutcome::Started(tick) = seal.once("tick", Tick::number(1)).begin().await.unwrap() else {
+        panic!("it is new")
+    };
     let delayed = set.proxy().delay_replies(name, millis(200));
     let mut asking = burst("then", many);
     let began = Instant::now();
+    let (put, ended, completed) =
+        tokio::join!(with_value.put_value(&7).into_future(), released.release(), tick.complete());
+    (put.unwrap(), ended.unwrap(), completed.unwrap());
+    while asking.try_join_next().is_some() {}
+    assert!(asking.len() > many / 2, "what keeps or ends a lease was answered with {} of {many} left", asking.len());
     while !asking.is_empty() {
         while asking.try_join_next().is_some() {}
         assert!(lease.is_valid(), "{:?} {:?} after {many} {name} were sent", lease.state(), began.elapsed());

@@ -7,8 +7,8 @@ use std::{
 };
 
 use mongoseal::{
-    AcquireMode, AcquireOutcome, Builder, Error, HandleEvent, LeaseState, LossCause, Mongoseal, Observer,
-    RefreshOutcome, ReleaseOutcome, Retry, record::Request,
+    AcquireMode, AcquireOutcome, Builder, Error, HandleEvent, LeaseState, LossCause, Mongoseal, Observer, OnceOutcome,
+    RefreshOutcome, ReleaseOutcome, Retry, Tick, record::Request,
 };
 
 use crate::{
@@ -113,6 +113,27 @@ async fn an_event_has_a_short_name() {
     lease.release().await.unwrap();
     let expected = ["acquire_finished", "refresh_finished", "ended", "release_finished"];
     assert_eq!(*kinds.0.lock().unwrap(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_a_tick_and_a_campaign_are_told_their_own_place_once() {
+    let (seal, seen) = (Mongoseal::in_memory(), Arc::new(Mutex::new(Vec::new())));
+    let holder = seal.acquire("k").await.unwrap();
+    let of = |name: &'static str| {
+        let seen = Arc::clone(&seen);
+        move |ahead: usize| seen.lock().unwrap().push((name, ahead))
+    };
+    let tick = seal.once("k", Tick::number(1)).wait(secs(9)).on_queued(of("tick")).begin();
+    let acquire = seal.acquire("k").wait(secs(9)).on_queued(of("acquire")).into_future();
+    let campaign = seal.campaign("k").wait(secs(9)).on_queued(of("campaign")).into_future();
+    let (tick, acquire, campaign) = tokio::join!(tick, acquire, campaign);
+    assert!(matches!(tick, Ok(OnceOutcome::Busy { .. })) && acquire.is_err() && campaign.is_err());
+    let mut seen = std::mem::take(&mut *seen.lock().unwrap());
+    seen.sort_by_key(|(_, ahead)| *ahead);
+    let (mut names, places): (Vec<_>, Vec<_>) = seen.into_iter().unzip();
+    names.sort_unstable();
+    assert_eq!((names, places), (vec!["acquire", "campaign", "tick"], vec![0, 1, 2]));
+    holder.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -32,7 +32,7 @@ const MUST_CHANGE = 125;
 const NOT_RUN = [2, 126, 127];
 
 /** How much longer than a request `close` waits for the exit, in milliseconds. */
-const PATIENCE = 2_000;
+const PATIENCE = 5_000;
 
 /** A function that starts the program with these options. */
 export function programStart(options: ProgramOptions): Start {

@@ -37,8 +37,12 @@ pub(super) async fn apply(
         return coalesce::apply(&context, &key, request, deadline).await;
     }
     let least = min_remaining(deadline);
-    let is_refresh = matches!(request, Request::Refresh(_));
-    let admitted = if is_refresh { None } else { Some(context.client.requests().admit(deadline).await?) };
+    let requests = context.client.requests();
+    let admitted = match request {
+        Request::Refresh(_) => None,
+        Request::Acquire(_) => Some(requests.admit_acquire(deadline).await?),
+        _ => Some(requests.admit(deadline).await?),
+    };
     let sent = Clock::Boot.now();
     ensure_remaining(deadline, least)?;
     let sender = Arc::clone(&context);
@@ -95,7 +99,7 @@ async fn send(
     mut requests: Vec<Queued<Request>>,
 ) {
     let Some(latest) = coalesce::latest_deadline(&requests) else { return };
-    let admitted = match context.client.requests().admit(latest).await {
+    let admitted = match context.client.requests().admit_acquire(latest).await {
         Ok(admitted) => admitted,
         Err(error) => return coalesce::fail(requests, error),
     };

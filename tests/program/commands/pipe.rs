@@ -67,12 +67,15 @@ impl Pipe {
         if let Some(at) = self.early.iter().position(&is_it) {
             return self.early.remove(at);
         }
+        // Other events may go on without end.
+        let end = Instant::now() + secs(60);
         loop {
             let event = self.event().await.unwrap_or_else(|| panic!("{what} before the end"));
             if is_it(&event) {
                 return event;
             }
             self.early.push(event);
+            assert!(Instant::now() < end, "{what} within a minute: {:?}", self.early);
         }
     }
 
@@ -170,6 +173,39 @@ async fn a_request_that_ends_a_lease_is_carried_out_behind_as_many_as_are_refuse
         }
     }
     assert!(refused > 0, "no request was refused");
+    pipe.close().await.is_quiet(0);
+}
+
+#[tokio::test]
+async fn a_place_in_the_queue_is_that_of_the_lease_it_names() {
+    let sandbox = Sandbox::new("pipe_places").await;
+    let holder = sandbox.seal.acquire("k").ttl(secs(60)).await.unwrap();
+    let mut pipe = Pipe::start(&sandbox).await;
+    // The tick is read before its acquire is sent, so the second request is the first in the queue.
+    let once = json!({"id":"tick","do":"once","key":"k","tick":1});
+    pipe.write(&format!("{once}\n{}\n", acquire("lease", "k", 30_000))).await;
+    let place = async |pipe: &mut Pipe, lease: &str| pipe.of(lease, "waiting").await["position"].as_u64();
+    let (tick, lease) = (place(&mut pipe, "tick").await, place(&mut pipe, "lease").await);
+    let (first, second) = if tick < lease { ("tick", "lease") } else { ("lease", "tick") };
+    assert_eq!((tick.min(lease), tick.max(lease)), (Some(1), Some(2)));
+    holder.release().await.unwrap();
+    assert_eq!(pipe.answer(first).await["event"], "granted");
+    pipe.expect("released", json!({"id":1,"do":"release","lease":first})).await;
+    assert_eq!(pipe.answer(second).await["event"], "granted");
+    pipe.close().await.is_quiet(0);
+}
+
+#[tokio::test]
+async fn requests_before_the_end_of_the_input_are_carried_out_in_their_order() {
+    let sandbox = Sandbox::new("pipe_last_requests").await;
+    let mut pipe = Pipe::start(&sandbox).await;
+    pipe.expect("granted", acquire(1, "k", 60_000)).await;
+    let put = json!({"id":2,"do":"put_value","lease":1,"value":7});
+    pipe.write(&format!("{put}\n{}\n", json!({"id":3,"do":"release","lease":1}))).await;
+    drop(pipe.requests.take());
+    assert_eq!(pipe.answer(2).await["event"], "value_put");
+    let released = pipe.answer(3).await;
+    assert_eq!((&released["event"], &released["confirmed"]), (&json!("released"), &json!(true)));
     pipe.close().await.is_quiet(0);
 }
 

@@ -19,6 +19,7 @@ mod shared;
 use std::{
     io::{self, BufRead},
     sync::Arc,
+    time::Duration,
 };
 
 use tokio::{
@@ -27,10 +28,12 @@ use tokio::{
         oneshot,
     },
     task::{JoinSet, spawn_blocking},
+    time::timeout,
 };
 
 use self::{
     event::Event,
+    keeper::Requests,
     notices::Notices,
     output::Output,
     refusal::Refusal,
@@ -56,11 +59,17 @@ const MAX_LEASES: usize = 20_000;
 const ON_THE_WAY: usize = 64;
 /// How many of these places are for requests that end the lease.
 const FOR_ENDS: usize = 16;
+/// How long the requests that were read before the end of the input have for their answers. The clients kill a program
+/// that has not ended 5 s after the operation timeout.
+const LAST_ANSWERS: Duration = Duration::from_secs(3);
 
 /// All leases and observations.
 struct Session {
     shared: Arc<Shared>,
     running: JoinSet<()>,
+    /// Each lease has a clone until all of its requests are answered and none can follow.
+    answering: Option<Sender<()>>,
+    answered: Receiver<()>,
 }
 
 pub(super) async fn perform(connection: &Connection, options: &Hold) -> Result<Status, Failure> {
@@ -71,7 +80,7 @@ pub(super) async fn perform(connection: &Connection, options: &Hold) -> Result<S
     }
     let mut signals = Signals::terminating()?;
     let (output, mut closed) = Output::start();
-    let notices = Arc::new(Notices::new(output.clone()));
+    let notices = Arc::new(Notices::default());
     let builder = connection.builder().observer(Arc::clone(&notices) as Arc<_>);
     let seal = match acquire::open_with(connection, builder, options.owner.as_deref(), &mut signals).await {
         Ok(seal) => seal,
@@ -85,7 +94,9 @@ pub(super) async fn perform(connection: &Connection, options: &Hold) -> Result<S
     };
     output.print(&Event::ready(seal.owner()));
     let shared = Arc::new(Shared::new(seal, output, notices));
-    let mut session = Session { shared: Arc::clone(&shared), running: JoinSet::new() };
+    let (answering, answered) = mpsc::channel(1);
+    let mut session =
+        Session { shared: Arc::clone(&shared), running: JoinSet::new(), answering: Some(answering), answered };
     let end = tokio::select! {
         biased;
         number = signals.next_terminating() => Ok(Status::of_signal(number)),
@@ -116,7 +127,7 @@ fn send_lines(mut input: impl BufRead, lines: &Sender<Vec<u8>>) {
 }
 
 impl Session {
-    /// Passes the requests on, until the input ends.
+    /// Passes the requests on, until the input ends. Then waits for their answers.
     async fn serve(&mut self, mut lines: Receiver<Vec<u8>>) {
         while let Some(line) = lines.recv().await {
             match Request::parse(&line, MAX_REQUEST) {
@@ -124,6 +135,9 @@ impl Session {
                 Err((id, refusal)) => self.shared.output.print(&Event::refused(id, None, refusal)),
             }
         }
+        self.shared.tasks().retain(|_, task| matches!(task, Task::Observation(_)));
+        self.answering = None;
+        timeout(LAST_ANSWERS, self.answered.recv()).await.ok();
     }
 
     /// Passes a request to the task of its lease, or starts that task.
@@ -169,7 +183,7 @@ impl Session {
             Begin::Lease(begin) => {
                 let (sender, requests) = mpsc::channel(ON_THE_WAY);
                 shared.tasks().insert(id.clone(), Task::Lease(sender));
-                self.spawn(keeper::serve(shared, id, begin, requests));
+                self.spawn(keeper::serve(shared, id, begin, Requests { requests, answering: self.answering.clone() }));
             }
             Begin::Observe(name) => {
                 let (sender, end) = oneshot::channel();

@@ -5,10 +5,11 @@
 //! with requests whose callers have given up: each later request would be sent after its own caller had given up, too.
 //!
 //! Mechanism: each request but a refresh takes a permit. There are permits for half of the connections, and some for reads
-//! alone: no lock keeps a read waiting. A request is queued in the driver as long as requests that were sent before it end,
-//! and none that was sent after it.
+//! alone: no lock keeps a read waiting. Acquires and reads pass a gate before that, which lets as many through as there are
+//! permits. A request is queued in the driver as long as requests that were sent before it end, and none that was sent
+//! after it.
 //!
-//! Invariants: if a caller gives up while its request waits for a permit, the request is never sent. A request keeps its
+//! Invariants: what keeps or ends a lease waits for none of the acquires and reads that wait. If a caller gives up while its request waits for a permit, the request is never sent. A request keeps its
 //! permit until its command ends, or its time is over and it is not queued in the driver, also if its caller has given up:
 //! the command keeps its connection.
 
@@ -40,6 +41,8 @@ const LEAST_TIME: Duration = Duration::from_millis(500);
 /// The permits of a client, and what its requests tell about the driver's queue.
 pub(in crate::store::mongo) struct Admission {
     permits: Permits,
+    /// The acquires and reads that have a permit, or wait for one.
+    gate: Permits,
     /// For reads alone.
     reads: Permits,
     order: Arc<Order>,
@@ -54,9 +57,15 @@ struct Order {
     latest: AtomicU64,
 }
 
+/// The permit of a request, and its place in the gate.
+struct Permit {
+    _permit: OwnedSemaphorePermit,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
 /// The right of a request to be under way.
 pub(in crate::store::mongo) struct Admitted {
-    permit: OwnedSemaphorePermit,
+    permit: Permit,
     order: Arc<Order>,
 }
 
@@ -77,30 +86,43 @@ impl Default for Preflight {
 impl Admission {
     /// For at most this many requests of each runtime, and this many reads beside them.
     pub(in crate::store::mongo) fn new(many: usize, reads: usize) -> Self {
-        Self { permits: Permits::new(many), reads: Permits::new(reads), order: Arc::default() }
+        let [permits, gate] = [many, many].map(Permits::new);
+        Self { permits, gate, reads: Permits::new(reads), order: Arc::default() }
     }
 
-    /// Waits until another request may be under way.
+    /// Waits until another request that keeps or ends a lease may be under way.
     pub(in crate::store::mongo) async fn admit(&self, deadline: Deadline) -> Result<Admitted> {
-        self.admit_with(self.permits.here().acquire_owned(), deadline).await
+        let permit = self.permits.here().acquire_owned();
+        self.admit_with(async { Ok(Permit { _permit: permit.await?, _place: None }) }, deadline).await
+    }
+
+    /// Waits until another acquire may be under way.
+    pub(in crate::store::mongo) async fn admit_acquire(&self, deadline: Deadline) -> Result<Admitted> {
+        self.admit_with(self.pass_gate(), deadline).await
     }
 
     /// Waits until another read may be under way.
     pub(in crate::store::mongo) async fn admit_read(&self, deadline: Deadline) -> Result<Admitted> {
-        let (reads, requests) = (self.reads.here(), self.permits.here());
+        let reads = self.reads.here();
         let either = async {
             tokio::select! {
                 biased;
-                permit = reads.acquire_owned() => permit,
-                permit = requests.acquire_owned() => permit,
+                permit = reads.acquire_owned() => Ok(Permit { _permit: permit?, _place: None }),
+                permit = self.pass_gate() => permit,
             }
         };
         self.admit_with(either, deadline).await
     }
 
+    async fn pass_gate(&self) -> std::result::Result<Permit, AcquireError> {
+        let (gate, permits) = (self.gate.here(), self.permits.here());
+        let place = gate.acquire_owned().await?;
+        Ok(Permit { _permit: permits.acquire_owned().await?, _place: Some(place) })
+    }
+
     async fn admit_with(
         &self,
-        permit: impl Future<Output = std::result::Result<OwnedSemaphorePermit, AcquireError>>,
+        permit: impl Future<Output = std::result::Result<Permit, AcquireError>>,
         deadline: Deadline,
     ) -> Result<Admitted> {
         let permit = timeout(deadline.remaining(), permit).await;
@@ -219,6 +241,29 @@ mod tests {
         }
         sleep(3 * SECOND).await;
         assert_eq!(free(&admission), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_keeps_a_lease_waits_for_one_of_the_commands_under_way_and_for_no_acquire_or_read_that_waits() {
+        let (admission, mut running) = (Arc::new(Admission::new(2, 1)), JoinSet::new());
+        let deadline = Deadline::after(Clock::tokio(), 1_000 * SECOND);
+        for number in 0..100 {
+            let admission = Arc::clone(&admission);
+            running.spawn(async move {
+                let admitted = if number % 2 == 0 {
+                    admission.admit_acquire(deadline).await
+                } else {
+                    admission.admit_read(deadline).await
+                };
+                admitted.unwrap().run(deadline, sleep(SECOND)).await;
+            });
+        }
+        tokio::task::yield_now().await;
+        let soon = Deadline::after(Clock::tokio(), SECOND + SECOND / 2);
+        let (first, second) = tokio::join!(admission.admit(soon), admission.admit(soon));
+        drop((first.unwrap(), second.unwrap()));
+        running.join_all().await;
+        assert_eq!((free(&admission), admission.gate.here().available_permits()), (2, 2));
     }
 
     #[tokio::test(start_paused = true)]

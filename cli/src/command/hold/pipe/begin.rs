@@ -65,19 +65,28 @@ macro_rules! with {
 }
 
 impl BeginLease {
-    pub(super) async fn begin(self, seal: Mongoseal) -> Result<Begun, Refusal> {
+    /// Begins it. Calls `on_queued` with the number of waiters ahead, if it is queued.
+    pub(super) async fn begin(
+        self,
+        seal: Mongoseal,
+        on_queued: impl Fn(usize) + Send + Sync + 'static,
+    ) -> Result<Begun, Refusal> {
         match self {
-            Self::Acquire(options) => acquire(&seal, options).await,
-            Self::Once(options) => once(&seal, options).await,
-            Self::Campaign(options) => campaign(&seal, options).await,
+            Self::Acquire(options) => acquire(&seal, options, on_queued).await,
+            Self::Once(options) => once(&seal, options, on_queued).await,
+            Self::Campaign(options) => campaign(&seal, options, on_queued).await,
         }
     }
 }
 
-async fn acquire(seal: &Mongoseal, options: Acquire) -> Result<Begun, Refusal> {
+async fn acquire(
+    seal: &Mongoseal,
+    options: Acquire,
+    on_queued: impl Fn(usize) + Send + Sync + 'static,
+) -> Result<Begun, Refusal> {
     let Acquire { key, shared, without_expiry, group, metadata, .. } = options;
     let mut acquire = with!(
-        seal.acquire(key).wait(options.wait_ms.map_or(Duration::MAX, Millis::duration)),
+        seal.acquire(key).wait(options.wait_ms.map_or(Duration::MAX, Millis::duration)).on_queued(on_queued),
         ttl: options.ttl_ms.map(Millis::duration),
         grace: options.grace_ms.map(Millis::duration),
         shared_up_to: shared,
@@ -95,7 +104,11 @@ async fn acquire(seal: &Mongoseal, options: Acquire) -> Result<Begun, Refusal> {
     Ok(Begun::Held(Box::new(Held::Lease(acquire.into_future().await?))))
 }
 
-async fn once(seal: &Mongoseal, options: Once) -> Result<Begun, Refusal> {
+async fn once(
+    seal: &Mongoseal,
+    options: Once,
+    on_queued: impl Fn(usize) + Send + Sync + 'static,
+) -> Result<Begun, Refusal> {
     let Once { key, tick, metadata, .. } = options;
     let (every, period) = (options.every_ms.map(Millis::duration), options.period_ms.map(Millis::duration));
     let wanted = match (every, tick, period) {
@@ -107,7 +120,7 @@ async fn once(seal: &Mongoseal, options: Once) -> Result<Begun, Refusal> {
     let number = wanted.number_at(seal.now().await?)?;
     let tick = every.map_or(wanted, |every| Tick::at_millis(number).period(every));
     let mut once = with!(
-        seal.once(key, tick).wait(options.wait_ms.map_or(Duration::MAX, Millis::duration)),
+        seal.once(key, tick).wait(options.wait_ms.map_or(Duration::MAX, Millis::duration)).on_queued(on_queued),
         ttl: options.ttl_ms.map(Millis::duration),
         grace: options.grace_ms.map(Millis::duration),
         min_hold: options.min_hold_ms.map(Millis::duration),
@@ -129,9 +142,14 @@ async fn once(seal: &Mongoseal, options: Once) -> Result<Begun, Refusal> {
     }
 }
 
-async fn campaign(seal: &Mongoseal, options: Campaign) -> Result<Begun, Refusal> {
+async fn campaign(
+    seal: &Mongoseal,
+    options: Campaign,
+    on_queued: impl Fn(usize) + Send + Sync + 'static,
+) -> Result<Begun, Refusal> {
     let Campaign { name, value, ttl_ms, wait_ms } = options;
     let wait = wait_ms.map_or(Duration::MAX, Millis::duration);
-    let campaign = with!(seal.campaign(name).value(value).wait(wait), ttl: ttl_ms.map(Millis::duration));
+    let campaign =
+        with!(seal.campaign(name).value(value).wait(wait).on_queued(on_queued), ttl: ttl_ms.map(Millis::duration));
     Ok(Begun::Held(Box::new(Held::Leader(campaign.into_future().await?))))
 }

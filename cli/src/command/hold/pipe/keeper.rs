@@ -1,10 +1,16 @@
 //! The task of a lease: it acquires the lease, prints its events, and carries out its requests one after the other.
 
-use std::{collections::VecDeque, future::ready, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    future::{pending, ready},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::future::OptionFuture;
 use mongoseal::{Error, FencingToken, Json, LeaseState, ReleaseOutcome};
-use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::{Receiver, Sender};
 
 use super::{
     begin::{Begun, Held},
@@ -21,15 +27,31 @@ const MAX_UNANSWERED: usize = 16;
 /// A deadline that moved by less has not moved: it is computed from two readings of the clock.
 const MOVED: u64 = 5;
 
-type Requests = Receiver<(Id, Verb)>;
 type Answer<'a> = Pin<Box<dyn Future<Output = Event> + Send + 'a>>;
+
+/// The requests of a lease.
+pub(super) struct Requests {
+    pub(super) requests: Receiver<(Id, Verb)>,
+    /// Dropped when all requests are answered and none can follow.
+    pub(super) answering: Option<Sender<()>>,
+}
+
+impl Requests {
+    /// Returns the next request. If none can follow, waits for ever. `is_idle`: whether all earlier ones are answered.
+    async fn next(&mut self, is_idle: bool) -> (Id, Verb) {
+        if let Some(request) = self.requests.recv().await {
+            return request;
+        }
+        if is_idle {
+            self.answering = None;
+        }
+        pending().await
+    }
+}
 
 /// Begins a lease and keeps it until it is over.
 pub(super) async fn serve(shared: Arc<Shared>, id: Id, begin: BeginLease, mut requests: Requests) {
-    let key = begin.key().to_owned();
-    shared.notices.begin_wait(&key, &id);
     let held = wait(&shared, &id, begin, &mut requests).await;
-    shared.notices.end_wait(&key, &id);
     let mut left = VecDeque::new();
     let mut is_lost = false;
     if let Some(held) = held {
@@ -38,7 +60,7 @@ pub(super) async fn serve(shared: Arc<Shared>, id: Id, begin: BeginLease, mut re
     }
     shared.forget(&id);
     // Requests that came too late.
-    let received = std::iter::from_fn(|| requests.try_recv().ok());
+    let received = std::iter::from_fn(|| requests.requests.try_recv().ok());
     for (request, _) in left.into_iter().chain(received) {
         let refusal = if is_lost { Refusal::lost() } else { Refusal::unknown_lease() };
         shared.output.print(&Event::refused(Some(request), Some(id.clone()), refusal));
@@ -47,7 +69,11 @@ pub(super) async fn serve(shared: Arc<Shared>, id: Id, begin: BeginLease, mut re
 
 /// Waits for the grant, or for the request that ends the wait.
 async fn wait(shared: &Shared, id: &Id, begin: BeginLease, requests: &mut Requests) -> Option<Held> {
-    let mut grant = Box::pin(begin.begin(shared.seal.clone()));
+    let (output, lease) = (shared.output.clone(), id.clone());
+    let on_queued = move |ahead: usize| {
+        output.print(&Event::Waiting { lease: lease.clone(), position: ahead.saturating_add(1) });
+    };
+    let mut grant = Box::pin(begin.begin(shared.seal.clone(), on_queued));
     let refuse = |request: Id, lease, refusal| shared.output.print(&Event::refused(Some(request), lease, refusal));
     loop {
         tokio::select! {
@@ -63,7 +89,7 @@ async fn wait(shared: &Shared, id: &Id, begin: BeginLease, requests: &mut Reques
                     return None;
                 }
             },
-            Some((request, verb)) = requests.recv() => match verb {
+            (request, verb) = requests.next(true) => match verb {
                 Verb::End(Ending::Release(None) | Ending::Resign) => {
                     // The library withdraws the waiter in the background.
                     drop(grant);
@@ -117,6 +143,7 @@ async fn keep(shared: &Shared, id: &Id, held: &Held, requests: &mut Requests, le
                 Err((request, ending)) => return End::ByRequest(request, ending),
             }
         }
+        let is_idle = answer.is_none();
         tokio::select! {
             biased;
             state = states.changed() => match state.unwrap_or(lease.state()) {
@@ -142,7 +169,7 @@ async fn keep(shared: &Shared, id: &Id, held: &Held, requests: &mut Requests, le
                     shared.output.print(&Event::Held { lease: id.clone(), until });
                 }
             }
-            Some((request, verb)) = requests.recv() => {
+            (request, verb) = requests.next(is_idle) => {
                 if matches!(verb, Verb::Progress) {
                     shared.output.print(&progress(id, held, request));
                 } else if left.len().saturating_add(answer.iter().len()) < most_unanswered(&verb) {

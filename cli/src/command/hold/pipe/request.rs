@@ -61,15 +61,6 @@ pub(super) enum BeginLease {
     Campaign(Campaign),
 }
 
-impl BeginLease {
-    pub(super) fn key(&self) -> &str {
-        match self {
-            Self::Acquire(Acquire { key, .. }) | Self::Once(Once { key, .. }) => key,
-            Self::Campaign(Campaign { name, .. }) => name,
-        }
-    }
-}
-
 /// A request about a lease.
 #[derive(Debug)]
 pub(super) enum Verb {
