@@ -117,7 +117,9 @@ where
     let began = Instant::now();
     let (put, ended, completed) =
         tokio::join!(with_value.put_value(&7).into_future(), released.release(), tick.complete());
-    (put.unwrap(), ended.unwrap(), completed.unwrap());
+    put.unwrap();
+    ended.unwrap();
+    completed.unwrap();
     while asking.try_join_next().is_some() {}
     assert!(asking.len() > many / 2, "what keeps or ends a lease was answered with {} of {many} left", asking.len());
     while !asking.is_empty() {

@@ -1,12 +1,25 @@
 //! Transactions that commit only while their lease is valid.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
 
+use axum::{
+    Router,
+    extract::{Path, State},
+    http::StatusCode,
+    routing::post,
+};
 use mongodb::{
     Client,
     bson::{Bson, DateTime, Document, doc},
 };
 use mongoseal::{Error, EventKind, Lease, LossCause, Mongoseal};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
 
 use crate::{Orders, TestDatabase, invalid, millis, secs, turn};
 
@@ -233,24 +246,6 @@ async fn a_transaction_of_less_than_a_third_of_the_ttl_commits_beside_refreshes(
     lease.verify().await.unwrap();
 }
 
-/// The future of a transaction can be spawned.
-#[tokio::test]
-async fn a_transaction_can_run_on_a_task_of_its_own() {
-    let db = two_orders("spawned").await;
-    let lease = db.seal().acquire("k").await.unwrap();
-    let orders = db.orders();
-    let task = tokio::spawn(async move {
-        lease
-            .transaction(async move |session| -> mongoseal::Result<u64> {
-                let plus = doc! { "$inc": { "n": 1 } };
-                Ok(orders.update_many(doc! {}, plus).session(session).await?.modified_count)
-            })
-            .await
-    });
-    assert_eq!(task.await.unwrap().unwrap(), 2);
-    both(&db, 1).await;
-}
-
 #[tokio::test]
 async fn who_watches_the_key_is_told_of_nothing_by_it_and_goes_on() {
     let db = two_orders("watched").await;
@@ -280,4 +275,37 @@ async fn a_collection_of_another_client_is_named_as_the_cause() {
     both(&db, 0).await;
     lease.check().unwrap();
     seal.shutdown().await;
+}
+
+/// As on the page about fencing.
+async fn add_one(lease: Arc<Lease>, database: String, id: i32) -> mongoseal::Result<()> {
+    let work = async move |session: &mut mongodb::ClientSession| -> mongoseal::Result<()> {
+        let orders = session.client().database(&database).collection::<Document>("orders");
+        orders.update_one(doc! { "_id": id }, doc! { "$inc": { "n": 1 } }).session(&mut *session).await?;
+        Ok(())
+    };
+    lease.transaction(work).await
+}
+
+#[tokio::test]
+async fn it_runs_in_a_spawned_task_and_in_a_handler_of_axum() {
+    let db = two_orders("spawned").await;
+    let lease = Arc::new(db.seal().acquire("k").await.unwrap());
+    let database = db.orders().namespace().db;
+    tokio::spawn(add_one(Arc::clone(&lease), database.clone(), 2)).await.unwrap().unwrap();
+
+    let handle = |State((lease, database)): State<(Arc<Lease>, String)>, Path(id): Path<i32>| async move {
+        add_one(lease, database, id).await.map_or(StatusCode::CONFLICT, |()| StatusCode::OK)
+    };
+    let routes = Router::new().route("/orders/{id}", post(handle)).with_state((lease, database));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut connection = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let server = tokio::spawn(axum::serve(listener, routes).into_future());
+    let request = b"POST /orders/1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    connection.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    both(&db, 1).await;
+    server.abort();
 }
