@@ -6,12 +6,11 @@ use crate::{
     engine::{
         handle_inner::HandleInner,
         observer::{Observer, Observers},
-        owned_runtime::DedicatedThread,
         retry_policy::{OnHeld, Retry},
         settings::{LONGEST_ATTEMPT, Settings},
     },
     handle::{Async, Mongoseal, option_setters},
-    store::Store,
+    store::{Store, runtime::Home},
     types::{
         duration::format_duration,
         error::{Error, Result},
@@ -61,7 +60,6 @@ pub(crate) struct Options {
     wait: Option<Duration>,
     retry: Option<Retry>,
     observers: Observers,
-    dedicated_thread: bool,
     pub(crate) database: Option<String>,
     pub(crate) collection: Option<String>,
     #[cfg(feature = "mongodb")]
@@ -155,15 +153,9 @@ impl<M> Builder<M> {
         self
     }
 
-    /// Starts the thread of the handle, if it has one of its own.
-    pub(crate) fn start_thread(&self) -> Result<Option<Arc<DedicatedThread>>> {
-        Ok(self.options.dedicated_thread.then(DedicatedThread::start).transpose()?.map(Arc::new))
-    }
-
     /// Refuses those of these options that are set, because they have no effect here.
     pub(crate) fn refuse(&self, here: &str, options: &[&str]) -> Result<()> {
         let all: &[(&str, bool)] = &[
-            ("dedicated_thread", self.options.dedicated_thread),
             ("database", self.options.database.is_some()),
             ("collection", self.options.collection.is_some()),
             #[cfg(feature = "mongodb")]
@@ -244,21 +236,6 @@ impl<M> Builder<M> {
 }
 
 impl Builder {
-    /// Runs the handle's tasks on a thread of their own: its acquires, the refreshes and releases of its leases, and
-    /// its change streams. Default: they run on the runtime that acquires the lease.
-    ///
-    /// If work blocks all threads of a runtime, without a call of `spawn_blocking`, the refreshes on that runtime stop,
-    /// too, and the leases expire. A handle with a thread of its own keeps its leases. The holder must still check
-    /// whether a lease was lost: a blocked thread notices nothing.
-    ///
-    /// It needs a client of its own, by `connect` or [`connect_to`](Self::connect_to): a caller's client reads its
-    /// connections on the caller's runtime. The closure of a [`retry`](Self::retry) policy runs on the thread, too. The thread ends when
-    /// the last clone of the handle and its last lease are dropped.
-    pub fn dedicated_thread(mut self) -> Self {
-        self.options.dedicated_thread = true;
-        self
-    }
-
     /// Makes a handle on a custom store. Handles on clones of one `Arc` share what the store shares. On MongoDB that is
     /// a change stream, and a client that belongs to the store: the last handle that is shut down closes it. Each of them sends
     /// refreshes over a quarter of the store's connections: for many handles, [make siblings](Self::sibling_of).
@@ -271,7 +248,6 @@ impl Builder {
         self.refuse("on a store that is open", &["database", "collection", "allow_sharded", "connections"])?;
         self.ensure_retention(store.retention())?;
         let settings = Settings { retention: store.retention(), ..self.settings()? };
-        let thread = self.start_thread()?;
-        Ok(Mongoseal { shared: HandleInner::new(store, settings, thread)? })
+        Ok(Mongoseal { shared: HandleInner::new(store, settings, Home::here())? })
     }
 }

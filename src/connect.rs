@@ -9,13 +9,13 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     builder::Builder,
-    engine::{handle_inner::HandleInner, owned_runtime::DedicatedThread, settings::Settings},
+    engine::{context::Context, handle_inner::HandleInner, owned_runtime, settings::Settings},
     handle::Mongoseal,
-    store::{Connector, MemoryStore, Store, StoreOptions, runtime},
-    types::{
-        error::{Error, Result},
-        ttl::Ttl,
+    store::{
+        Connector, MemoryStore, Store, StoreOptions,
+        runtime::{self, Home},
     },
+    types::{error::Result, ttl::Ttl},
 };
 
 impl Mongoseal {
@@ -73,8 +73,8 @@ impl Builder {
     }
 
     /// Opens a store by the connector of its package, makes a handle on it, and checks the store. The settings of this
-    /// builder apply, with the [database](Self::database), the [collection](Self::collection), the
-    /// [retention](Self::retention) and the [thread](Self::dedicated_thread). The package `mongoseal-redis` has a connector
+    /// builder apply, with the [database](Self::database), the [collection](Self::collection) and the
+    /// [retention](Self::retention). The package `mongoseal-redis` has a connector
     /// for Redis: see [the guide](crate::guide::redis).
     ///
     /// What the connector opens belongs to the handle, and [`shutdown`](Mongoseal::shutdown) closes it.
@@ -89,27 +89,38 @@ impl Builder {
     /// Dropping the future drops the store. A check that is in flight may go on and does no harm.
     pub async fn connect_to(self, connector: impl Connector) -> Result<Mongoseal> {
         runtime::current()?;
-        self.refuse("on the store of a connector", &["allow_sharded", "connections"])?;
-        let settings = self.settings()?;
-        let thread = self.start_thread()?;
-        let opening = connector.connect(self.store_options(settings.retention, thread.as_deref()));
-        on_thread(thread, |thread| async move {
-            let store = opening.await?;
-            let retention = settings.retention.min(store.retention());
-            let seal = Mongoseal { shared: HandleInner::new(store, Settings { retention, ..settings }, thread)? };
-            seal.prepare().await?;
-            Ok(seal)
-        })
-        .await
+        on_own_thread(|home| self.connect_to_on(connector, home)).await
     }
 
-    /// The settings that concern a store, for a handle with this thread.
-    fn store_options(&self, retention: Duration, thread: Option<&DedicatedThread>) -> StoreOptions {
+    /// Opens a store by a connector, and makes a handle whose tasks run on this home, where the future must run.
+    pub(crate) fn connect_to_on(
+        self,
+        connector: impl Connector,
+        home: Arc<Home>,
+    ) -> impl Future<Output = Result<Mongoseal>> + Send + 'static {
+        let opening = (|| -> Result<_> {
+            self.refuse("on the store of a connector", &["allow_sharded", "connections"])?;
+            let settings = self.settings()?;
+            let opening = connector.connect(self.store_options(settings.retention, &home));
+            Ok((settings, opening))
+        })();
+        async move {
+            let (settings, opening) = opening?;
+            let store = opening.await?;
+            let retention = settings.retention.min(store.retention());
+            let seal = Mongoseal { shared: HandleInner::new(store, Settings { retention, ..settings }, home)? };
+            seal.prepare().await?;
+            Ok(seal)
+        }
+    }
+
+    /// The settings that concern a store, for a handle with this home.
+    fn store_options(&self, retention: Duration, home: &Home) -> StoreOptions {
         StoreOptions {
             database: self.options.database.clone(),
             collection: self.options.collection.clone(),
             retention,
-            runtime: thread.map(|thread| thread.runtime.clone()),
+            runtime: home.known().cloned(),
         }
     }
 
@@ -122,7 +133,7 @@ impl Builder {
     /// or half of a larger `maxPoolSize` less 16. If none is left, a sibling polls and logs a warning. A sibling on Redis has
     /// a connection for its messages while it waits or holds.
     ///
-    /// Siblings also share the [thread](Self::dedicated_thread), if the other handle has one.
+    /// Siblings also share the thread of the other handle, if it has one.
     ///
     /// # Errors
     ///
@@ -159,11 +170,11 @@ impl Builder {
     /// # }
     /// ```
     pub fn sibling_of(self, other: &Mongoseal) -> Result<Mongoseal> {
-        let here = "on a sibling, which has the threads and the client of the other handle (set it on that handle)";
-        self.refuse(here, &["dedicated_thread", "allow_sharded", "connections"])?;
+        let here = "on a sibling, which has the client of the other handle (set it on that handle)";
+        self.refuse(here, &["allow_sharded", "connections"])?;
         let settings = self.settings()?;
-        let (store, thread) = (&other.shared.context.store, other.shared.siblings().thread.as_deref());
-        if let Some(store) = store.sibling(&self.store_options(settings.retention, thread))? {
+        let Context { store, home, .. } = &*other.shared.context;
+        if let Some(store) = store.sibling(&self.store_options(settings.retention, home))? {
             return Ok(Mongoseal { shared: other.shared.sibling_on(store, settings)? });
         }
         let retention = store.retention();
@@ -172,24 +183,16 @@ impl Builder {
     }
 }
 
-/// Runs `connect` on the handle's own thread, if it has one, and otherwise here. A client reads its connections on the
-/// runtime where it is made.
-async fn on_thread<F>(
-    thread: Option<Arc<DedicatedThread>>,
-    connect: impl FnOnce(Option<Arc<DedicatedThread>>) -> F,
-) -> Result<Mongoseal>
+/// Starts the thread of a handle, and runs `connect` there. A client reads its connections on the runtime where it is made.
+async fn on_own_thread<F>(connect: impl FnOnce(Arc<Home>) -> F) -> Result<Mongoseal>
 where
     F: Future<Output = Result<Mongoseal>> + Send + 'static,
 {
-    let runtime = thread.as_ref().map(|thread| thread.runtime.clone());
+    let home = owned_runtime::start_home()?;
+    let runtime = home.runtime().clone();
     // Boxed, because a future is as large as the largest that it awaits.
-    let connecting = Box::pin(connect(thread));
-    match runtime {
-        None => connecting.await,
-        Some(runtime) => runtime.spawn(connecting).await.unwrap_or_else(|join| {
-            Err(Error::unavailable("the thread of this handle has ended: retry").caused_by(join))
-        }),
-    }
+    let connecting = runtime.spawn(Box::pin(connect(home)));
+    connecting.await.unwrap_or_else(|join| Err(runtime::ended(join)))
 }
 
 #[cfg(test)]

@@ -158,7 +158,7 @@ impl Mongoseal {
         let shared = &self.shared;
         let context = &shared.context;
         let end = context.close();
-        // If a runtime is not driven, its tasks do not end.
+        // If the runtime of the handle is not driven, its tasks do not end.
         end.later_by(SHUTDOWN_MARGIN).wait_for(context.tasks.wait()).await;
         let unreleased = shared.releases.take_unreleased();
         if unreleased > 0 {
@@ -169,7 +169,7 @@ impl Mongoseal {
         }
         shared.leave();
         // Without a runtime nothing is open that must be closed.
-        if shared.siblings().is_over() && runtime::id().is_some() {
+        if shared.siblings().is_over() && runtime::current().is_ok() {
             // Requests without an answer may be for many leases, and the store may be busy with them.
             let until = shared.releases.deadline_at(context, ANSWER_PART);
             let deadline = Deadline::after(context.clock(), until.remaining().max(CLOSE_TIMEOUT));

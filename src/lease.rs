@@ -292,7 +292,7 @@ impl Lease {
         match self.context().operation_deadline().later_by(TASK_MARGIN).wait_for(done).await {
             Some(answer) => answer.unwrap_or_else(|_ended| Err(lease.end_error())),
             None => Err(Error::unavailable(
-                "the lease's task did not answer within the operation timeout: drive the runtime on which the lease was acquired, and retry while the lease is valid",
+                "the lease's task did not answer within the operation timeout: drive the runtime in which the handle was made, and retry while the lease is valid",
             )),
         }
     }

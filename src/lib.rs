@@ -81,8 +81,10 @@
 //!
 //! # Tasks and lifetimes
 //!
-//! All tasks run on the tokio runtime of the caller that starts them, or on a thread of the handle's own
-//! ([`Builder::dedicated_thread`]). Those of a handle of the module `blocking` run on its threads.
+//! A handle that [connects](Mongoseal::connect) has a thread of its own, and all its tasks run there. So work that blocks all
+//! threads of its own runtime keeps its leases; [`stalled_after`](Acquire::stalled_after) and [`max_hold`](Acquire::max_hold)
+//! bound a holder that hangs. The tasks of a handle in memory, on a store or on a client of yours run on the tokio runtime in
+//! which the handle was made. Those of a handle of the module `blocking` run on its threads.
 //!
 //! | task | begins with | ends with |
 //! |---|---|---|

@@ -279,10 +279,16 @@ impl CheckedAcquire {
         let request = self.prepare(key, id).inspect_err(|error| spans::end(&span, Err(error), "not granted"))?;
         let shared = Arc::clone(&request.shared);
         let (reply, granted) = oneshot::channel();
+        let limit = request.limit.clone();
         let task = shared.context.spawn(request.run(reply, span));
-        let gone = match granted.await {
-            Ok(answer) => return answer,
-            Err(gone) => gone,
+        let gone = match limit.wait_for(&shared.context, granted).await {
+            Some(Ok(answer)) => return answer,
+            Some(Err(gone)) => gone,
+            None => {
+                return Err(Error::unavailable(
+                    "the acquire did not end within the operation timeout: drive the runtime in which the handle was made, and retry",
+                ));
+            }
         };
         match task.await {
             // The closure of a retry policy panicked: the panic belongs to its author.

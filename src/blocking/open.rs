@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::{Mongoseal, executor::Blocking};
 use crate::{
-    store::{Connector, MemoryStore, Store},
+    store::{Connector, MemoryStore, Store, runtime::Home},
     types::error::Result,
 };
 
 /// The settings of a blocking handle, which [`Mongoseal::builder`] begins: those of a
-/// [`mongoseal::Builder`](crate::Builder), without `dedicated_thread`: a blocking handle has threads of its own.
+/// [`mongoseal::Builder`](crate::Builder).
 ///
 /// # Errors
 ///
@@ -26,7 +26,7 @@ impl Builder {
     #[cfg(feature = "mongodb")]
     pub fn connect(self, uri: impl AsRef<str>) -> Result<Mongoseal> {
         let uri = uri.as_ref().to_owned();
-        self.start(|settings| async move { settings.connect(uri).await })
+        self.start(|settings| async move { settings.connect_on(uri, Home::here()).await })
     }
 
     /// Opens a store by the connector of its package, and makes a handle on it: see
@@ -36,7 +36,7 @@ impl Builder {
     ///
     /// As [`mongoseal::Builder::connect_to`](crate::Builder::connect_to), and those of the [`Builder`].
     pub fn connect_to(self, connector: impl Connector + 'static) -> Result<Mongoseal> {
-        self.start(|settings| async move { settings.connect_to(connector).await })
+        self.start(|settings| async move { settings.connect_to_on(connector, Home::here()).await })
     }
 
     /// Makes a handle on records in this process.

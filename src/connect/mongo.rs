@@ -4,16 +4,16 @@ use std::{sync::Arc, time::Duration};
 
 use mongodb::{Client, Database, error::ErrorKind, options::ClientOptions};
 
-use super::on_thread;
+use super::on_own_thread;
 use crate::{
     builder::Builder,
-    engine::{handle_inner::HandleInner, owned_runtime::DedicatedThread},
+    engine::handle_inner::HandleInner,
     handle::Mongoseal,
     store::{
         MongoStore,
         mongo::{DRIVER_POOL, check_database, checked_collection, error::missing_feature},
         pool::DEFAULT_POOL,
-        runtime,
+        runtime::{self, Home},
     },
     types::error::{Error, Result},
 };
@@ -98,18 +98,18 @@ impl Builder {
     /// As [`Mongoseal::connect`].
     pub async fn connect(self, uri: impl AsRef<str>) -> Result<Mongoseal> {
         runtime::current()?;
-        // The newline at the end of a file would become a part of the last option.
-        let uri = uri.as_ref().trim().to_owned();
-        refuse_redis(&uri)?;
-        let thread = self.start_thread()?;
-        on_thread(thread, |thread| self.connect_here(uri, thread)).await
+        let uri = uri.as_ref().to_owned();
+        on_own_thread(|home| self.connect_on(uri, home)).await
     }
 
-    /// Connects on this runtime, which is that of the thread if there is one.
-    async fn connect_here(self, uri: String, thread: Option<Arc<DedicatedThread>>) -> Result<Mongoseal> {
+    /// Connects, and makes a handle whose tasks run on this home, where the future must run.
+    pub(crate) async fn connect_on(self, uri: String, home: Arc<Home>) -> Result<Mongoseal> {
+        // The newline at the end of a file would become a part of the last option.
+        let uri = uri.trim();
+        refuse_redis(uri)?;
         let settings = self.settings()?;
         self.refuse("with `connect`, whose client has the `maxPoolSize` of the connection string", &["connections"])?;
-        let mut options = parse(&uri, settings.operation_timeout).await?;
+        let mut options = parse(uri, settings.operation_timeout).await?;
         // Shorter than an attempt, even than the second one, so that the driver's error says what is wrong.
         let longest = settings.attempt.min(Duration::from_secs(2)).mul_f64(0.8);
         let selection = options.server_selection_timeout.get_or_insert(longest);
@@ -132,7 +132,7 @@ impl Builder {
         let collection = collection(self.options.collection)?;
         let store = MongoStore::owning(&database, collection, settings.retention, connections);
         let store = Arc::new(if self.options.allow_sharded { store.allow_sharded() } else { store });
-        let seal = Mongoseal { shared: HandleInner::new(store, settings, thread)? };
+        let seal = Mongoseal { shared: HandleInner::new(store, settings, home)? };
         seal.prepare().await?;
         Ok(seal)
     }
@@ -150,13 +150,11 @@ impl Builder {
                 "two databases are named, one in the settings and one in the call: leave out the one in the settings",
             ));
         }
-        let here = "on a client of yours, which reads its connections on your runtime (use `connect`)";
-        self.refuse(here, &["dedicated_thread"])?;
         let (settings, connections) = (self.settings()?, bounded(self.options.connections.unwrap_or(DRIVER_POOL)));
         let collection = collection(self.options.collection)?;
         let store = MongoStore::with_connections(database, collection, settings.retention, connections);
         let store = if self.options.allow_sharded { store.allow_sharded() } else { store };
-        Ok(Mongoseal { shared: HandleInner::new(Arc::new(store), settings, None)? })
+        Ok(Mongoseal { shared: HandleInner::new(Arc::new(store), settings, Home::here())? })
     }
 }
 

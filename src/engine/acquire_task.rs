@@ -144,7 +144,7 @@ impl AcquireTask {
             () = shared.own_leases.wait_for_ends(&self.key) => {}
             () = self.limit.next(&shared.context).passed() => {
                 return Err(Error::unavailable(format!(
-                    "an earlier release of the key {:?} by this handle has not ended within the operation timeout: check that the store can be reached and that the runtime of the earlier lease runs, and retry",
+                    "an earlier release of the key {:?} by this handle has not ended within the operation timeout: check that the store can be reached, and retry",
                     self.key
                 )));
             }

@@ -1,12 +1,19 @@
 //! When a call ends that sends several requests.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use super::context::Context;
 use crate::types::deadline::Deadline;
+
+/// How much longer a caller waits for the task of its call, which ends by itself if its runtime is driven.
+const TASK_MARGIN: Duration = Duration::from_secs(1);
 
 /// When a call ends: at the operation timeout, or, if it has waited for a key, after its wait and the operation timeout. All
 /// requests of the call share one.
@@ -30,6 +37,21 @@ impl CallLimit {
             context.operation_deadline().or_at(self.after_wait.reading())
         } else {
             self.unless_waited
+        }
+    }
+
+    /// Waits for the answer of the task of the call. `None`: the task has not ended in time.
+    pub(crate) async fn wait_for<T>(&self, context: &Context, answer: impl Future<Output = T>) -> Option<T> {
+        let mut answer = pin!(answer);
+        loop {
+            let has_waited = self.has_waited.load(Ordering::Relaxed);
+            if let Some(answer) = self.next(context).later_by(TASK_MARGIN).wait_for(&mut answer).await {
+                return Some(answer);
+            }
+            let waits = has_waited || self.has_waited.load(Ordering::Relaxed);
+            if !waits || self.after_wait.has_passed() {
+                return None;
+            }
         }
     }
 

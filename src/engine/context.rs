@@ -9,12 +9,12 @@ use tokio::task::JoinHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    engine::{owned_runtime::DedicatedThread, retry, settings::Settings},
+    engine::{retry, settings::Settings},
     record::{Filter, ListedLease, Position},
     store::{
         Store,
         answers::{Page, Snapshot},
-        runtime,
+        runtime::{self, Home},
     },
     types::{
         clock::Clock,
@@ -43,8 +43,8 @@ pub(crate) struct Context {
     end: OnceLock<Reading>,
     /// Whether this handle or a sibling has checked the store.
     is_prepared: Arc<AtomicBool>,
-    /// The thread of the tasks. `None`: they run on the runtime of the caller that starts them.
-    thread: Option<Arc<DedicatedThread>>,
+    /// The runtime of the tasks.
+    pub(crate) home: Arc<Home>,
 }
 
 impl Context {
@@ -52,7 +52,7 @@ impl Context {
         store: Arc<dyn Store>,
         settings: Settings,
         is_prepared: Arc<AtomicBool>,
-        thread: Option<Arc<DedicatedThread>>,
+        home: Arc<Home>,
     ) -> Arc<Self> {
         let since = store.clock().now();
         Arc::new(Self {
@@ -63,7 +63,7 @@ impl Context {
             tasks: TaskTracker::new(),
             end: OnceLock::new(),
             is_prepared,
-            thread,
+            home,
         })
     }
 
@@ -73,10 +73,7 @@ impl Context {
 
     /// Starts a task of this handle.
     pub(crate) fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-        match &self.thread {
-            Some(thread) => self.tasks.spawn_on(task, &thread.runtime),
-            None => self.tasks.spawn(task),
-        }
+        self.home.spawn(&self.tasks, task)
     }
 
     /// The deadline of an operation that begins now.

@@ -19,7 +19,6 @@ use crate::{
         context::{Context, shut_down_error},
         notifier::Notifier,
         own_leases::OwnLeases,
-        owned_runtime::DedicatedThread,
         refresh_schedule::Schedules,
         release_batch::ReleaseQueue,
         settings::Settings,
@@ -27,6 +26,7 @@ use crate::{
     store::{
         Store,
         pool::{PoolShares, RefreshPermits},
+        runtime::Home,
     },
     types::{
         acquire_id::{AcquireId, HandleId},
@@ -51,14 +51,10 @@ pub(crate) struct HandleInner {
 }
 
 impl HandleInner {
-    /// For a first handle. Its tasks run on `thread`, or on the runtime that starts them.
-    pub(crate) fn new(
-        store: Arc<dyn Store>,
-        settings: Settings,
-        thread: Option<Arc<DedicatedThread>>,
-    ) -> Result<Arc<Self>> {
+    /// For a first handle, whose tasks run on this home.
+    pub(crate) fn new(store: Arc<dyn Store>, settings: Settings, home: Arc<Home>) -> Result<Arc<Self>> {
         let permits = Arc::new(RefreshPermits::new(PoolShares::of(store.connections())));
-        Self::of(Siblings::begin(store, permits, thread), settings)
+        Self::of(Siblings::begin(store, permits, home), settings)
     }
 
     /// For a sibling on the same records.
@@ -70,8 +66,8 @@ impl HandleInner {
     pub(crate) fn sibling_on(&self, store: Arc<dyn Store>, settings: Settings) -> Result<Arc<Self>> {
         // Fails if all siblings were shut down.
         drop(self.join()?);
-        let Siblings { refresh_permits, thread, .. } = &*self.siblings;
-        Self::of(Siblings::begin(store, Arc::clone(refresh_permits), thread.clone()), settings)
+        let Siblings { refresh_permits, home, .. } = &*self.siblings;
+        Self::of(Siblings::begin(store, Arc::clone(refresh_permits), Arc::clone(home)), settings)
     }
 
     /// The membership of another handle, unless all siblings were shut down.
@@ -83,7 +79,7 @@ impl HandleInner {
         let ttl = settings.ttl.duration();
         settings.check_ttl(ttl, settings.grace_for(ttl))?;
         let (store, is_prepared) = (Arc::clone(&siblings.store), Arc::clone(&siblings.is_prepared));
-        let context = Context::new(store, settings, is_prepared, siblings.thread.clone());
+        let context = Context::new(store, settings, is_prepared, Arc::clone(&siblings.home));
         let schedules = Arc::new(Schedules::new(
             Arc::clone(&context),
             Arc::clone(&siblings.notifier),
@@ -128,8 +124,8 @@ pub(crate) struct Siblings {
     pub(crate) notifier: Arc<Notifier>,
     /// Bounds their refreshes in flight.
     pub(crate) refresh_permits: Arc<RefreshPermits>,
-    /// The thread of their tasks. `None`: they run on the runtime of the caller that starts them.
-    pub(crate) thread: Option<Arc<DedicatedThread>>,
+    /// The runtime of their tasks.
+    pub(crate) home: Arc<Home>,
 }
 
 /// Owned by each sibling until it is shut down or dropped.
@@ -141,7 +137,7 @@ impl Siblings {
     pub(crate) fn begin(
         store: Arc<dyn Store>,
         refresh_permits: Arc<RefreshPermits>,
-        thread: Option<Arc<DedicatedThread>>,
+        home: Arc<Home>,
     ) -> (Arc<Self>, Arc<Membership>) {
         let (id, membership) = (store.handle_id(), Arc::new(Membership));
         let siblings = Self {
@@ -153,7 +149,7 @@ impl Siblings {
             is_prepared: Arc::default(),
             notifier: Arc::new(Notifier::new(id)),
             refresh_permits,
-            thread,
+            home,
         };
         (Arc::new(siblings), membership)
     }

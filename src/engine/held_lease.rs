@@ -31,7 +31,7 @@ pub(crate) const TASK_MARGIN: Duration = Duration::from_millis(100);
 /// # Drop
 ///
 /// Dropping a lease releases it in the background. The drop only notifies the lease's task, so it does not block,
-/// cannot fail and needs no runtime. If the lease's runtime has ended, the ttl ends the lease.
+/// cannot fail and needs no runtime. If the runtime of its handle has ended, the ttl ends the lease.
 #[must_use = "a lease is released when it is dropped, and `let _ =` drops it at once: bind it to a variable"]
 pub struct Lease {
     pub(crate) shared: Arc<HandleInner>,
@@ -69,7 +69,7 @@ impl LeaseInner {
         };
         let Some(end) = context.operation_deadline().later_by(TASK_MARGIN).wait_for(released).await else {
             return Err(Error::unavailable(
-                "the lease's task did not end it within the operation timeout: drive the runtime on which it was acquired; otherwise the lease ends with its ttl, or by a revocation if it has no expiry",
+                "the lease's task did not end it within the operation timeout: drive the runtime in which the handle was made; otherwise the lease ends with its ttl, or by a revocation if it has no expiry",
             ));
         };
         end.unwrap_or_else(|source| {

@@ -36,9 +36,8 @@ use crate::{
 
 /// How long the listener stays without waiters and holders: to keep it for a while costs less than to open it again.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often the listener shows that its runtime is driven, and after how long without a sign another task replaces it.
-const BEAT_INTERVAL: Duration = Duration::from_secs(1);
-const BEAT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How often the listener looks whether it has waiters and holders.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How many holders check for a revocation that the listener may have missed.
 const MAX_LOSS_CHECKS: usize = 256;
 /// How long to wait before listening again after a failure. While the store refuses to notify, the pause doubles each
@@ -79,9 +78,6 @@ struct NotifierState {
     listening: ListenerState,
     /// The pauses before the next listeners, while the store refuses to notify.
     refused: Option<Backoff>,
-    /// The number of the listener, and when it last showed that its runtime is driven.
-    listener: u64,
-    beat_at: Reading,
     /// When the last waiter or holder left.
     idle_since: Reading,
 }
@@ -141,11 +137,6 @@ impl Drop for WaiterGuard {
 }
 
 impl NotifierState {
-    /// Whether the listener has shown no sign of life for too long.
-    fn is_silent(&self, now: Reading) -> bool {
-        self.beat_at.after(BEAT_TIMEOUT) < now
-    }
-
     /// Refuses a lease id of a lease that is held or being ended: two leases would both believe in one holder. A lease that
     /// was lost or orphaned sends nothing more.
     fn ensure_unheld(&self, id: LeaseId) -> Result<()> {
@@ -214,28 +205,22 @@ impl Notifier {
             return false;
         }
         match state.listening {
-            ListenerState::Opening(since) | ListenerState::Open(since) if !state.is_silent(now) => {
-                return since <= tick;
-            }
+            ListenerState::Opening(since) | ListenerState::Open(since) => return since <= tick,
             ListenerState::ClosedUntil(time) if now < time => return false,
-            _ => {}
+            ListenerState::ClosedUntil(_) | ListenerState::Closed => {}
         }
         state.listening = ListenerState::Opening(tick);
-        state.listener = state.listener.saturating_add(1);
-        state.beat_at = now;
-        let listener = state.listener;
         drop(state);
-        context.spawn(listen(Arc::clone(context), Arc::clone(self), tick, listener));
+        context.spawn(listen(Arc::clone(context), Arc::clone(self), tick));
         true
     }
 
     /// Whether no task listens, although one can be started.
     pub(crate) fn is_listener_missing(&self, now: Reading) -> bool {
-        let state = lock(&self.state);
-        match state.listening {
+        match lock(&self.state).listening {
             ListenerState::Closed => true,
             ListenerState::ClosedUntil(time) => time <= now,
-            ListenerState::Opening(_) | ListenerState::Open(_) => state.is_silent(now),
+            ListenerState::Opening(_) | ListenerState::Open(_) => false,
         }
     }
 
@@ -245,16 +230,15 @@ impl Notifier {
     }
 
     /// Wakes the waiter or holder of a notification, unless it has left.
-    fn notify(&self, context: &Arc<Context>, notification: &Notification, listener: u64) {
+    fn notify(&self, context: &Arc<Context>, notification: &Notification) {
         match notification {
             Notification::Started { since } => {
-                let is_listener = self.is_listener(listener, |state| {
+                {
+                    let mut state = lock(&self.state);
                     state.listening = ListenerState::Open(*since);
                     state.refused = None;
-                });
-                if is_listener {
-                    self.wake(&Wake::Listening);
                 }
+                self.wake(&Wake::Listening);
             }
             Notification::Granted { number, token, at } => {
                 self.wake_one(*number, Wake::Granted { token: *token, at: *at });
@@ -286,21 +270,10 @@ impl Notifier {
         state.waiting.is_empty() && state.holding.is_empty() && state.idle_since.after(IDLE_TIMEOUT) <= now
     }
 
-    /// Whether this listener was not replaced. If so, calls `note`.
-    fn is_listener(&self, listener: u64, note: impl FnOnce(&mut NotifierState)) -> bool {
-        let mut state = lock(&self.state);
-        let is_listener = state.listener == listener;
-        if is_listener {
-            note(&mut state);
-        }
-        is_listener
-    }
-
     /// Notes that the listener has ended, and makes the waiters poll.
-    fn record_listener_end(&self, listening: ListenerState, listener: u64) {
-        if self.is_listener(listener, |state| state.listening = listening) {
-            self.wake(&Wake::Poll);
-        }
+    fn record_listener_end(&self, listening: ListenerState) {
+        lock(&self.state).listening = listening;
+        self.wake(&Wake::Poll);
     }
 
     /// Wakes one waiter, not under the lock.
@@ -327,32 +300,30 @@ fn check_losses(context: &Arc<Context>, leases: impl IntoIterator<Item = Arc<Lea
     }
 }
 
-/// Listens until there has been no waiter and no holder for a while, until it fails, or until another listener replaces
-/// it because its runtime was not driven.
-async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTime, listener: u64) {
+/// Listens until there has been no waiter and no holder for a while, or until it fails.
+async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTime) {
     let clock = context.clock();
     // If a runtime drops this task here, another one must listen.
     let mut ended = ListenerEnd {
         context: Arc::clone(&context),
         notifier: Arc::clone(&notifier),
         listening: ListenerState::Closed,
-        listener,
         is_open: false,
         is_refused: false,
         error: None,
     };
     let (tell, mut notifications) = mpsc::unbounded_channel();
     let mut watching = context.store.watch(notifier.handle, since, tell);
-    let mut beat_at = clock.now().after(BEAT_INTERVAL);
+    let mut check_at = clock.now().after(IDLE_CHECK_INTERVAL);
     let failed: Result<()> = loop {
         tokio::select! {
             biased;
             () = context.closing.cancelled() => return,
             // Before the notifications, which may never end.
-            () = clock.sleep_until(beat_at) => {
+            () = clock.sleep_until(check_at) => {
                 let now = clock.now();
-                beat_at = now.after(BEAT_INTERVAL);
-                if !notifier.is_listener(listener, |state| state.beat_at = now) || notifier.is_idle(now) {
+                check_at = now.after(IDLE_CHECK_INTERVAL);
+                if notifier.is_idle(now) {
                     return;
                 }
             }
@@ -363,7 +334,7 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
                         notifier.check_holders(&context, from);
                     }
                 }
-                notifier.notify(&context, &notification, listener);
+                notifier.notify(&context, &notification);
             }
             ended = &mut watching => break ended,
         }
@@ -395,7 +366,6 @@ struct ListenerEnd {
     context: Arc<Context>,
     notifier: Arc<Notifier>,
     listening: ListenerState,
-    listener: u64,
     /// Whether the stream was opened.
     is_open: bool,
     /// Whether the store refuses to notify.
@@ -413,7 +383,7 @@ impl ListenerEnd {
 
 impl Drop for ListenerEnd {
     fn drop(&mut self) {
-        self.notifier.record_listener_end(self.listening, self.listener);
+        self.notifier.record_listener_end(self.listening);
         let (observers, error) = (&self.context.settings.observers, self.error.as_ref());
         if self.is_open || error.is_some() {
             observers.emit(|| HandleEvent::StreamClosed { error });

@@ -1,17 +1,24 @@
 //! A runtime that no caller drives, on a thread of its own.
 //!
-//! Purpose: if all threads of a caller's runtime are blocked, it refreshes no lease. A handle with a dedicated thread and
-//! the blocking API do not depend on their callers' threads.
+//! Purpose: if all threads of a caller's runtime are blocked, it refreshes no lease. A handle that opens its client and the
+//! blocking API do not depend on their callers' threads.
 //!
 //! Mechanism: a new thread builds the runtime, and shuts it down when a future has ended. A runtime cannot be dropped in
 //! asynchronous code.
 
-use std::{io, sync::mpsc, thread};
+use std::{
+    io,
+    sync::{Arc, mpsc},
+    thread,
+};
 
 use tokio::runtime::{self, Handle, Runtime};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
-use crate::types::error::{Error, Result};
+use crate::{
+    store::runtime::Home,
+    types::error::{Error, Result},
+};
 
 /// Starts a runtime on a new thread of this name. Both end when the future has ended.
 pub(crate) fn start(
@@ -43,18 +50,10 @@ pub(crate) fn start(
     }
 }
 
-/// The thread of a handle, with a current-thread runtime. Dropping it ends both.
-#[derive(Debug)]
-pub(crate) struct DedicatedThread {
-    pub(crate) runtime: Handle,
-    _end: DropGuard,
-}
-
-impl DedicatedThread {
-    pub(crate) fn start() -> Result<Self> {
-        let end = CancellationToken::new();
-        let build = || runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = start("mongoseal", build, end.clone().cancelled_owned())?;
-        Ok(Self { runtime, _end: end.drop_guard() })
-    }
+/// Starts a thread for a handle, with a current-thread runtime. Both end when the last user of the home is dropped.
+pub(crate) fn start_home() -> Result<Arc<Home>> {
+    let end = CancellationToken::new();
+    let build = || runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = start("mongoseal", build, end.clone().cancelled_owned())?;
+    Ok(Home::on_thread(runtime, end.drop_guard()))
 }

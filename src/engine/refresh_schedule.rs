@@ -2,8 +2,7 @@
 //!
 //! Purpose: a hundred thousand leases need few timers and few requests, and a locked record costs no other lease.
 //!
-//! Mechanism: leases with one ttl whose tasks are on one runtime share a [`Schedule`], which one task runs. Each lease is
-//! in one [`Stage`]:
+//! Mechanism: leases with one ttl share a [`Schedule`], which one task runs. Each lease is in one [`Stage`]:
 //!
 //! ```text
 //!           due                    permit                  confirmed
@@ -42,10 +41,7 @@ use std::{
 };
 
 use pace::Pace;
-use tokio::{
-    runtime::Id,
-    sync::{Notify, OwnedSemaphorePermit, Semaphore},
-};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     engine::{
@@ -58,7 +54,7 @@ use crate::{
         retry,
     },
     record::lease_refs,
-    store::{BoxFuture, pool::RefreshPermits, runtime},
+    store::{BoxFuture, pool::RefreshPermits},
     types::{
         clock::Clock,
         deadline::Deadline,
@@ -79,14 +75,10 @@ pub(crate) struct Schedules {
     context: Arc<Context>,
     notifier: Arc<Notifier>,
     permits: Arc<RefreshPermits>,
-    by_kind: Mutex<HashMap<Kind, Arc<Schedule>>>,
+    by_ttl: Mutex<HashMap<Ttl, Arc<Schedule>>>,
 }
 
-/// Which leases share a schedule: those with one ttl whose tasks are on one runtime. A runtime that is not driven
-/// stops only its own leases.
-type Kind = (Ttl, Option<Id>);
-
-/// The schedule of the leases of one kind.
+/// The schedule of the leases with one ttl.
 #[derive(Debug)]
 struct Schedule {
     ttl: Ttl,
@@ -427,10 +419,10 @@ impl ScheduledLeases {
 
 impl Schedule {
     /// Runs the schedule until it has no leases: leases that are due are refreshed, and those that have expired end.
-    async fn run(self: Arc<Self>, schedules: Arc<Schedules>, kind: Kind) {
+    async fn run(self: Arc<Self>, schedules: Arc<Schedules>) {
         let Schedules { context, permits, .. } = &*schedules;
         let clock = context.clock();
-        let (parts, singles, retries) = (permits.parts.here(), permits.singles.here(), permits.retries.here());
+        let [parts, singles, retries] = [&permits.parts, &permits.singles, &permits.retries];
         let mut sent = Vec::new();
         loop {
             let now = clock.now();
@@ -445,19 +437,19 @@ impl Schedule {
                 self.send_single(clock, Vec::new());
                 continue;
             }
-            if todo.next.is_none() && schedules.forget_if_empty(kind) {
+            if todo.next.is_none() && schedules.forget_if_empty(self.ttl) {
                 return;
             }
             tokio::select! {
                 biased;
                 () = context.closing.cancelled() => return,
                 reply = in_flight::next_answer(&mut sent), if !sent.is_empty() => self.handle_part(context, reply),
-                Ok(permit) = Arc::clone(&parts).acquire_owned(), if todo.wants_part => {
+                Ok(permit) = Arc::clone(parts).acquire_owned(), if todo.wants_part => {
                     if let Some(part) = self.send_part(&schedules, permit) {
                         sent.push(part);
                     }
                 }
-                permits = acquire(&singles, Some(&retries).filter(|_| todo.single == Some(true))), if todo.single.is_some() => {
+                permits = acquire(singles, Some(retries).filter(|_| todo.single == Some(true))), if todo.single.is_some() => {
                     self.send_single(clock, permits);
                 }
                 () = self.changed.notified() => {}
@@ -558,14 +550,14 @@ async fn acquire(singles: &Arc<Semaphore>, retries: Option<&Arc<Semaphore>>) -> 
 
 impl Schedules {
     pub(crate) fn new(context: Arc<Context>, notifier: Arc<Notifier>, permits: Arc<RefreshPermits>) -> Self {
-        Self { context, notifier, permits, by_kind: Mutex::default() }
+        Self { context, notifier, permits, by_ttl: Mutex::default() }
     }
 
     /// Removes a schedule that has no leases. Returns whether it did.
-    fn forget_if_empty(&self, kind: Kind) -> bool {
-        let mut schedules = lock(&self.by_kind);
-        schedules.retain(|other, schedule| *other != kind || !lock(&schedule.leases).by_slot.is_empty());
-        !schedules.contains_key(&kind)
+    fn forget_if_empty(&self, ttl: Ttl) -> bool {
+        let mut schedules = lock(&self.by_ttl);
+        schedules.retain(|other, schedule| *other != ttl || !lock(&schedule.leases).by_slot.is_empty());
+        !schedules.contains_key(&ttl)
     }
 }
 
@@ -580,17 +572,16 @@ impl Slot {
     /// Takes a place for a lease. Its task calls this.
     pub(crate) fn take(schedules: &Arc<Schedules>, lease: &Arc<LeaseInner>, spec: ScheduleSpec) -> Self {
         let ttl = spec.ttl;
-        let kind = (ttl, runtime::id());
         // Under this lock, so that the schedule is not removed meanwhile.
-        let mut by_kind = lock(&schedules.by_kind);
-        let schedule = Arc::clone(by_kind.entry(kind).or_insert_with(|| {
+        let mut by_ttl = lock(&schedules.by_ttl);
+        let schedule = Arc::clone(by_ttl.entry(ttl).or_insert_with(|| {
             let schedule =
                 Arc::new(Schedule { ttl, pace: Pace::of(ttl), leases: Mutex::default(), changed: Notify::new() });
-            schedules.context.spawn(Arc::clone(&schedule).run(Arc::clone(schedules), kind));
+            schedules.context.spawn(Arc::clone(&schedule).run(Arc::clone(schedules)));
             schedule
         }));
         let number = lock(&schedule.leases).add(Arc::clone(lease), spec);
-        drop(by_kind);
+        drop(by_ttl);
         schedule.changed.notify_one();
         Self { schedule, number }
     }

@@ -5,7 +5,7 @@
 //!
 //! Mechanism: the tasks of the leases share a batch and wait for its outcome. The first of them sends the command. A lease
 //! whose batch was not confirmed is released alone. The leases of a set have a batch of their own. At the shutdown, a task
-//! puts its lease into the open batch of its runtime, which is closed when it is sent or full. The leases of a group have
+//! puts its lease into the open batch, which is closed when it is sent or full. The leases of a group have
 //! an empty batch, and the call that releases the group determines its outcome.
 //!
 //! At the shutdown, more than a few leases are released within two fifths of the operation timeout, because the process
@@ -31,7 +31,6 @@ use tracing::debug;
 use crate::{
     engine::context::Context,
     record::{BatchRequest, lease_refs},
-    store::runtime::ByRuntime,
     types::{deadline::Deadline, error::Result, key::Key, lock::lock, token::FencingToken},
 };
 
@@ -105,37 +104,48 @@ impl ReleaseBatch {
 }
 
 /// The releases of a handle that is shut down.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ReleaseQueue {
-    lanes: ByRuntime<Lane>,
+    /// The batch that takes more leases.
+    open: Mutex<Arc<ReleaseBatch>>,
+    senders: Semaphore,
     /// How many leases were queued.
     queued: AtomicUsize,
     /// How many leases were not released.
     unreleased: AtomicUsize,
 }
 
-/// The releases of one runtime: a task that is not driven any more holds up those of its own runtime only.
-#[derive(Debug)]
-struct Lane {
-    /// The batch that takes more leases.
-    open: Mutex<Arc<ReleaseBatch>>,
-    senders: Semaphore,
+impl Default for ReleaseQueue {
+    fn default() -> Self {
+        let [queued, unreleased] = [0, 0].map(AtomicUsize::new);
+        Self { open: Mutex::default(), senders: Semaphore::new(MAX_SENDERS), queued, unreleased }
+    }
 }
 
 impl ReleaseQueue {
     /// Releases a lease in a batch. The time for it ends when the handle gives up.
     pub(crate) async fn release(&self, context: &Context, lease: Member) -> BatchOutcome {
         self.queued.fetch_add(1, Ordering::Relaxed);
-        let lane = self.lanes.here(|| Lane { open: Mutex::default(), senders: Semaphore::new(MAX_SENDERS) });
-        let batch = lane.join(lease);
+        let batch = self.join(lease);
         let send = async || {
-            let _permit = lane.senders.acquire().await;
+            let _permit = self.senders.acquire().await;
             // Lets the tasks that are ready join the batch.
             yield_now().await;
             let attempt = context.settings.operation_timeout.checked_div(ATTEMPT_PART).unwrap_or_default();
             batch.send(context, self.deadline_at(context, BATCH_PART).or_after(attempt)).await
         };
         *batch.outcome.get_or_init(send).await
+    }
+
+    /// Puts a lease into the open batch, or into a new one if that is closed or full.
+    fn join(&self, lease: Member) -> Arc<ReleaseBatch> {
+        let mut open = lock(&self.open);
+        if let Some(leases) = lock(&open.leases).as_mut().filter(|leases| leases.len() < MAX_LEASES) {
+            leases.push(lease);
+            return Arc::clone(&open);
+        }
+        *open = ReleaseBatch::of(vec![lease]);
+        Arc::clone(&open)
     }
 
     /// Notes that a lease was not released.
@@ -153,18 +163,5 @@ impl ReleaseQueue {
         let are_few = self.queued.load(Ordering::Relaxed) <= FEW;
         let rest = if are_few { Duration::ZERO } else { context.settings.operation_timeout.mul_f64(1.0 - part) };
         context.operation_deadline().sooner_by(rest)
-    }
-}
-
-impl Lane {
-    /// Puts a lease into the open batch, or into a new one if that is closed or full.
-    fn join(&self, lease: Member) -> Arc<ReleaseBatch> {
-        let mut open = lock(&self.open);
-        if let Some(leases) = lock(&open.leases).as_mut().filter(|leases| leases.len() < MAX_LEASES) {
-            leases.push(lease);
-            return Arc::clone(&open);
-        }
-        *open = ReleaseBatch::of(vec![lease]);
-        Arc::clone(&open)
     }
 }

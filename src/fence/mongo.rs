@@ -233,7 +233,7 @@ impl Target {
     /// Runs a write on a task of its own. If the caller is dropped, the task still runs to its end.
     async fn run<R: Send + 'static>(self, work: impl Future<Output = Result<R>> + Send + 'static) -> Result<R> {
         let timeout = self.timeout;
-        let done = task::run(self.deadline(), async move { Ok(work.await) });
+        let done = task::run(&runtime::current()?, self.deadline(), async move { Ok(work.await) });
         done.await.unwrap_or_else(|error| Err(error::unanswered(error, timeout)))
     }
 

@@ -9,8 +9,7 @@
 //! lost. Then the turn passes on without it.
 //!
 //! Invariants: the turn always takes the request that has waited longest. An abandoned request is never sent. A request
-//! without an answer delays no other request of its key for long. A queue is of one runtime, so a runtime that is not driven
-//! holds up no request of another one.
+//! without an answer delays no other request of its key for long.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -20,13 +19,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    runtime::{Handle, Id},
-    sync::oneshot,
-    time::timeout,
-};
+use tokio::{sync::oneshot, time::timeout};
 
-use super::{BoxFuture, answers::Applied, runtime};
+use super::{
+    BoxFuture,
+    answers::Applied,
+    runtime::{self, Home},
+};
 use crate::types::{
     deadline::Deadline,
     duration::format_duration,
@@ -60,11 +59,14 @@ pub(super) trait SendTogether: Send + Sync + Sized + 'static {
     /// The queues of the store.
     fn coalescer(&self) -> &Coalescer<Self::Request>;
 
+    /// The runtime of the tasks that send.
+    fn home(&self) -> &Home;
+
     /// Whether a request can be sent together with these, of which there is at least one.
     fn join(others: &[Queued<Self::Request>], request: &Self::Request) -> Join;
 
-    /// Sends the requests that the turn has taken, and answers each.
-    fn send(self: Arc<Self>, turn: Turn<Self>, requests: Vec<Queued<Self::Request>>) -> BoxFuture<()>;
+    /// Sends the requests that the turn has taken, and answers each. Returns the turn, unless it has passed on.
+    fn send(self: Arc<Self>, turn: Turn<Self>, requests: Vec<Queued<Self::Request>>) -> BoxFuture<Option<Turn<Self>>>;
 }
 
 /// Whether a request can be sent together with those before it.
@@ -82,10 +84,7 @@ pub(super) enum Join {
 /// The queues of the keys that have a turn.
 pub(super) type Coalescer<R> = Mutex<Queues<R>>;
 
-type Queues<R> = HashMap<Place, VecDeque<Queued<R>>>;
-
-/// A queue is of a key and a runtime.
-type Place = (Id, Key);
+type Queues<R> = HashMap<Key, VecDeque<Queued<R>>>;
 
 /// A request in a queue, or that a turn has taken.
 #[derive(Debug)]
@@ -98,15 +97,14 @@ pub(super) struct Queued<R> {
     answer: oneshot::Sender<Result<Applied>>,
 }
 
-/// The right to send the next command of a key. Dropping it passes it on.
+/// The right to send the next command of a key. If it is dropped with its runtime, all requests of its queue have ended.
 pub(super) struct Turn<S: SendTogether> {
     sender: Arc<S>,
-    place: Place,
-    runtime: Handle,
+    key: Key,
     /// How long it waits for an answer.
     patience: Duration,
-    /// Whether its task has begun. A runtime that shuts down drops a task when it is spawned.
-    has_begun: bool,
+    /// Whether the key is without a turn, or another one has the queue.
+    is_over: bool,
 }
 
 /// Sends a request, alone or with others of its key. Returns its answer.
@@ -120,10 +118,12 @@ pub(super) async fn apply<S: SendTogether>(
     request: S::Request,
     deadline: Deadline,
 ) -> Result<Applied> {
-    let runtime = runtime::current()?;
+    runtime::current()?;
     let (answer, mut answered) = oneshot::channel();
     let queued = Queued { request, deadline, min_remaining: min_remaining(deadline), answer };
-    drop(Turn::first(sender, key, runtime, queued));
+    if let Some(turn) = Turn::first(sender, key, queued) {
+        turn.pass_on();
+    }
     let answered = tokio::select! {
         biased;
         answer = &mut answered => answer,
@@ -169,7 +169,9 @@ pub(super) async fn wait_for<S: SendTogether, T>(turn: &mut Option<Turn<S>>, ans
             return answer;
         }
         held.patience = held.patience.saturating_mul(2);
-        *turn = None;
+    }
+    if let Some(late) = turn.take() {
+        late.pass_on();
     }
     answer.await
 }
@@ -241,53 +243,62 @@ fn take_more<S: SendTogether>(
 
 impl<S: SendTogether> Turn<S> {
     /// Queues a request. Returns the turn if the key has none.
-    fn first(sender: &Arc<S>, key: &Key, runtime: Handle, queued: Queued<S::Request>) -> Option<Self> {
+    fn first(sender: &Arc<S>, key: &Key, queued: Queued<S::Request>) -> Option<Self> {
         let mut all = lock(sender.coalescer());
-        let place = (runtime.id(), key.clone());
-        let has_turn = all.contains_key(&place);
-        let queue = all.entry(place.clone()).or_default();
-        queue.push_back(queued);
+        let has_turn = all.contains_key(key);
+        all.entry(key.clone()).or_default().push_back(queued);
         drop(all);
-        let sender = Arc::clone(sender);
-        (!has_turn).then(|| Self { sender, place, runtime, patience: S::PATIENCE, has_begun: true })
+        (!has_turn).then(|| Self::new(sender, key, S::PATIENCE))
+    }
+
+    fn new(sender: &Arc<S>, key: &Key, patience: Duration) -> Self {
+        Self { sender: Arc::clone(sender), key: key.clone(), patience, is_over: false }
     }
 
     pub(super) fn key(&self) -> &Key {
-        &self.place.1
+        &self.key
     }
 
     /// Takes the requests that have come since and can be sent together with these.
     #[cfg_attr(not(feature = "compare-and-swap"), allow(dead_code, reason = "for stores that compare and swap"))]
     pub(super) fn take_more(&self, requests: &mut Vec<Queued<S::Request>>) {
-        if let Some(queue) = lock(self.sender.coalescer()).get_mut(&self.place) {
-            take_more::<S>(queue, self.key(), requests);
+        if let Some(queue) = lock(self.sender.coalescer()).get_mut(&self.key) {
+            take_more::<S>(queue, &self.key, requests);
         }
+    }
+
+    /// Sends the next requests on a task, or ends if there are none.
+    fn pass_on(mut self) {
+        let mut requests = Vec::new();
+        {
+            let mut queues = lock(self.sender.coalescer());
+            if let Some(queue) = queues.get_mut(&self.key) {
+                take_more::<S>(queue, &self.key, &mut requests);
+            }
+            self.is_over = true;
+            if requests.is_empty() {
+                queues.remove(&self.key);
+                return;
+            }
+        }
+        let turn = Self::new(&self.sender, &self.key, self.patience);
+        let sender = Arc::clone(&self.sender);
+        #[allow(clippy::disallowed_methods, reason = "owned by the callers that wait for its answers, or by the store")]
+        let _task = self.sender.home().runtime().spawn(async move {
+            if let Some(turn) = sender.send(turn, requests).await {
+                turn.pass_on();
+            }
+        });
     }
 }
 
 impl<S: SendTogether> Drop for Turn<S> {
     fn drop(&mut self) {
-        let mut queues = lock(self.sender.coalescer());
-        let queue = queues.get_mut(&self.place).filter(|_| self.has_begun);
-        let mut requests = Vec::new();
-        if let Some(queue) = queue {
-            take_more::<S>(queue, self.key(), &mut requests);
+        if !self.is_over {
+            let left = lock(self.sender.coalescer()).remove(&self.key);
+            // Not under the lock: it wakes the callers that wait.
+            drop(left);
         }
-        let left = if requests.is_empty() { queues.remove(&self.place) } else { None };
-        // Not under the lock: it wakes the callers that wait, and the task may be dropped at once.
-        drop(queues);
-        drop(left);
-        if requests.is_empty() {
-            return;
-        }
-        let (sender, place, runtime) = (Arc::clone(&self.sender), self.place.clone(), self.runtime.clone());
-        let mut turn = Self { sender, place, runtime, patience: self.patience, has_begun: false };
-        let sending = async move {
-            turn.has_begun = true;
-            Arc::clone(&turn.sender).send(turn, requests).await;
-        };
-        #[allow(clippy::disallowed_methods, reason = "owned by the callers that wait for its answers, or by the store")]
-        let _task = self.runtime.spawn(sending);
     }
 }
 

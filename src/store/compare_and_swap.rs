@@ -27,6 +27,7 @@ use super::{
     answers::{Applied, Notification, Page, Snapshot},
     coalesce::{self, Coalescer, Join, Queued, SendTogether, Turn},
     pages::list_page,
+    runtime::Home,
 };
 use crate::{
     record::{
@@ -64,6 +65,7 @@ struct Shared<B> {
     backend: B,
     retention: Duration,
     coalescer: Coalescer<KeyRequest>,
+    home: Arc<Home>,
 }
 
 impl<B> Clone for CompareAndSwap<B> {
@@ -78,7 +80,7 @@ impl<B: Backend> CompareAndSwap<B> {
     pub fn new(backend: B, retention: Duration) -> Self {
         // A record must outlive each swap that was loaded before.
         let retention = retention.max(MAX_AGE.saturating_add(Duration::from_secs(1)));
-        Self(Arc::new(Shared { backend, retention, coalescer: Coalescer::default() }))
+        Self(Arc::new(Shared { backend, retention, coalescer: Coalescer::default(), home: Home::here() }))
     }
 
     /// Checks that the bytes of a key are a record, or a blank, that this version of the crate reads. For tools that inspect a
@@ -110,8 +112,8 @@ impl<B: Backend> CompareAndSwap<B> {
         Ok(store_clock(self.0.backend.now(deadline).await?))
     }
 
-    /// Sends these requests of a key, and answers each.
-    async fn send(self, turn: Turn<Shared<B>>, mut requests: Vec<Queued<KeyRequest>>) {
+    /// Sends these requests of a key, and answers each. Returns the turn, unless it has passed on.
+    async fn send(self, turn: Turn<Shared<B>>, mut requests: Vec<Queued<KeyRequest>>) -> Option<Turn<Shared<B>>> {
         let (key, mut turn, mut longest) = (turn.key().clone(), Some(turn), 1);
         loop {
             match self.attempt(&key, &mut turn, &mut requests).await {
@@ -121,10 +123,13 @@ impl<B: Backend> CompareAndSwap<B> {
                     longest = cmp::min(longest.saturating_mul(2), MAX_PAUSE);
                     self.clock().sleep_until(self.clock().now().after(pause)).await;
                 }
-                Err(error) => return coalesce::fail(requests, error),
+                Err(error) => {
+                    coalesce::fail(requests, error);
+                    return turn;
+                }
             }
             if requests.is_empty() {
-                return;
+                return turn;
             }
             if let Some(turn) = &turn {
                 turn.take_more(&mut requests);
@@ -210,11 +215,15 @@ impl<B: Backend> SendTogether for Shared<B> {
         &self.coalescer
     }
 
+    fn home(&self) -> &Home {
+        &self.home
+    }
+
     fn join(_others: &[Queued<KeyRequest>], _request: &KeyRequest) -> Join {
         Join::Together
     }
 
-    fn send(self: Arc<Self>, turn: Turn<Self>, requests: Vec<Queued<KeyRequest>>) -> BoxFuture<()> {
+    fn send(self: Arc<Self>, turn: Turn<Self>, requests: Vec<Queued<KeyRequest>>) -> BoxFuture<Option<Turn<Self>>> {
         Box::pin(CompareAndSwap(self).send(turn, requests))
     }
 }

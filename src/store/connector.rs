@@ -61,9 +61,8 @@ pub struct StoreOptions {
     pub collection: Option<String>,
     /// How long idle records are kept at least: [`Builder::retention`](crate::Builder::retention).
     pub retention: Duration,
-    /// The runtime of the handle's [own thread](crate::Builder::dedicated_thread). What reads a connection must be
-    /// spawned there, because the handle also sends requests from the runtimes of its callers. `None`: the handle has no
-    /// thread of its own.
+    /// The runtime of the handle's tasks. What reads a connection must be spawned there, because the handle also sends
+    /// requests from the runtimes of its callers. `None`: the handle was made outside of a runtime, and has no task yet.
     pub runtime: Option<Handle>,
 }
 

@@ -86,6 +86,7 @@ use super::{
     BoxFuture, Store, StoreOptions,
     answers::{Applied, FollowedState, Notification, Page, Snapshot},
     pool::PoolShares,
+    runtime::Home,
 };
 use crate::{
     record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Position, Request, StoreTime},
@@ -159,7 +160,7 @@ impl MongoStore {
         retention: Duration,
         connections: u32,
     ) -> Self {
-        Self::build(database, collection.into(), retention, ClientShare::of_caller(connections))
+        Self::build(database, collection.into(), retention, Home::here(), ClientShare::of_caller(connections))
     }
 
     /// Creates a store that owns its client, whose pool has this many connections. The shutdown of the last of its handles
@@ -168,7 +169,7 @@ impl MongoStore {
     pub fn owning(database: &Database, collection: impl Into<String>, retention: Duration, connections: u32) -> Self {
         let streams = PoolShares::of(connections).streams;
         let client = ClientShare::owned(database.client().clone(), connections, streams);
-        Self::build(database, collection.into(), retention, client)
+        Self::build(database, collection.into(), retention, Home::here(), client)
     }
 
     /// Accepts a sharded cluster, which the store refuses otherwise. See
@@ -203,8 +204,14 @@ impl MongoStore {
         document::decode_record(key, document).map(drop)
     }
 
-    fn build(database: &Database, collection: String, retention: Duration, client: ClientShare) -> Self {
-        Self { context: Arc::new(MongoContext::new(database.clone(), collection, retention, client)) }
+    fn build(
+        database: &Database,
+        collection: String,
+        retention: Duration,
+        home: Arc<Home>,
+        client: ClientShare,
+    ) -> Self {
+        Self { context: Arc::new(MongoContext::new(database.clone(), collection, retention, home, client)) }
     }
 
     /// Reads as [`request`](Self::request) does, as soon as another read may be under way.
@@ -227,7 +234,7 @@ impl MongoStore {
         deadline: Deadline,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> BoxFuture<Result<T>> {
-        task::run(deadline, self.context.requests.track_future(work))
+        task::run(self.context.runtime(), deadline, self.context.requests.track_future(work))
     }
 }
 
@@ -289,18 +296,18 @@ impl Store for MongoStore {
     ) -> BoxFuture<Result<()>> {
         let context = Arc::clone(&self.context);
         let watch = async move { watch::watch(&context, handle, since, &notifications).await };
-        Box::pin(task::run_until_end(watch))
+        Box::pin(task::run_until_end(self.context.runtime(), watch))
     }
 
     fn follow(&self, filter: &KeyFilter, known: Vec<Key>, states: Sender<FollowedState>) -> BoxFuture<Result<()>> {
         let (context, filter) = (Arc::clone(&self.context), filter.clone());
         let follow = async move { follow::follow(&context, &filter, known, &states).await };
-        Box::pin(task::run_until_end(follow))
+        Box::pin(task::run_until_end(self.context.runtime(), follow))
     }
 
     /// Opens a store of another collection or database on the same client. `None` if both are those of this store.
     fn sibling(&self, options: &StoreOptions) -> Result<Option<Arc<dyn Store>>> {
-        let MongoContext { database: own, collection: own_collection, client, .. } = &*self.context;
+        let MongoContext { database: own, collection: own_collection, home, client, .. } = &*self.context;
         let database = match &options.database {
             Some(name) => {
                 check_database(name)?;
@@ -315,7 +322,7 @@ impl Store for MongoStore {
         if database.name() == own.name() && collection == *own_collection {
             return Ok(None);
         }
-        let sibling = Self::build(&database, collection, options.retention, client.join());
+        let sibling = Self::build(&database, collection, options.retention, Arc::clone(home), client.join());
         Ok(Some(Arc::new(if self.context.is_sharded_allowed() { sibling.allow_sharded() } else { sibling })))
     }
 
@@ -333,7 +340,7 @@ impl Store for MongoStore {
             let answered = tokio::time::timeout(deadline.remaining(), context.requests.wait());
             drop(answered.await);
             let Some(client) = context.client.leave() else { return };
-            let closed = task::run(deadline.or_after(CLIENT_CLOSE_TIMEOUT), async move {
+            let closed = task::run(context.runtime(), deadline.or_after(CLIENT_CLOSE_TIMEOUT), async move {
                 // Immediate, because an abandoned request may hang and keep handles of the driver.
                 client.shutdown().immediate(true).await;
                 Ok(())

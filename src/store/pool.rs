@@ -2,15 +2,13 @@
 //!
 //! Purpose: requests that wait at the server keep their connections. They must leave some to the other kinds.
 //!
-//! Mechanism: [`PoolShares`] splits the connections of a pool. [`Permits`] is a semaphore for each runtime.
+//! Mechanism: [`PoolShares`] splits the connections of a pool.
 //!
 //! Invariant: a refresh never waits for a connection that an acquire or a read keeps.
 
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
-
-use super::runtime::ByRuntime;
 
 /// The connections of a client that [`connect`](crate::Mongoseal::connect) opens, unless the connection string has more.
 pub(crate) const DEFAULT_POOL: u32 = 64;
@@ -57,37 +55,21 @@ impl PoolShares {
     }
 }
 
-/// This many permits for each runtime.
-#[derive(Debug)]
-pub(crate) struct Permits {
-    many: usize,
-    by_runtime: ByRuntime<Semaphore>,
-}
-
-impl Permits {
-    pub(crate) fn new(many: usize) -> Self {
-        Self { many: many.min(Semaphore::MAX_PERMITS), by_runtime: ByRuntime::default() }
-    }
-
-    /// The permits of the runtime in which this is called.
-    pub(crate) fn here(&self) -> Arc<Semaphore> {
-        self.by_runtime.here(|| Semaphore::new(self.many))
-    }
-}
-
 /// The permits for refreshes, of all handles on one client.
 #[derive(Debug)]
 pub(crate) struct RefreshPermits {
-    pub(crate) parts: Permits,
-    pub(crate) singles: Permits,
+    pub(crate) parts: Arc<Semaphore>,
+    pub(crate) singles: Arc<Semaphore>,
     /// For single refreshes of leases that have failed before: half of them, so that others find a place.
-    pub(crate) retries: Permits,
+    pub(crate) retries: Arc<Semaphore>,
 }
 
 impl RefreshPermits {
     pub(crate) fn new(pool: PoolShares) -> Self {
         let PoolShares { parts, singles, .. } = pool;
-        Self { parts: Permits::new(parts), singles: Permits::new(singles), retries: Permits::new(singles.div_ceil(2)) }
+        let [parts, singles, retries] =
+            [parts, singles, singles.div_ceil(2)].map(|many| Arc::new(Semaphore::new(many)));
+        Self { parts, singles, retries }
     }
 }
 

@@ -1,24 +1,59 @@
-//! The runtimes of the callers, on which tasks run.
+//! The runtime on which the tasks of a handle and of its store run.
 //!
-//! Purpose: a process may have several runtimes. One that is not driven any more keeps all that its tasks hold, such as a
-//! permit or a change stream, and one that has ended drops its tasks.
+//! Purpose: what keeps a lease does not depend on which runtime calls, nor on whether that one is driven afterwards.
 //!
-//! Mechanism: a task runs on the runtime that starts it, unless its handle has a thread of its own. What tasks wait for
-//! is kept for each runtime, in a [`ByRuntime`] or by the id of the runtime.
+//! Mechanism: each handle and each store has a [`Home`]. A handle that opens its client has a thread of its own, whose
+//! runtime is its home. Any other has the runtime in which it was made, or that of its first task if it was made outside of
+//! one.
 //!
-//! Invariant: no task waits for what a task of another runtime holds.
+//! Invariant: a task runs on the home, whichever runtime starts it.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, OnceLock};
 
-use tokio::runtime::{Handle, Id};
+use tokio::{runtime::Handle, task::JoinHandle};
+use tokio_util::{sync::DropGuard, task::TaskTracker};
 
-use crate::types::{
-    error::{Error, Result, Source},
-    lock::lock,
-};
+use crate::types::error::{Error, Result, Source};
+
+/// The runtime of a handle or a store.
+#[derive(Debug)]
+pub(crate) struct Home {
+    runtime: OnceLock<Handle>,
+    /// Ends the thread of the runtime, if the handle has one of its own.
+    _thread: Option<DropGuard>,
+}
+
+impl Home {
+    /// The runtime in which this is called. Outside of one, that of the first task.
+    pub(crate) fn here() -> Arc<Self> {
+        let runtime = Handle::try_current().map_or_else(|_none| OnceLock::new(), OnceLock::from);
+        Arc::new(Self { runtime, _thread: None })
+    }
+
+    /// A runtime whose thread ends when this is dropped.
+    pub(crate) fn on_thread(runtime: Handle, thread: DropGuard) -> Arc<Self> {
+        Arc::new(Self { runtime: OnceLock::from(runtime), _thread: Some(thread) })
+    }
+
+    /// The runtime. Must be called inside of one: see [`current`].
+    pub(crate) fn runtime(&self) -> &Handle {
+        self.runtime.get_or_init(Handle::current)
+    }
+
+    /// The runtime, if there is one yet.
+    pub(crate) fn known(&self) -> Option<&Handle> {
+        self.runtime.get()
+    }
+
+    /// Starts a task that a tracker waits for.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        tasks: &TaskTracker,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        tasks.spawn_on(task, self.runtime())
+    }
+}
 
 /// The runtime in which this is called. Tokio would panic without one.
 pub(crate) fn current() -> Result<Handle> {
@@ -28,54 +63,7 @@ pub(crate) fn current() -> Result<Handle> {
     })
 }
 
-/// The id of the runtime in which this is called, if there is one.
-pub(crate) fn id() -> Option<Id> {
-    Handle::try_current().ok().map(|runtime| runtime.id())
-}
-
 /// The error of a call whose task was dropped by its runtime.
 pub(crate) fn ended(cause: impl Into<Source>) -> Error {
-    Error::unavailable("the task of this request ended early: retry on a running runtime").caused_by(cause)
-}
-
-/// A value for each runtime.
-#[derive(Debug)]
-pub(crate) struct ByRuntime<T>(Mutex<HashMap<Option<Id>, Arc<T>>>);
-
-impl<T> ByRuntime<T> {
-    /// Returns the value of the runtime in which this is called.
-    pub(crate) fn here(&self, new: impl FnOnce() -> T) -> Arc<T> {
-        let runtime = id();
-        let mut all = lock(&self.0);
-        // A runtime that does not use its value needs none, and may have ended.
-        all.retain(|id, value| *id == runtime || Arc::strong_count(value) > 1);
-        Arc::clone(all.entry(runtime).or_insert_with(|| Arc::new(new())))
-    }
-}
-
-impl<T> Default for ByRuntime<T> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_runtime_has_a_value_of_its_own_and_that_of_one_that_does_not_use_it_is_forgotten() {
-        let all = ByRuntime::default();
-        let runtime = || tokio::runtime::Runtime::new().unwrap();
-        let (one, other) = (runtime(), runtime());
-        let here = || async { all.here(|| ()) };
-        let of_one = one.block_on(here());
-        assert!(Arc::ptr_eq(&of_one, &one.block_on(here())));
-        assert!(!Arc::ptr_eq(&of_one, &other.block_on(here())));
-        all.here(|| ());
-        assert_eq!(all.0.lock().unwrap().len(), 2, "that of `one`, which is in use, and that without a runtime");
-        drop(of_one);
-        all.here(|| ());
-        assert_eq!(all.0.lock().unwrap().len(), 1);
-    }
+    Error::unavailable("the runtime in which this handle was made has ended: make a new handle").caused_by(cause)
 }

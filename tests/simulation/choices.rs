@@ -88,7 +88,7 @@ table! {
         Sibling: ["sibling_of"],
         OnPoolOf10: ["on"],
         OnPoolOf64: ["on", "connections"],
-        OwnThread: ["dedicated_thread", "connect"],
+        OwnThread: ["connect"],
         BlockingHandle: [],
     }
 }

@@ -115,7 +115,7 @@ fn connect_to_set(
         let uri = uris[usize::from(which != OnPoolOf10)].clone();
         Box::pin(async move {
             if which == OwnThread {
-                return builder.dedicated_thread().connect(uri).await;
+                return builder.connect(uri).await;
             }
             let client = Client::with_uri_str(uri).await.expect("a valid string");
             let builder = if which == OnPoolOf64 { builder.connections(64) } else { builder };
@@ -167,7 +167,7 @@ impl Servers {
                 let own = through.clone();
                 let connect = move |which, builder: Builder| -> BoxFuture<mongoseal::Result<Mongoseal>> {
                     assert_eq!(which, OwnThread, "the only client of its own on Redis");
-                    Box::pin(builder.retention(RETENTION).dedicated_thread().connect_to(own.clone()))
+                    Box::pin(builder.retention(RETENTION).connect_to(own.clone()))
                 };
                 let open =
                     Arc::new(move || -> Arc<dyn Store> { Arc::new(RedisStore::new(through.clone(), RETENTION)) });

@@ -100,7 +100,8 @@ fn a_lease_dropped_outside_of_a_runtime_is_released_by_the_one_that_keeps_it() {
 #[test]
 fn a_runtime_shut_down_ends_its_leases() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let seal = Mongoseal::in_memory();
+    let store = MemoryStore::default();
+    let seal = Mongoseal::in_memory_on(&store);
     let lease = runtime.block_on(async { seal.acquire("k").await.unwrap() });
     drop(runtime);
     assert!(!lease.is_valid());
@@ -109,7 +110,10 @@ fn a_runtime_shut_down_ends_its_leases() {
         assert!(matches!(lease.refresh().await, Err(Error::Ended { .. })));
         assert!(matches!(lease.verify().await, Err(Error::Ended { .. })));
         assert!(matches!(lease.release().await, Err(Error::Unavailable { .. })));
-        assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })), "left to its ttl");
+        let error = seal.acquire("k").await.unwrap_err();
+        assert!(error.to_string().contains("make a new handle"), "{error}");
+        let next = Mongoseal::in_memory_on(&store);
+        assert!(matches!(next.acquire("k").await, Err(Error::Held { .. })), "left to its ttl");
     });
 }
 

@@ -41,17 +41,16 @@ async fn a_connector_gets_the_settings_that_concern_its_store() {
     let options = connector.options();
     assert_eq!((&options.database, &options.collection), (&None, &None));
     assert_eq!(options.retention, secs(24 * 3600));
-    assert!(options.runtime.is_none());
     seal.acquire("k").await.unwrap().release().await.unwrap();
 
-    let builder = Mongoseal::builder().database("app").collection("leases").retention(secs(100)).dedicated_thread();
+    let builder = Mongoseal::builder().database("app").collection("leases").retention(secs(100));
     let seal = builder.connect_to(connector.clone()).await.unwrap();
     let options = connector.options();
     assert_eq!((options.database.as_deref(), options.collection.as_deref()), (Some("app"), Some("leases")));
     assert_eq!(options.retention, secs(100));
     // Its thread runs while a handle is there.
-    let runtime = options.runtime.expect("the handle has a thread of its own");
-    assert_eq!(runtime.spawn(async { 42 }).await.unwrap(), 42);
+    let thread = options.runtime.unwrap().spawn(async { std::thread::current().name().map(str::to_owned) });
+    assert_eq!(thread.await.unwrap().as_deref(), Some("mongoseal"));
     assert!(matches!(seal.acquire("k").ttl(secs(101)).await, Err(Error::Invalid { .. })));
 }
 
@@ -74,10 +73,8 @@ impl Connector for Unavailable {
 
 #[tokio::test]
 async fn what_a_connector_refuses_is_the_answer_and_options_of_mongodb_are_refused_before() {
-    for builder in [Mongoseal::builder(), Mongoseal::builder().dedicated_thread()] {
-        let error = builder.connect_to(Unavailable).await.unwrap_err();
-        assert!(error.to_string().contains("start it"), "{error}");
-    }
+    let error = Mongoseal::builder().connect_to(Unavailable).await.unwrap_err();
+    assert!(error.to_string().contains("start it"), "{error}");
     let builder = Mongoseal::builder;
     for builder in [builder().allow_sharded(), builder().connections(7), builder().ttl(Duration::ZERO)] {
         let error = builder.connect_to(Unavailable).await.unwrap_err();

@@ -1,18 +1,16 @@
-//! Runtimes that are not driven any more.
+//! Runtimes that are not driven any more, or have ended.
 
 use std::{
     pin::pin,
-    sync::{Arc, mpsc::channel},
     task::{Context, Poll, Waker},
     thread,
     time::Duration,
 };
 
-use mongoseal::{Error, Lease, Mongoseal, store::MemoryStore};
+use mongoseal::{Error, Mongoseal};
 use tokio::runtime::Runtime;
 
 use crate::{
-    by_length,
     faulty::{Call, Fault, Faulty},
     millis, secs,
 };
@@ -24,9 +22,14 @@ fn idle() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
+/// Has a worker, which drives it while the test blocks.
+fn driven() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
 /// Runs `test` with a runtime that nothing drives in between.
 fn beside_idle(test: impl AsyncFnOnce(&Runtime)) {
-    let (idle, driven) = (idle(), idle());
+    let (idle, driven) = (idle(), driven());
     driven.block_on(test(&idle));
 }
 
@@ -47,8 +50,8 @@ fn outside<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn a_release_and_a_shutdown_outside_of_a_runtime_wait_for_the_runtime_of_the_lease() {
-    let driven = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+fn a_release_and_a_shutdown_outside_of_a_runtime_wait_for_the_runtime_of_the_handle() {
+    let driven = driven();
     let seal = Mongoseal::in_memory();
     let acquire = async |key: &str| seal.acquire(key).await.unwrap();
     let (released, kept) = driven.block_on(async { (acquire("a").await, acquire("b").await) });
@@ -58,129 +61,58 @@ fn a_release_and_a_shutdown_outside_of_a_runtime_wait_for_the_runtime_of_the_lea
 }
 
 #[test]
-fn calls_on_a_lease_whose_runtime_is_not_driven_return() {
+fn calls_of_a_handle_whose_runtime_is_not_driven_return() {
     beside_idle(async |idle| {
-        let seal = Mongoseal::builder().operation_timeout(TIMEOUT).in_memory().unwrap();
+        let seal = on(idle, async { Mongoseal::builder().operation_timeout(TIMEOUT).in_memory().unwrap() });
         let acquire = async |key: &str| seal.acquire(key).ttl(secs(60)).await.unwrap();
         let (released, refreshed, kept) =
             on(idle, async { (acquire("a").await, acquire("b").await, acquire("c").await) });
-        let error = released.release().await.unwrap_err();
-        assert!(error.to_string().contains("drive the runtime on which it was acquired"), "{error}");
-
-        let error = refreshed.refresh().await.unwrap_err();
-        assert!(error.to_string().contains("drive the runtime on which the lease was acquired"), "{error}");
-
-        // Its own handle's release is not confirmed.
-        assert!(matches!(seal.acquire("a").await, Err(Error::Unavailable { .. })));
-
+        let not_driven = |error: &Error| {
+            let is_named = error.to_string().contains("drive the runtime in which the handle was made");
+            assert!(matches!(error, Error::Unavailable { .. }) && is_named, "{error}");
+        };
+        not_driven(&released.release().await.unwrap_err());
+        not_driven(&refreshed.refresh().await.unwrap_err());
+        not_driven(&seal.acquire("d").await.unwrap_err());
         seal.shutdown().await;
         drop(kept);
     });
 }
 
 #[test]
-fn a_shutdown_releases_its_leases_beside_a_runtime_that_stops_when_its_lease_ends() {
-    for _ in 0..by_length(3, 10) {
-        let (stopping, driven) = (idle(), idle());
-        let store = Arc::new(MemoryStore::default());
-        let handle = || Mongoseal::builder().operation_timeout(TIMEOUT).on_store(store.clone()).unwrap();
-        let (seal, other, (held, is_held)) = (handle(), handle(), channel());
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                stopping.block_on(async {
-                    let lease = seal.acquire("stops").await.unwrap();
-                    held.send(()).unwrap();
-                    lease.cancelled().await;
-                });
-            });
-            is_held.recv().unwrap();
-            driven.block_on(async {
-                let kept = [seal.acquire("a").await.unwrap(), seal.acquire("b").await.unwrap()];
-                seal.shutdown().await;
-                for lease in kept {
-                    drop(other.acquire(lease.key().as_str()).await.unwrap());
-                }
-            });
-        });
-    }
-}
-
-#[test]
-fn a_dropped_lease_does_not_wait_for_a_release_of_its_group_that_is_not_polled() {
+fn a_lease_and_a_waiter_whose_callers_stop_are_kept_and_notified_on_the_runtime_of_their_handle() {
     beside_idle(async |idle| {
         let store = Faulty::new();
-        let seal = store.seal();
-        let lease = on(idle, async { seal.acquire("k").group("g").ttl(secs(60)).await.unwrap() });
-        // The task of the lease does not see the drop before the release of the group has begun.
-        drop(lease);
-        store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::Hang));
-        let mut releasing = pin!(seal.release_group("g"));
-        assert!(tokio::time::timeout(millis(50), &mut releasing).await.is_err());
-        on(idle, async { tokio::time::sleep(millis(50)).await });
-        drop(store.seal().acquire("k").await.unwrap());
-    });
-}
-
-#[test]
-fn a_key_whose_lease_has_expired_is_acquired_again_although_the_runtime_of_that_lease_is_not_driven() {
-    beside_idle(async |idle| {
-        let seal = Mongoseal::builder().operation_timeout(TIMEOUT).in_memory().unwrap();
-        let expired = on(idle, async { seal.acquire("k").ttl(secs(1)).await.unwrap() });
-        tokio::time::sleep(millis(1_600)).await;
-        assert!(!expired.is_valid());
-        assert!(matches!(expired.verify().await, Err(Error::Lost { .. })));
-        let lease = seal.acquire("k").await.unwrap();
-        assert!(lease.token() > expired.token());
-    });
-}
-
-#[test]
-fn leases_of_a_runtime_that_is_driven_are_refreshed_beside_those_of_one_that_is_not() {
-    beside_idle(async |idle| {
-        let store = Faulty::new();
-        // The idle runtime stops while a batch waits for its answer.
-        store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::DelayReply(millis(500))));
-        let seal = store.seal();
-        let acquire = async |number: usize| {
-            let acquire = seal.acquire(format!("k{number}")).ttl(secs(60));
-            acquire.refresh_every(millis(600)).await.unwrap()
+        let (seal, other) = (store.seal(), store.seal());
+        let kept = on(idle, async { seal.acquire("kept").ttl(secs(60)).refresh_every(millis(100)).await.unwrap() });
+        let held = other.acquire("k").ttl(secs(600)).await.unwrap();
+        // The listener of the handle begins with a call on the idle runtime.
+        assert!(on(idle, seal.acquire("k").ttl(secs(600)).wait(millis(50)).into_future()).is_err());
+        let waiting = tokio::spawn(seal.acquire("k").ttl(secs(600)).wait(secs(3_600)).into_future());
+        let last_seen = async || other.inspect("kept").await.unwrap().unwrap().holders[0].last_seen;
+        let before = last_seen().await;
+        let refreshed = async {
+            while last_seen().await == before {
+                tokio::time::sleep(millis(20)).await;
+            }
         };
-        let reader = store.seal();
-        let last_seen =
-            async |lease: &Lease| reader.inspect(lease.key().as_str()).await.unwrap().unwrap().holders[0].last_seen;
-        let stopped = on(idle, async { [acquire(1).await, acquire(2).await] });
-        let kept = [acquire(3).await, acquire(4).await];
-        on(idle, async { tokio::time::sleep(millis(900)).await });
-        let before = last_seen(&stopped[0]).await;
-        for lease in kept.iter().cycle().take(6) {
-            let since = last_seen(lease).await;
-            let refreshed = async {
-                while last_seen(lease).await == since {
-                    tokio::time::sleep(millis(20)).await;
-                }
-            };
-            tokio::time::timeout(secs(60), refreshed).await.expect("it is refreshed");
-        }
-        assert_eq!(last_seen(&stopped[0]).await, before, "nothing refreshes it");
-    });
-}
-
-#[test]
-fn a_waiter_hears_of_its_hand_over_although_the_runtime_of_the_listener_is_not_driven_any_more() {
-    beside_idle(async |idle| {
-        let store = Faulty::new();
-        let (seal, holder) = (store.seal(), store.seal());
-        let held = holder.acquire("k").await.unwrap();
-        // The listener of the handle begins on the idle runtime.
-        let other = holder.acquire("other").ttl(secs(600)).await.unwrap();
-        let waits = |key: &str, within: Duration| seal.acquire(key).ttl(secs(600)).wait(within).into_future();
-        assert!(on(idle, waits("other", millis(50))).is_err());
-        tokio::time::sleep(secs(4)).await;
-        let waiting = tokio::spawn(waits("k", secs(3_600)));
-        tokio::time::sleep(millis(100)).await;
+        tokio::time::timeout(secs(60), refreshed).await.expect("it is refreshed");
         held.release().await.unwrap();
         // It asks by itself after 200 seconds, a third of its ttl.
-        let _lease = tokio::time::timeout(secs(60), waiting).await.unwrap().unwrap().unwrap();
-        drop(other);
+        drop(tokio::time::timeout(secs(60), waiting).await.unwrap().unwrap().unwrap());
+        seal.shutdown().await;
+        drop(other.acquire("kept").await.expect("the shutdown has released it"));
+        drop(kept);
     });
+}
+
+#[tokio::test]
+async fn a_dropped_lease_does_not_wait_for_a_release_of_its_group_that_is_not_polled() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    drop(seal.acquire("k").group("g").ttl(secs(60)).await.unwrap());
+    store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::Hang));
+    let mut releasing = pin!(seal.release_group("g"));
+    assert!(tokio::time::timeout(millis(50), &mut releasing).await.is_err());
+    drop(store.seal().acquire("k").await.unwrap());
 }

@@ -102,6 +102,4 @@ async fn what_a_sibling_cannot_have_is_refused_with_what_to_do() {
         let error = builder.sibling_of(&seal).unwrap_err();
         assert!(error.to_string().contains("leave `"), "{error}");
     }
-    let error = Mongoseal::builder().dedicated_thread().sibling_of(&seal).unwrap_err();
-    assert!(error.to_string().contains("has no effect on a sibling"), "{error}");
 }

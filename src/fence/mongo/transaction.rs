@@ -130,7 +130,7 @@ impl TransactionLeases {
     /// Begins a transaction on a task of its own.
     async fn begin(&self, last: Option<ClientSession>) -> Result<ClientSession> {
         let (store, deadline) = (self.store.clone(), Deadline::after(self.store.clock(), self.attempt));
-        task::run(deadline, async move {
+        task::run(self.store.context.runtime(), deadline, async move {
             let mut session = match last {
                 Some(session) => session,
                 None => store.context.session().await?,
@@ -144,7 +144,12 @@ impl TransactionLeases {
     /// The election that made the primary, if the server returns one: a router does not.
     async fn read_election(&self, until: Deadline) -> Option<ObjectId> {
         let store = self.store.clone();
-        task::run(self.attempt_deadline(until), async move { store.context.read_election().await }).await.ok().flatten()
+        task::run(self.store.context.runtime(), self.attempt_deadline(until), async move {
+            store.context.read_election().await
+        })
+        .await
+        .ok()
+        .flatten()
     }
 
     /// The deadline of the next command.
@@ -156,7 +161,7 @@ impl TransactionLeases {
     /// later.
     async fn abort(&self, mut session: ClientSession, until: Deadline) -> Option<ClientSession> {
         let store = self.store.clone();
-        let aborted = task::run(self.attempt_deadline(until), async move {
+        let aborted = task::run(self.store.context.runtime(), self.attempt_deadline(until), async move {
             store.context.abort(&mut session).await;
             Ok(session)
         });
@@ -172,19 +177,20 @@ impl TransactionLeases {
         let clock = self.store.clock();
         let until = Deadline::at(clock, clock.now().after(self.attempt).max(deadline.reading()));
         let (store, leases) = (self.store.clone(), Arc::clone(&self.leases));
-        let (session, index, touched) = task::run(Deadline::after(clock, self.attempt), async move {
-            let mut session = session;
-            let (mut last, mut touched) = (0, Ok(true));
-            for (index, TransactionLease { key, lease, token }) in leases.iter().enumerate() {
-                last = index;
-                touched = store.context.touch(&mut session, key, *lease, *token).await;
-                if !matches!(touched, Ok(true)) {
-                    break;
+        let (session, index, touched) =
+            task::run(self.store.context.runtime(), Deadline::after(clock, self.attempt), async move {
+                let mut session = session;
+                let (mut last, mut touched) = (0, Ok(true));
+                for (index, TransactionLease { key, lease, token }) in leases.iter().enumerate() {
+                    last = index;
+                    touched = store.context.touch(&mut session, key, *lease, *token).await;
+                    if !matches!(touched, Ok(true)) {
+                        break;
+                    }
                 }
-            }
-            Ok((session, last, touched))
-        })
-        .await?;
+                Ok((session, last, touched))
+            })
+            .await?;
         match touched {
             Ok(true) => self.commit(session, until).await,
             Ok(false) => {
@@ -227,7 +233,9 @@ impl TransactionLeases {
     /// Commits. If the outcome is unknown or the server cannot do it now, repeats that until the deadline.
     async fn commit(&self, session: ClientSession, deadline: Deadline) -> Result<Settled> {
         let store = self.store.clone();
-        let committed = task::run(deadline, async move { Ok(store.context.commit(session, deadline).await) });
+        let committed = task::run(self.store.context.runtime(), deadline, async move {
+            Ok(store.context.commit(session, deadline).await)
+        });
         match committed.await.map_err(|error| unknown_outcome().caused_by(error))? {
             Ok(()) => Ok(Settled::Committed),
             Err(NotCommitted::Aborted(session, error)) => {

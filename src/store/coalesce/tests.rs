@@ -15,8 +15,8 @@ enum What {
 }
 
 /// Sends requests of one kind together. Each command takes this long.
-#[derive(Default)]
 struct Recorder {
+    home: Arc<Home>,
     coalescer: Coalescer<Request>,
     takes: Mutex<VecDeque<Duration>>,
     sent: Mutex<Vec<Vec<u8>>>,
@@ -31,6 +31,10 @@ impl SendTogether for Recorder {
         &self.coalescer
     }
 
+    fn home(&self) -> &Home {
+        &self.home
+    }
+
     fn join(others: &[Queued<Request>], (_, what): &Request) -> Join {
         match (others[0].request.1, *what) {
             (What::Acquire, What::Acquire) | (What::Leave, What::Leave) => Join::Together,
@@ -39,7 +43,7 @@ impl SendTogether for Recorder {
         }
     }
 
-    fn send(self: Arc<Self>, turn: Turn<Self>, mut requests: Vec<Queued<Request>>) -> BoxFuture<()> {
+    fn send(self: Arc<Self>, turn: Turn<Self>, mut requests: Vec<Queued<Request>>) -> BoxFuture<Option<Turn<Self>>> {
         Box::pin(async move {
             let (key, mut turn) = (turn.key().clone(), Some(turn));
             prepare(&key, &mut requests);
@@ -50,6 +54,7 @@ impl SendTogether for Recorder {
                 let applied = Applied { outcome: Outcome::Released, at: None, changed: true, sent: None };
                 queued.answer(Ok(applied));
             }
+            turn
         })
     }
 }
@@ -57,9 +62,12 @@ impl SendTogether for Recorder {
 impl Recorder {
     /// Commands that take so many milliseconds, one after another.
     fn with(takes: &[u64]) -> Arc<Self> {
-        let recorder = Self::default();
-        *recorder.takes.lock().unwrap() = takes.iter().copied().map(Duration::from_millis).collect();
-        Arc::new(recorder)
+        Self::at(Home::here(), takes)
+    }
+
+    fn at(home: Arc<Home>, takes: &[u64]) -> Arc<Self> {
+        let takes = Mutex::new(takes.iter().copied().map(Duration::from_millis).collect());
+        Arc::new(Self { home, takes, coalescer: Coalescer::default(), sent: Mutex::default() })
     }
 
     /// Sends a request, and lets it reach the queue.
@@ -167,22 +175,26 @@ async fn a_request_whose_time_is_over_says_so_whether_it_was_sent_or_not() {
 }
 
 #[test]
-fn a_runtime_that_ends_ends_its_requests_and_holds_up_no_other() {
-    let recorder = Recorder::with(&[60_000]);
+fn a_runtime_that_ends_ends_all_requests_and_leaves_no_queue() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (one, other) = (runtime(), runtime());
-    let waiting = one.block_on(async {
+    let (home, caller) = (runtime(), runtime());
+    let recorder = home.block_on(async { Recorder::with(&[60_000]) });
+    let waiting = caller.block_on(async {
         let mut waiting = Vec::new();
         for number in 0..3 {
             waiting.push(recorder.sends(number, What::Acquire).await);
         }
-        tokio::time::sleep(Duration::from_millis(1)).await;
         waiting
     });
-    other.block_on(async { all(vec![recorder.sends(3, What::Acquire).await]).await });
-    drop(one);
-    let ended = other.block_on(async { waiting.into_iter().next_back().unwrap().await });
-    assert!(ended.is_err() || ended.is_ok_and(|answer| answer.is_err()));
+    home.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
+    drop(home);
+    for waiting in waiting {
+        let ended = caller.block_on(waiting).unwrap();
+        assert!(ended.is_err_and(|error| error.to_string().contains("make a new handle")));
+    }
     assert!(lock(&recorder.coalescer).is_empty());
-    assert_eq!(recorder.sent(), [[0], [3]]);
+    assert_eq!(recorder.sent(), [[0]]);
+    // What comes later ends, too.
+    let late = caller.block_on(async { recorder.sends(3, What::Acquire).await.await.unwrap() });
+    assert!(late.is_err() && lock(&recorder.coalescer).is_empty());
 }

@@ -11,7 +11,10 @@
 
 use std::{
     fmt, mem,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -21,6 +24,7 @@ use mongodb::{
     error::{Error as DriverError, Result as DriverResult},
     options::{ReadPreference, SelectionCriteria},
 };
+use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
 use super::{
@@ -31,7 +35,7 @@ use super::{
 };
 use crate::{
     record::Request,
-    store::{coalesce::Coalescer, runtime::ByRuntime},
+    store::{coalesce::Coalescer, runtime::Home},
     types::error::{Error, Result},
 };
 
@@ -44,10 +48,12 @@ pub(crate) struct MongoContext {
     pub(super) collection: String,
     pub(super) retention: Duration,
     pub(super) allow_sharded: AtomicBool,
+    /// The runtime of its tasks.
+    pub(super) home: Arc<Home>,
     pub(super) client: ClientShare,
     /// How many handles of this store are open.
     pub(super) open_handles: AtomicUsize,
-    pub(super) subscribers: ByRuntime<Subscribers>,
+    pub(super) subscribers: Arc<Subscribers>,
     /// The requests that wait for a command of their key.
     pub(super) coalescer: Coalescer<Request>,
     pub(super) known_keys: KnownKeys,
@@ -58,15 +64,22 @@ pub(crate) struct MongoContext {
 }
 
 impl MongoContext {
-    pub(super) fn new(database: Database, collection: String, retention: Duration, client: ClientShare) -> Self {
+    pub(super) fn new(
+        database: Database,
+        collection: String,
+        retention: Duration,
+        home: Arc<Home>,
+        client: ClientShare,
+    ) -> Self {
         Self {
             database,
             collection,
             retention,
             allow_sharded: AtomicBool::new(false),
+            home,
             client,
             open_handles: AtomicUsize::new(0),
-            subscribers: ByRuntime::default(),
+            subscribers: Arc::default(),
             coalescer: Coalescer::default(),
             known_keys: KnownKeys::default(),
             index: IndexState::default(),
@@ -77,6 +90,11 @@ impl MongoContext {
 
     pub(super) fn is_sharded_allowed(&self) -> bool {
         self.allow_sharded.load(Ordering::Acquire)
+    }
+
+    /// The runtime of its tasks.
+    pub(crate) fn runtime(&self) -> &Handle {
+        self.home.runtime()
     }
 
     /// Sends a command, for which the user needs these actions.

@@ -36,7 +36,7 @@ const CREATE_INDEX_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) fn renew(context: &Arc<MongoContext>) {
     if context.index.begin_if_due(Clock::Boot.now(), context.retention) {
         let store = Arc::clone(context);
-        task::spawn(context.requests.track_future(async move {
+        task::spawn(context.runtime(), context.requests.track_future(async move {
             match create(&store, deadline_after(CREATE_INDEX_TIMEOUT)).await {
                 Ok(()) => {}
                 Err(error @ Error::Unavailable { .. }) => {

@@ -17,6 +17,7 @@ use crate::{
     store::{
         Applied, BoxFuture,
         coalesce::{self, Coalescer, Join, Queued, SendTogether, Turn, min_remaining},
+        runtime::Home,
     },
     types::{
         clock::Clock,
@@ -53,7 +54,7 @@ pub(super) async fn apply(
             None => applied.await,
         }
     });
-    let applied = task::run(deadline, applied).await?.pop();
+    let applied = task::run(context.runtime(), deadline, applied).await?.pop();
     let applied =
         applied.ok_or_else(|| Error::invalid("a command was sent without a request: report this bug of mongoseal"))?;
     Ok(Applied { sent: Some(sent), ..applied })
@@ -67,6 +68,10 @@ impl SendTogether for MongoContext {
 
     fn coalescer(&self) -> &Coalescer<Request> {
         &self.coalescer
+    }
+
+    fn home(&self) -> &Home {
+        &self.home
     }
 
     /// A command has requests of one operation, each of another lease, and if they wait, with one queue limit. No waiter is
@@ -85,38 +90,41 @@ impl SendTogether for MongoContext {
         }
     }
 
-    fn send(self: Arc<Self>, turn: Turn<Self>, requests: Vec<Queued<Request>>) -> BoxFuture<()> {
+    fn send(self: Arc<Self>, turn: Turn<Self>, requests: Vec<Queued<Request>>) -> BoxFuture<Option<Turn<Self>>> {
         let key = turn.key().clone();
         Box::pin(send(self, key, Some(turn), requests))
     }
 }
 
-/// Sends these requests of a key as one command, and answers each.
+/// Sends these requests of a key as one command, and answers each. Returns the turn, unless it has passed on.
 async fn send(
     context: Arc<MongoContext>,
     key: Key,
     mut turn: Option<Turn<MongoContext>>,
     mut requests: Vec<Queued<Request>>,
-) {
-    let Some(latest) = coalesce::latest_deadline(&requests) else { return };
+) -> Option<Turn<MongoContext>> {
+    let Some(latest) = coalesce::latest_deadline(&requests) else { return turn };
     let admitted = match context.client.requests().admit_acquire(latest).await {
         Ok(admitted) => admitted,
-        Err(error) => return coalesce::fail(requests, error),
+        Err(error) => {
+            coalesce::fail(requests, error);
+            return turn;
+        }
     };
     // Those with less than half of the longest time left are sent at once, each with a limit of its own at the server: a
     // write that arrives after its caller has given up holds the key without a holder.
     let half = latest.remaining().mul_f64(0.5);
     let hurried: Vec<_> = requests.extract_if(.., |queued| queued.deadline.remaining() < half).collect();
     for queued in hurried {
-        task::spawn(send_alone(&context, &key, queued));
+        task::spawn(context.runtime(), send_alone(&context, &key, queued));
     }
-    let Some(deadline) = coalesce::prepare(&key, &mut requests) else { return };
+    let Some(deadline) = coalesce::prepare(&key, &mut requests) else { return turn };
     let sent = Clock::Boot.now();
     let batch: Vec<Request> = requests.iter().map(|queued| queued.request.clone()).collect();
     let (sender, of) = (Arc::clone(&context), key.clone());
     let applied =
         context.requests.track_future(async move { admitted.run(deadline, sender.apply(&of, &batch, deadline)).await });
-    let again = match coalesce::wait_for(&mut turn, task::run(deadline, applied)).await {
+    let again = match coalesce::wait_for(&mut turn, task::run(context.runtime(), deadline, applied)).await {
         Ok(applied) => {
             let (is_single, mut others) = (requests.len() == 1, Vec::new());
             for (queued, applied) in requests.into_iter().zip(applied) {
@@ -130,7 +138,10 @@ async fn send(
         }
         // A definite error may concern one request of several. Each meets its own by its own command.
         Err(error) if requests.len() > 1 && !matches!(error, Error::Unavailable { .. }) => requests,
-        Err(error) => return coalesce::fail(requests, error),
+        Err(error) => {
+            coalesce::fail(requests, error);
+            return turn;
+        }
     };
     // In their order, and before the requests that came later.
     let sending = async {
@@ -139,11 +150,13 @@ async fn send(
         }
     };
     coalesce::wait_for(&mut turn, sending).await;
+    turn
 }
 
 /// Sends a request as a command of its own.
 fn send_alone(context: &Arc<MongoContext>, key: &Key, queued: Queued<Request>) -> BoxFuture<()> {
-    Box::pin(send(Arc::clone(context), key.clone(), None, vec![queued]))
+    let sending = send(Arc::clone(context), key.clone(), None, vec![queued]);
+    Box::pin(async { drop(sending.await) })
 }
 
 /// Whether the outcome is the answer to the request. The server counts the free places before the grant, for all

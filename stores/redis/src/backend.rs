@@ -70,7 +70,7 @@ pub type RedisStore = CompareAndSwap<RedisBackend>;
 /// A Redis server without cluster mode: what a handle [connects to](mongoseal::Builder::connect_to), and the backend of a
 /// [`RedisStore`]. A clone shares its connections.
 ///
-/// With a [thread of its own](mongoseal::Builder::dedicated_thread), a handle opens connections of its own.
+/// A handle that connects to it opens connections of its own, which its thread reads.
 ///
 /// A [sibling](mongoseal::Builder::sibling_of) has the replicas of the other handle. For a handle with other replicas on the
 /// same connections, connect to a clone.
@@ -83,7 +83,7 @@ pub type RedisStore = CompareAndSwap<RedisBackend>;
 ///
 /// # async fn open() -> mongoseal::Result<()> {
 /// let redis = RedisBackend::new("redis://redis0:6379")?.with_replicas(1);
-/// let seal = Mongoseal::builder().owner("reporter-3").collection("reports").dedicated_thread().connect_to(redis).await?;
+/// let seal = Mongoseal::builder().owner("reporter-3").collection("reports").connect_to(redis).await?;
 /// let tenant = Mongoseal::builder().collection("tenant-7").sibling_of(&seal)?;
 /// # tenant.shutdown().await;
 /// # Ok(())

@@ -1,4 +1,4 @@
-//! Runtimes that have stopped, or whose threads are all blocked.
+//! Runtimes of callers that have stopped, or whose threads are all blocked.
 
 use std::{
     env,
@@ -6,12 +6,13 @@ use std::{
     thread,
 };
 
-use mongoseal::{Builder, Error, Mongoseal};
+use mongoseal::{Error, Mongoseal};
+use tokio::task::JoinSet;
 
 use crate::{TestDatabase, secs};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_of_a_runtime_that_is_not_driven_hold_up_no_others() {
+async fn calls_that_nobody_polls_any_more_hold_up_no_others() {
     let db = TestDatabase::new("mongoseal_idle_runtime").await;
     let holder = db.seal();
     let _held = holder.acquire("k").ttl(secs(60)).await.unwrap();
@@ -54,34 +55,26 @@ async fn requests_of_a_runtime_that_is_not_driven_hold_up_no_others() {
 
 /// `MONGOSEAL_BLOCKED` says for how many seconds.
 #[test]
-fn a_handle_with_a_thread_of_its_own_keeps_its_leases_while_all_threads_of_the_runtime_are_blocked() {
-    let blocked = secs(env::var("MONGOSEAL_BLOCKED").map_or(6, |seconds| seconds.parse().unwrap()));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+fn leases_of_a_handle_that_connects_are_kept_while_all_threads_of_the_runtime_are_blocked() {
+    let blocked = secs(env::var("MONGOSEAL_BLOCKED").map_or(8, |seconds| seconds.parse().unwrap()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let db = TestDatabase::new("mongoseal_blocked").await;
-        let connect =
-            async |builder: Builder| builder.database("mongoseal_blocked").connect(db.set.uri()).await.unwrap();
-        let (own, shared) =
-            (connect(Mongoseal::builder().dedicated_thread()).await, connect(Mongoseal::builder()).await);
-        let kept = own.acquire("kept").ttl(secs(4)).await.unwrap();
-        let lost = shared.acquire("lost").ttl(secs(2)).await.unwrap();
-        // Two workers and this thread, which is the third that drives the runtime.
-        for _ in 0..2 {
-            tokio::spawn(async move { thread::sleep(blocked) });
-        }
+        let seal = Mongoseal::builder().database("mongoseal_blocked").connect(db.set.uri()).await.unwrap();
+        let acquires = (0..100).map(|number| seal.acquire(format!("k{number}")).ttl(secs(4)).into_future());
+        let acquires: JoinSet<_> = acquires.collect();
+        let leases: Vec<_> = acquires.join_all().await.into_iter().map(Result::unwrap).collect();
+        // On the runtime of the caller, as its client is.
+        let lost = db.seal().acquire("lost").ttl(secs(2)).await.unwrap();
         thread::sleep(blocked);
-        assert!(kept.is_valid() && !lost.is_valid(), "{kept:?}, {lost:?}");
-        kept.verify().await.unwrap();
-        let token = kept.token();
-        kept.release().await.unwrap();
-        assert!(own.acquire("kept").await.unwrap().token() > token);
-        own.shutdown().await;
+        assert_eq!(leases.iter().filter(|lease| !lease.is_valid()).count(), 0);
+        assert!(!lost.is_valid());
+        for lease in &leases {
+            lease.verify().await.unwrap();
+        }
+        let (key, token) = (leases[0].key().to_string(), leases[0].token());
+        drop(leases);
+        assert!(seal.acquire(key).wait(secs(60)).await.unwrap().token() > token);
+        seal.shutdown().await;
     });
-}
-
-#[tokio::test]
-async fn a_handle_on_a_client_of_the_caller_has_no_thread_of_its_own_and_says_why() {
-    let db = TestDatabase::new("mongoseal_no_thread").await;
-    let error = Mongoseal::builder().dedicated_thread().on(&db.database).unwrap_err();
-    assert!(error.to_string().contains("use `connect`"), "{error}");
 }

@@ -131,13 +131,13 @@ pub(crate) async fn siblings_with_prefixes_of_their_own_share_no_record() {
     assert!(seal.acquire("k").await.is_err());
 }
 
-pub(crate) async fn a_dedicated_thread_keeps_a_lease_while_the_runtime_is_blocked() {
+pub(crate) async fn a_lease_is_kept_while_the_runtime_of_its_holder_is_blocked() {
     let server = shared().await.url();
     // On a runtime with one thread, which is blocked.
     let held = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let builder = Mongoseal::builder().dedicated_thread().collection(format!("dt{}", fastrand::u64(..)));
+            let builder = Mongoseal::builder().collection(format!("dt{}", fastrand::u64(..)));
             let seal = open(builder, server).await.unwrap();
             let lease = seal.acquire("k").ttl(secs(4)).await.unwrap();
             // The caller's runtime uses the connection, and does not read it afterwards.

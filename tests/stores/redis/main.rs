@@ -117,7 +117,7 @@ fn main() -> ExitCode {
         leases::a_waiter_polls_after_its_connection_for_messages_was_killed,
         leases::a_key_is_kept_for_its_expiry_and_the_retention,
         leases::siblings_with_prefixes_of_their_own_share_no_record,
-        leases::a_dedicated_thread_keeps_a_lease_while_the_runtime_is_blocked,
+        leases::a_lease_is_kept_while_the_runtime_of_its_holder_is_blocked,
         leases::a_caller_without_async_holds_a_lease,
         leases::a_handle_outlives_the_runtime_that_opened_its_connection,
         leases::what_redis_cannot_do_is_refused_before_anything_is_sent,

@@ -1,4 +1,4 @@
-//! One change stream for all records of a store that are followed on one runtime.
+//! One change stream for all records of a store that are followed.
 //!
 //! Purpose: each open change stream keeps a connection of the client, so a thousand subscribers cannot have a thousand
 //! streams.
@@ -29,13 +29,12 @@ use crate::types::key::Key;
 
 /// Follows the changes of a key. Starts the task that reads them if it does not run.
 pub(super) fn subscribe(store: &Arc<MongoContext>, key: &Key) -> Subscription {
-    let subscribers = store.subscribers.here(Subscribers::default);
+    let subscribers = Arc::clone(&store.subscribers);
     let (subscription, has_to_run) = subscribers.join(key);
     if has_to_run {
-        let store = Arc::clone(store);
-        // If this task is dropped with its runtime, so are its subscribers.
-        task::spawn(async move {
-            if let Err(end) = read_all(&store, &subscribers).await {
+        let reader = Arc::clone(store);
+        task::spawn(store.runtime(), async move {
+            if let Err(end) = read_all(&reader, &subscribers).await {
                 subscribers.end(&end);
             }
         });

@@ -167,7 +167,7 @@ impl Streams {
     fn start(&self, ids: Document, position: Position) -> Receiver<Read> {
         let (pass_on, reads) = mpsc::channel(1);
         let (store, slots, permit) = (Arc::clone(&self.store), Arc::clone(&self.slots), Arc::clone(&self.permit));
-        task::spawn(async move {
+        task::spawn(self.store.runtime(), async move {
             // The semaphore is never closed.
             let slot = tokio::select! {
                 slot = slots.acquire_owned() => slot,

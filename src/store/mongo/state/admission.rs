@@ -23,16 +23,13 @@ use std::{
 };
 
 use tokio::{
-    sync::{AcquireError, OwnedSemaphorePermit},
+    sync::{AcquireError, OwnedSemaphorePermit, Semaphore},
     time::timeout,
 };
 
-use crate::{
-    store::pool::Permits,
-    types::{
-        deadline::Deadline,
-        error::{Error, Result},
-    },
+use crate::types::{
+    deadline::Deadline,
+    error::{Error, Result},
 };
 
 /// How long a request keeps its permit at least, unless it ends.
@@ -40,11 +37,11 @@ const LEAST_TIME: Duration = Duration::from_millis(500);
 
 /// The permits of a client, and what its requests tell about the driver's queue.
 pub(in crate::store::mongo) struct Admission {
-    permits: Permits,
+    permits: Arc<Semaphore>,
     /// The acquires and reads that have a permit, or wait for one.
-    gate: Permits,
+    gate: Arc<Semaphore>,
     /// For reads alone.
-    reads: Permits,
+    reads: Arc<Semaphore>,
     order: Arc<Order>,
 }
 
@@ -84,15 +81,16 @@ impl Default for Preflight {
 }
 
 impl Admission {
-    /// For at most this many requests of each runtime, and this many reads beside them.
+    /// For at most this many requests, and this many reads beside them.
     pub(in crate::store::mongo) fn new(many: usize, reads: usize) -> Self {
-        let [permits, gate] = [many, many].map(Permits::new);
-        Self { permits, gate, reads: Permits::new(reads), order: Arc::default() }
+        let [permits, gate, reads] =
+            [many, many, reads].map(|many| Arc::new(Semaphore::new(many.min(Semaphore::MAX_PERMITS))));
+        Self { permits, gate, reads, order: Arc::default() }
     }
 
     /// Waits until another request that keeps or ends a lease may be under way.
     pub(in crate::store::mongo) async fn admit(&self, deadline: Deadline) -> Result<Admitted> {
-        let permit = self.permits.here().acquire_owned();
+        let permit = Arc::clone(&self.permits).acquire_owned();
         self.admit_with(async { Ok(Permit { _permit: permit.await?, _place: None }) }, deadline).await
     }
 
@@ -103,7 +101,7 @@ impl Admission {
 
     /// Waits until another read may be under way.
     pub(in crate::store::mongo) async fn admit_read(&self, deadline: Deadline) -> Result<Admitted> {
-        let reads = self.reads.here();
+        let reads = Arc::clone(&self.reads);
         let either = async {
             tokio::select! {
                 biased;
@@ -115,7 +113,7 @@ impl Admission {
     }
 
     async fn pass_gate(&self) -> std::result::Result<Permit, AcquireError> {
-        let (gate, permits) = (self.gate.here(), self.permits.here());
+        let (gate, permits) = (Arc::clone(&self.gate), Arc::clone(&self.permits));
         let place = gate.acquire_owned().await?;
         Ok(Permit { _permit: permits.acquire_owned().await?, _place: Some(place) })
     }
@@ -187,7 +185,7 @@ mod tests {
     }
 
     fn free(admission: &Admission) -> usize {
-        admission.permits.here().available_permits()
+        admission.permits.available_permits()
     }
 
     #[tokio::test(start_paused = true)]
@@ -263,7 +261,7 @@ mod tests {
         let (first, second) = tokio::join!(admission.admit(soon), admission.admit(soon));
         drop((first.unwrap(), second.unwrap()));
         running.join_all().await;
-        assert_eq!((free(&admission), admission.gate.here().available_permits()), (2, 2));
+        assert_eq!((free(&admission), admission.gate.available_permits()), (2, 2));
     }
 
     #[tokio::test(start_paused = true)]

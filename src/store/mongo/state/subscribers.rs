@@ -1,4 +1,4 @@
-//! The subscribers of the records of a store on one runtime.
+//! The subscribers of the records of a store.
 //!
 //! Purpose: the data of `follow/shared_stream.rs`, whose task reads the change stream that all subscribers share.
 //!
@@ -27,7 +27,7 @@ use crate::types::{key::Key, lock::lock};
 /// How many changes are kept for a slow subscriber.
 const MAX_BEHIND: usize = 4_096;
 
-/// The subscribers of a store on one runtime.
+/// The subscribers of a store.
 #[derive(Default)]
 pub(in crate::store::mongo) struct Subscribers {
     state: Mutex<SubscribersState>,

@@ -114,7 +114,10 @@ impl Handles {
         };
         let mut plain: Vec<_> = (1..PLAIN).map(handle).collect();
         plain.push(first);
-        let threaded = threaded(spec, connect, sabotage).await;
+        let threaded = match sabotage {
+            Some(Sabotage::NoThread) => independent(),
+            _ => threaded(spec, connect).await,
+        };
         Self { seal, plain, threaded, documents }
     }
 }
@@ -131,13 +134,9 @@ pub(super) fn builder(spec: &Spec) -> Builder {
 }
 
 /// A handle with a client and a thread of its own. It waits for servers that do not answer now.
-async fn threaded(spec: &Spec, connect: &Connect<'_>, sabotage: Option<Sabotage>) -> Mongoseal {
+async fn threaded(spec: &Spec, connect: &Connect<'_>) -> Mongoseal {
     loop {
-        let mut builder = builder(spec);
-        if sabotage != Some(Sabotage::NoThread) {
-            builder = builder.dedicated_thread();
-        }
-        let threaded = connect(builder).await;
+        let threaded = connect(builder(spec)).await;
         if let Ok(threaded) = &threaded {
             return threaded.clone();
         }
