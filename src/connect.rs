@@ -7,6 +7,8 @@ mod mongo;
 
 use std::{sync::Arc, time::Duration};
 
+use tracing::{Instrument, instrument::WithSubscriber};
+
 use crate::{
     builder::Builder,
     engine::{context::Context, handle_inner::HandleInner, owned_runtime, settings::Settings},
@@ -190,8 +192,8 @@ where
 {
     let home = owned_runtime::start_home()?;
     let runtime = home.runtime().clone();
-    // Boxed, because a future is as large as the largest that it awaits.
-    let connecting = runtime.spawn(Box::pin(connect(home)));
+    // Boxed, because a future is as large as the largest that it awaits. What it logs goes where the caller's logs go.
+    let connecting = runtime.spawn(Box::pin(connect(home)).in_current_span().with_current_subscriber());
     connecting.await.unwrap_or_else(|join| Err(runtime::ended(join)))
 }
 

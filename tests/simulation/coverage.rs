@@ -55,6 +55,7 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
             "number",
             "number_at",
             "of",
+            "on_queued",
             "period",
             "readiness",
             "remaining",

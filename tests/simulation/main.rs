@@ -265,7 +265,7 @@ fn a_place_in_the_queue_that_nobody_has_any_more_is_noticed() {
 
 #[test]
 fn a_call_that_takes_longer_than_it_may_is_noticed() {
-    assert_eq!(broken_by(Place::Memory, Weather::Calm, 2, Defect::LateAnswers), "time");
+    assert_eq!(broken_by(Place::Memory, Weather::Calm, 4, Defect::LateAnswers), "time");
 }
 
 #[test]

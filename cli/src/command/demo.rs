@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Clock, Error, FenceGate, FencingToken, Lease, Mongoseal, Reading};
+use mongoseal::{Clock, Error, FenceGate, FencingToken, Lease, Mongoseal, Reading, store::MemoryStore};
 
 use crate::{
     exit_status::{Failure, Status},
@@ -73,13 +73,14 @@ impl Storage {
 
 /// Runs both workers, the first with a pause. Returns the final balance.
 async fn story(storage: Storage) -> Result<i64, Failure> {
-    let (seal, storage, began) = (Mongoseal::in_memory(), Arc::new(storage), Clock::Boot.now());
+    let (store, storage, began) = (MemoryStore::default(), Arc::new(storage), Clock::Boot.now());
+    let seal = Mongoseal::in_memory_on(&store);
     let alice = Worker { name: "Alice", seal: seal.clone(), storage: Arc::clone(&storage), began };
     let bob = Worker { name: "Bob", ..alice.clone() };
     let (paused, has_paused) = tokio::sync::oneshot::channel();
     let (wake, woken) = mpsc::channel();
     // Alice has a thread and a runtime of her own, so that during the pause nothing of hers runs, not even a refresh.
-    let thread = thread::spawn(move || alice.add_and_be_paused(paused, &woken));
+    let thread = thread::spawn(move || alice.add_and_be_paused(&store, paused, &woken));
     // If Alice fails before her pause, `join` returns her error.
     if has_paused.await.is_ok() {
         bob.add(SECOND).await?;
@@ -127,11 +128,14 @@ impl Worker {
     /// Reads, pauses until it is woken, and writes. If the write was refused, returns the worker for another attempt.
     fn add_and_be_paused(
         self,
+        store: &MemoryStore,
         paused: tokio::sync::oneshot::Sender<()>,
         woken: &mpsc::Receiver<()>,
     ) -> Result<Option<Self>, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let lease = runtime.block_on(self.acquire())?;
+        // What keeps a lease in memory runs on the runtime in which its handle was made.
+        let own = Self { seal: runtime.block_on(async { Mongoseal::in_memory_on(store) }), ..self.clone() };
+        let lease = runtime.block_on(own.acquire())?;
         self.print(&format!("gets the lease, with token {}", lease.token()))?;
         let balance = self.storage.read();
         self.print(&format!("reads {balance}; is her lease valid? {}", yes_or_no(lease.is_valid())))?;

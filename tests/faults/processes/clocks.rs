@@ -138,7 +138,9 @@ fn holder_that_is_suspended() {
     let suspend = Suspend::prepare(secs(3600));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let seal = connect().await;
+        // On the runtime of this thread: `connect` would start another one.
+        let client = mongodb::Client::with_uri_str(std::env::var(URI).unwrap()).await.unwrap();
+        let seal = Mongoseal::new(&client.default_database().unwrap());
         let lease = seal.acquire("suspended").ttl(secs(300)).await.unwrap();
         let work = lease.run(async {
             tokio::task::yield_now().await;
