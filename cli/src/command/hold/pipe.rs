@@ -21,6 +21,7 @@ use std::{
     sync::Arc,
 };
 
+use mongoseal::Clock;
 use tokio::{
     sync::{
         mpsc::{self, Receiver, Sender},
@@ -69,6 +70,7 @@ pub(super) async fn perform(connection: &Connection, options: &Hold) -> Result<S
             "without a key, `hold` takes no {option}: send it with each request, or pass a key"
         )));
     }
+    let started = Clock::Boot.now();
     let mut signals = Signals::terminating()?;
     let (output, mut closed) = Output::start();
     let notices = Arc::new(Notices::new(output.clone()));
@@ -83,7 +85,7 @@ pub(super) async fn perform(connection: &Connection, options: &Hold) -> Result<S
             return Err(failure);
         }
     };
-    output.print(&Event::ready(seal.owner()));
+    output.print(&Event::ready(seal.owner(), started));
     let shared = Arc::new(Shared::new(seal, output, notices));
     let mut session = Session { shared: Arc::clone(&shared), running: JoinSet::new() };
     let end = tokio::select! {
