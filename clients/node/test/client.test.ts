@@ -1,7 +1,7 @@
 // The client with programs that the tests write.
 
 import { deepEqual, equal, match, ok, rejects } from "node:assert/strict";
-import { chmodSync, readFileSync, writeFileSync } from "node:fs";
+import { chmodSync, existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 
@@ -216,6 +216,44 @@ test("a handle can be started before its first request", async () => {
   const refused = `print({ event: "error", code: "unavailable", message: "no server" }); process.exit(123);`;
   await using other = new Mongoseal({ program: scripted(refused) });
   await rejects(other.start(), (error) => error instanceof UnavailableError && /no server/.test(error.message));
+});
+
+test("a handle whose program could not connect says that once, and its end does not wait for more", async () => {
+  // The program exits by itself, at the end of its input, or not at all.
+  for (const [then, timeoutMs] of [["process.exit(123)", 60_000], ["", 60_000], ["setInterval(() => {}, 1_000)", 10]] as const) {
+    const said = join(temporaryFolder(), "said");
+    const program = scripted(`
+      print({ event: "error", code: "unavailable", message: "no server" });
+      require("fs").writeFileSync(${JSON.stringify(said)}, "");
+      ${then.includes("setInterval") ? "process.stdin.removeAllListeners('end');" : ""}
+      ${then}
+    `);
+    const failures: Error[] = [];
+    const unhandled = (error: unknown) => failures.push(Object(error));
+    process.on("unhandledRejection", unhandled).on("warning", unhandled);
+    let handle: Mongoseal;
+    {
+      await using seal = new Mongoseal({ program, timeoutMs });
+      handle = seal;
+      const acquired = seal.acquire("a").then(
+        () => {},
+        (error) => failures.push(error),
+      );
+      await until("the program says it", () => existsSync(said));
+      // What it has said is read now.
+      await new Promise((resolve) => setImmediate(() => setImmediate(resolve)));
+      if (then === "process.exit(123)") {
+        await acquired;
+      }
+    }
+    await handle.close();
+    await handle[Symbol.asyncDispose]();
+    await new Promise((resolve) => setImmediate(resolve));
+    process.off("unhandledRejection", unhandled).off("warning", unhandled);
+    deepEqual(failures.map((error) => [error.name, error.message]), [["UnavailableError", "no server"]]);
+    await rejects(handle.acquire("a"), { code: "closed" });
+    await until("no program is left", () => childrenOf(process.pid).length === 0);
+  }
 });
 
 test("a release without an answer is sent again without a value, which cannot be refused", async () => {
