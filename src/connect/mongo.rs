@@ -23,6 +23,12 @@ use crate::{
 /// of the pool. An eighth of the pool lets it grow beside seven of them.
 const MAX_CONNECTING: u32 = DEFAULT_POOL.div_euclid(8);
 
+/// How long a connection may be unused before it is closed. Networks forget connections on which nothing is sent, and tell
+/// nobody: the load balancers of Azure by default after 4 minutes, those of AWS after 350 seconds, or 60 if they are set to
+/// that. The keepalive of the driver comes after 120 seconds. A burst on forgotten connections waits for replies until it
+/// fails. A connection that the pool opens again costs a handshake.
+const MAX_IDLE_TIME: Duration = Duration::from_secs(50);
+
 /// The collection of the records, unless one is named.
 const DEFAULT_COLLECTION: &str = "mongoseal";
 
@@ -41,7 +47,9 @@ impl Mongoseal {
     ///
     /// Set its [`max_connecting`](ClientOptions::max_connecting) to 8, too, or `maxConnecting=8`. By default the driver opens
     /// two connections to a server at a time, and has no timeout for that. After a failover over a slow network, refreshes
-    /// then wait for a connection until leases have expired.
+    /// then wait for a connection until leases have expired. Behind a load balancer or a NAT, set its
+    /// [`max_idle_time`](ClientOptions::max_idle_time), too, or `maxIdleTimeMS=50000`: see
+    /// [services](crate::guide::services#behind-a-load-balancer-or-nat).
     ///
     /// A handle that waits, or has held a lease for a second, keeps one connection of the client's pool, of 10 by
     /// default, for its change stream. So make many such handles [siblings](Builder::sibling_of) of one, which
@@ -61,9 +69,11 @@ impl Mongoseal {
     ///
     /// The database is that of the connection string, or `mongoseal`. The collection is `mongoseal`.
     /// Concerns, read preference and retries of the connection string have no effect: each command sets what the
-    /// guarantees need. The client opens up to 64 connections to a server as requests need them, or `maxPoolSize` of the
-    /// connection string if that is more, and up to 8 at a time, or `maxConnecting` of it. If `serverSelectionTimeoutMS` is
-    /// longer than an attempt, it is shortened, so that the error says why no server could be reached.
+    /// guarantees need. The client opens up to 64 connections to a server as requests need them, or `maxPoolSize` of
+    /// the connection string if that is more, and up to 8 at a time, or `maxConnecting` of it. It closes those that
+    /// were unused for 50 seconds, or `maxIdleTimeMS` of it: a network can have forgotten them. If
+    /// `serverSelectionTimeoutMS` is longer than an attempt, it is shortened, so that the error says why no server
+    /// could be reached.
     ///
     /// Some options of a connection string need a feature of this crate, and the error names the one that is off:
     /// `compressors` needs `zstd-compression`, `zlib-compression` or `snappy-compression`, `authMechanism` `aws-auth`,
@@ -110,21 +120,7 @@ impl Builder {
         let settings = self.settings()?;
         self.refuse("with `connect`, whose client has the `maxPoolSize` of the connection string", &["connections"])?;
         let mut options = parse(&uri, settings.operation_timeout).await?;
-        // Shorter than an attempt, even than the second one, so that the driver's error says what is wrong.
-        let longest = settings.attempt.min(Duration::from_secs(2)).mul_f64(0.8);
-        let selection = options.server_selection_timeout.get_or_insert(longest);
-        *selection = longest.min(*selection);
-        options.app_name.get_or_insert_with(|| "mongoseal".into());
-        options.max_connecting.get_or_insert(MAX_CONNECTING);
-        // A command that the driver resends by itself can arrive after the engine has taken its request back.
-        options.max_adaptive_retries = Some(0);
-        // Each request is a command of its own, and one that waits for a locked record keeps its connection, as does
-        // each change stream. The driver's default of 10 leaves little for either. Zero is no limit.
-        let connections = options.max_pool_size.get_or_insert(DEFAULT_POOL);
-        if *connections > 0 {
-            *connections = DEFAULT_POOL.max(*connections);
-        }
-        let connections = bounded(*connections);
+        let connections = complete(&mut options, settings.attempt);
         let name = self.options.database.or_else(|| options.default_database.clone());
         name.as_deref().map_or(Ok(()), check_database)?;
         let client = Client::with_options(options).map_err(unusable)?;
@@ -204,6 +200,26 @@ fn bounded(max_pool_size: u32) -> u32 {
     if max_pool_size == 0 { u32::MAX } else { max_pool_size }
 }
 
+/// Sets what the connection string leaves to us. Returns how many connections the pool opens at most.
+fn complete(options: &mut ClientOptions, attempt: Duration) -> u32 {
+    // Shorter than an attempt, even than the second one, so that the driver's error says what is wrong.
+    let longest = attempt.min(Duration::from_secs(2)).mul_f64(0.8);
+    let selection = options.server_selection_timeout.get_or_insert(longest);
+    *selection = longest.min(*selection);
+    options.app_name.get_or_insert_with(|| "mongoseal".into());
+    options.max_connecting.get_or_insert(MAX_CONNECTING);
+    options.max_idle_time.get_or_insert(MAX_IDLE_TIME);
+    // A command that the driver resends by itself can arrive after the engine has taken its request back.
+    options.max_adaptive_retries = Some(0);
+    // Each request is a command of its own, and one that waits for a locked record keeps its connection, as does
+    // each change stream. The driver's default of 10 leaves little for either. Zero is no limit.
+    let connections = options.max_pool_size.get_or_insert(DEFAULT_POOL);
+    if *connections > 0 {
+        *connections = DEFAULT_POOL.max(*connections);
+    }
+    bounded(*connections)
+}
+
 /// Reads a connection string. For `mongodb+srv://` this queries a name server.
 async fn parse(uri: &str, within: Duration) -> Result<ClientOptions> {
     let unanswered = || {
@@ -269,4 +285,22 @@ fn unusable(error: mongodb::error::Error) -> Error {
 /// The collection to use.
 fn collection(name: Option<String>) -> Result<String> {
     checked_collection(name.unwrap_or_else(|| DEFAULT_COLLECTION.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn completed(options: &str) -> ClientOptions {
+        let mut parsed = parse(&format!("mongodb://db0/?{options}"), Duration::from_secs(10)).await.unwrap();
+        complete(&mut parsed, Duration::from_secs(5));
+        parsed
+    }
+
+    #[tokio::test]
+    async fn connections_that_a_network_may_have_forgotten_are_closed_unless_the_string_says_when() {
+        for (options, longest) in [("", 50_000), ("maxIdleTimeMS=1500", 1_500), ("maxIdleTimeMS=0", 0)] {
+            assert_eq!(completed(options).await.max_idle_time, Some(Duration::from_millis(longest)), "{options}");
+        }
+    }
 }
