@@ -15,7 +15,10 @@ use crate::{
         pool::DEFAULT_POOL,
         runtime,
     },
-    types::error::{Error, Result},
+    types::{
+        deadline::Deadline,
+        error::{Error, Result},
+    },
 };
 
 /// How many connections to a server our client opens at a time. The driver has no timeout for a handshake: one that
@@ -28,6 +31,9 @@ const MAX_CONNECTING: u32 = DEFAULT_POOL.div_euclid(8);
 /// that. The keepalive of the driver comes after 120 seconds. A burst on forgotten connections waits for replies until it
 /// fails. A connection that the pool opens again costs a handshake.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(50);
+
+/// How long a `connect` that has failed waits for its last requests, before it closes its client.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(30);
 
 /// The collection of the records, unless one is named.
 const DEFAULT_COLLECTION: &str = "mongoseal";
@@ -90,7 +96,8 @@ impl Mongoseal {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes the client. A check that is in flight may go on and does no harm.
+    /// Dropping the future closes the client. A check that is in flight may go on and does no harm. If a runtime with several
+    /// threads ends meanwhile, a task of the driver can print a panic, which ends nothing.
     pub async fn connect(uri: impl AsRef<str>) -> Result<Self> {
         Self::builder().connect(uri).await
     }
@@ -129,7 +136,11 @@ impl Builder {
         let store = MongoStore::owning(&database, collection, settings.retention, connections);
         let store = Arc::new(if self.options.allow_sharded { store.allow_sharded() } else { store });
         let seal = Mongoseal { shared: HandleInner::new(store, settings, thread)? };
-        seal.prepare().await?;
+        if let Err(error) = seal.prepare().await {
+            let context = &seal.shared.context;
+            context.store.close(Deadline::after(context.clock(), CLOSE_TIMEOUT)).await;
+            return Err(error);
+        }
         Ok(seal)
     }
 
