@@ -31,7 +31,7 @@ import pipe_self_test
 from pipe_program import Json, Program
 
 HERE = Path(__file__).resolve()
-READY = {"event": "ready", "protocol": 1, "version": "0.1.0", "owner": "web-1"}
+READY = {"event": "ready", "protocol": 1, "version": "0.1.0", "owner": "web-1", "started_ms": "started"}
 
 
 class Failure(Exception):
@@ -138,6 +138,7 @@ class Run:
         self.inbox: queue.Queue[Callable[[], None]] = queue.Queue()
         self.programs: list[Program] = []
         self.current = -1  # The index of the program that the steps are about.
+        self.ahead_ms = 0  # How far the clock of this program is ahead of CLOCK_BOOTTIME.
         self.names: Json = {}  # The ids of the client, by their names in the case.
         self.log = tempfile.TemporaryFile(dir=directory)
         self.listener = socket.socket(socket.AF_UNIX)
@@ -218,7 +219,10 @@ class Run:
                 event[member] = self.names[event[member]]
         deadline = event.get("deadline_ms")
         if isinstance(deadline, str):
-            event["deadline_ms"] = boottime_ms() + int(deadline.removeprefix("now"))
+            event["deadline_ms"] = boottime_ms() + self.ahead_ms + int(deadline.removeprefix("now"))
+        started = self.program().started
+        if event.get("started_ms") == "started" and started is not None:
+            event["started_ms"] = started["started_ms"] + self.ahead_ms
         return event
 
     def write(self, program: Program, events: list[Json], times: int = 1, bytewise: bool = False) -> None:
@@ -289,6 +293,7 @@ class Run:
         does = step["program"]
         if does in ("starts", "is_ready"):
             self.current += 1
+            self.ahead_ms = step.get("clock_ahead_ms", 0)
             started = lambda: len(self.programs) > self.current and self.program().started  # noqa: E731
             self.wait(started, "that the client starts the program")
             info = self.program().started

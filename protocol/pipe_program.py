@@ -26,6 +26,7 @@ ENDS = ("released", "completed", "lost", "unobserved")  # Events that end a leas
 
 def play(path: str, arguments: list[str]) -> NoReturn:
     """Is the program that the client starts: passes on lines between the client and the case."""
+    started_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 + 1
     case = socket.socket(socket.AF_UNIX)
     case.connect(path)
     sending = threading.Lock()
@@ -39,7 +40,7 @@ def play(path: str, arguments: list[str]) -> NoReturn:
             send({"line": line.decode("latin-1")})
         send({"input": "ended"})
 
-    send({"arguments": arguments, "pid": os.getpid(), "group": os.getpgrp()})
+    send({"arguments": arguments, "pid": os.getpid(), "group": os.getpgrp(), "started_ms": started_ms})
     threading.Thread(target=read_input, daemon=True).start()
     for order in map(json.loads, case.makefile("rb")):
         if "exit" in order:
@@ -63,7 +64,7 @@ class Program:
     def __init__(self, connection: socket.socket, inbox: queue.Queue[Callable[[], None]]) -> None:
         self.requests: deque[Json] = deque()
         self.started: Json | None = None
-        self.ready = False  # Whether it has printed `ready` with the protocol of this version.
+        self.ready = False  # Whether it has printed a `ready` of this version.
         self.input_ended = False
         self.output: str | None = None
         self.ended = False
@@ -125,7 +126,7 @@ class Program:
 
     def note(self, event: Json) -> None:
         """Frees the ids that `event` ends."""
-        self.ready = self.ready or (event["event"] == "ready" and event["protocol"] == 1)
+        self.ready = self.ready or (event["event"] == "ready" and event["protocol"] == 1 and "started_ms" in event)
         if "id" in event and event["event"] not in ("granted", "observing"):
             self.open.discard(json.dumps(event["id"]))
         if event["event"] in ENDS:

@@ -22,11 +22,18 @@ from typing import Any
 Json = dict[str, Any]
 
 PROTOCOL = "A `ready` with another protocol is refused, with a message that names the protocol, and the client ends this program."
+AHEAD = "A program whose clock is ahead of the client's: the client reckons the difference, and believes no longer."
+BEHIND = "A program whose clock is behind the client's: its leases are not lost at once."
+NO_CLOCK = "A `ready` without `started_ms` is refused, because the client could not tell whose clock a deadline is of."
 # What is broken in a client, and the case that must fail.
 BROKEN = {
     "ignores the deadline": "A lease is lost at its deadline, although no event came.",
     "reports no loss at the deadline": "A lease is lost at its deadline, although no event came.",
     "counts the remaining time": "The deadline counts, and not the remaining time, which is outdated when a line is read late.",
+    "takes a clock that is ahead for its own": AHEAD,
+    "takes a clock that is behind for its own": BEHIND,
+    "counts from the line `ready`": "The difference of the clocks counts from the start of the program, and not from a line that is read late.",
+    "needs no `started_ms`": NO_CLOCK,
     "keeps the latest deadline": "`refreshed` moves the deadline, also to an earlier time.",
     "ignores `held`": "`held` moves the deadline.",
     "ignores `verified`": "`verified` moves the deadline.",
@@ -136,6 +143,8 @@ class Program:
 
     def __init__(self) -> None:
         own = broken != "shares its process group"
+        self.began_ms = boottime_ms()
+        self.ahead_ms = 0  # How far the clock of the program is ahead of this one, or more.
         self.process = subprocess.Popen(
             ["mongoseal", "hold"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=own
         )
@@ -239,6 +248,12 @@ class Program:
                 self.finish("program_ended")
                 if broken != "leaves a program with another protocol running":
                     self.lines.put(None)
+            elif "started_ms" in event:
+                self.reckon(event["started_ms"])
+            elif broken != "needs no `started_ms`":
+                self.end = Refused("invalid", "the program has no `started_ms`: install one that has")
+                self.finish("program_ended")
+                self.lines.put(None)
             self.ready = True
         elif kind == "error" and "id" not in event:
             if broken != "ignores an `error` without id":
@@ -257,6 +272,13 @@ class Program:
             self.begun[event["observation"]].offer(Refused(event["code"], event["message"]))
         elif kind not in ("waiting", "unobserved") and broken == "fails at an unknown event":
             raise ValueError(f"an unknown event: {event}")
+
+    def reckon(self, started_ms: int) -> None:
+        """Compares the clocks. Another clock counts from the moment before the program was started."""
+        if not self.began_ms <= started_ms <= boottime_ms() + 1:
+            own = {"takes a clock that is ahead for its own": 1, "takes a clock that is behind for its own": -1}.get(broken, 0)
+            began_ms = boottime_ms() if broken == "counts from the line `ready`" else self.began_ms
+            self.ahead_ms = 0 if own * started_ms > own * began_ms else started_ms - began_ms
 
     def take_answer(self, kind: str, event: Json) -> None:
         if broken == "answers in order":
@@ -303,7 +325,7 @@ class Program:
         if lease is None:
             return
         if kind in MOVES and kind not in {"ignores `held`": "held", "ignores `verified`": "verified"}.get(broken, ""):
-            deadline = event["deadline_ms"]
+            deadline = event["deadline_ms"] - self.ahead_ms
             if broken == "counts the remaining time":
                 deadline = boottime_ms() + event["remaining_ms"]
             lease.deadline_ms = max(deadline, lease.deadline_ms if broken == "keeps the latest deadline" else 0)

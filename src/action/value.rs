@@ -138,7 +138,10 @@ async fn release(shared: &HandleInner, lease: &LeaseInner, write: ValueWrite) ->
     if !lease.end_with(EndAction::ReleaseWithValue(Box::new(write)), &LeaseState::RELEASED) {
         return Err(lease.end_error());
     }
-    match lease.wait_for_end(&shared.context).await? {
+    let end = lease.wait_for_end(&shared.context).await?;
+    // A later release, which the caller can still call, tells the same.
+    lease.leave_outcome(end.outcome());
+    match end {
         End::ReleasedWithValue => Ok(()),
         End::Released(ReleaseOutcome::AlreadyLost { cause }) => Err(lease.lost_error(cause)),
         _ => Err(lease.end_error()),
@@ -206,6 +209,8 @@ impl Lease {
     /// or a revocation if it has no expiry.
     ///
     /// Keep the lease until the release is awaited: its drop releases it without the value. Work under the lease is stopped.
+    /// A later [`release`](Self::release) waits for the end of this one, if its future was dropped, and returns how it ended.
+    /// After [`Error::Unavailable`] that is [`ReleaseOutcome::Unknown`].
     ///
     /// # Examples
     ///

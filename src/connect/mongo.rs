@@ -1,6 +1,6 @@
 //! Handles on MongoDB.
 
-use std::{sync::Arc, time::Duration};
+use std::{any::Any, sync::Arc, time::Duration};
 
 use mongodb::{Client, Database, error::ErrorKind, options::ClientOptions};
 
@@ -15,13 +15,25 @@ use crate::{
         pool::DEFAULT_POOL,
         runtime::{self, Home},
     },
-    types::error::{Error, Result},
+    types::{
+        deadline::Deadline,
+        error::{Error, Result},
+    },
 };
 
 /// How many connections to a server our client opens at a time. The driver has no timeout for a handshake: one that
 /// falls silent keeps its place until the pool is cleared, and with the driver's default of 2 two of them stop the growth
 /// of the pool. An eighth of the pool lets it grow beside seven of them.
 const MAX_CONNECTING: u32 = DEFAULT_POOL.div_euclid(8);
+
+/// How long a connection may be unused before it is closed. Networks forget connections on which nothing is sent, and tell
+/// nobody: the load balancers of Azure by default after 4 minutes, those of AWS after 350 seconds, or 60 if they are set to
+/// that. The keepalive of the driver comes after 120 seconds. A burst on forgotten connections waits for replies until it
+/// fails. A connection that the pool opens again costs a handshake.
+const MAX_IDLE_TIME: Duration = Duration::from_secs(50);
+
+/// How long a `connect` that has failed waits for its last requests, before it closes its client.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(30);
 
 /// The collection of the records, unless one is named.
 const DEFAULT_COLLECTION: &str = "mongoseal";
@@ -41,7 +53,9 @@ impl Mongoseal {
     ///
     /// Set its [`max_connecting`](ClientOptions::max_connecting) to 8, too, or `maxConnecting=8`. By default the driver opens
     /// two connections to a server at a time, and has no timeout for that. After a failover over a slow network, refreshes
-    /// then wait for a connection until leases have expired.
+    /// then wait for a connection until leases have expired. Behind a load balancer or a NAT, set its
+    /// [`max_idle_time`](ClientOptions::max_idle_time), too, or `maxIdleTimeMS=50000`: see
+    /// [services](crate::guide::services#behind-a-load-balancer-or-nat).
     ///
     /// A handle that waits, or has held a lease for a second, keeps one connection of the client's pool, of 10 by
     /// default, for its change stream. So make many such handles [siblings](Builder::sibling_of) of one, which
@@ -61,9 +75,11 @@ impl Mongoseal {
     ///
     /// The database is that of the connection string, or `mongoseal`. The collection is `mongoseal`.
     /// Concerns, read preference and retries of the connection string have no effect: each command sets what the
-    /// guarantees need. The client opens up to 64 connections to a server as requests need them, or `maxPoolSize` of the
-    /// connection string if that is more, and up to 8 at a time, or `maxConnecting` of it. If `serverSelectionTimeoutMS` is
-    /// longer than an attempt, it is shortened, so that the error says why no server could be reached.
+    /// guarantees need. The client opens up to 64 connections to a server as requests need them, or `maxPoolSize` of
+    /// the connection string if that is more, and up to 8 at a time, or `maxConnecting` of it. It closes those that
+    /// were unused for 50 seconds, or `maxIdleTimeMS` of it: a network can have forgotten them. If
+    /// `serverSelectionTimeoutMS` is longer than an attempt, it is shortened, so that the error says why no server
+    /// could be reached.
     ///
     /// Some options of a connection string need a feature of this crate, and the error names the one that is off:
     /// `compressors` needs `zstd-compression`, `zlib-compression` or `snappy-compression`, `authMechanism` `aws-auth`,
@@ -80,9 +96,20 @@ impl Mongoseal {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes the client. A check that is in flight may go on and does no harm.
+    /// Dropping the future closes the client. A check that is in flight may go on and does no harm. If a runtime with several
+    /// threads ends meanwhile, a task of the driver can print a panic, which ends nothing.
     pub async fn connect(uri: impl AsRef<str>) -> Result<Self> {
         Self::builder().connect(uri).await
+    }
+
+    /// Returns the MongoDB client of the handle, for collections that belong to its leases: what is written in a
+    /// [transaction](crate::Lease::transaction) must be of this client. `None`: the handle is in memory, or on another store.
+    ///
+    /// If [`connect`](Self::connect) opened the client, [`shutdown`](Self::shutdown) closes it.
+    #[must_use]
+    pub fn client(&self) -> Option<Client> {
+        let store: &dyn Any = &*self.shared.context.store;
+        store.downcast_ref::<MongoStore>().map(|store| store.context.client())
     }
 }
 
@@ -102,29 +129,52 @@ impl Builder {
         on_own_thread(|home| self.connect_on(uri, home)).await
     }
 
+    /// Connects with options of the driver, as [`connect`](Self::connect) does with a connection string. It opens a client
+    /// of its own, which [`Mongoseal::client`] returns, with the options that `connect` changes.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Mongoseal::connect`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use mongoseal::{Mongoseal, mongodb::{bson::Document, options::ClientOptions}};
+    ///
+    /// # async fn connect() -> mongoseal::Result<()> {
+    /// let mut options = ClientOptions::parse("mongodb://db0,db1,db2/shop?replicaSet=rs0").await.expect("it is valid");
+    /// options.app_name = Some("orders".into());
+    /// let seal = Mongoseal::builder().connect_with(options).await?;
+    /// // For writes under a fence and transactions under a lease.
+    /// let client = seal.client().expect("it is on MongoDB");
+    /// let orders = client.database("shop").collection::<Document>("orders");
+    /// # drop(orders);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect_with(self, options: ClientOptions) -> Result<Mongoseal> {
+        runtime::current()?;
+        on_own_thread(|home| self.open_on(options, home)).await
+    }
+
     /// Connects, and makes a handle whose tasks run on this home, where the future must run.
     pub(crate) async fn connect_on(self, uri: String, home: Arc<Home>) -> Result<Mongoseal> {
         // The newline at the end of a file would become a part of the last option.
         let uri = uri.trim();
         refuse_redis(uri)?;
+        let options = parse(uri, self.settings()?.operation_timeout).await?;
+        self.open_on(options, home).await
+    }
+
+    /// Opens a client, and makes a handle whose tasks run on this home, where the future must run.
+    pub(crate) async fn open_on(self, mut options: ClientOptions, home: Arc<Home>) -> Result<Mongoseal> {
         let settings = self.settings()?;
         self.refuse("with `connect`, whose client has the `maxPoolSize` of the connection string", &["connections"])?;
-        let mut options = parse(uri, settings.operation_timeout).await?;
-        // Shorter than an attempt, even than the second one, so that the driver's error says what is wrong.
-        let longest = settings.attempt.min(Duration::from_secs(2)).mul_f64(0.8);
-        let selection = options.server_selection_timeout.get_or_insert(longest);
-        *selection = longest.min(*selection);
-        options.app_name.get_or_insert_with(|| "mongoseal".into());
-        options.max_connecting.get_or_insert(MAX_CONNECTING);
-        // A command that the driver resends by itself can arrive after the engine has taken its request back.
-        options.max_adaptive_retries = Some(0);
-        // Each request is a command of its own, and one that waits for a locked record keeps its connection, as does
-        // each change stream. The driver's default of 10 leaves little for either. Zero is no limit.
-        let connections = options.max_pool_size.get_or_insert(DEFAULT_POOL);
-        if *connections > 0 {
-            *connections = DEFAULT_POOL.max(*connections);
-        }
-        let connections = bounded(*connections);
+        let connections = complete(&mut options, settings.attempt);
         let name = self.options.database.or_else(|| options.default_database.clone());
         name.as_deref().map_or(Ok(()), check_database)?;
         let client = Client::with_options(options).map_err(unusable)?;
@@ -133,7 +183,11 @@ impl Builder {
         let store = MongoStore::owning(&database, collection, settings.retention, connections);
         let store = Arc::new(if self.options.allow_sharded { store.allow_sharded() } else { store });
         let seal = Mongoseal { shared: HandleInner::new(store, settings, home)? };
-        seal.prepare().await?;
+        if let Err(error) = seal.prepare().await {
+            let context = &seal.shared.context;
+            context.store.close(Deadline::after(context.clock(), CLOSE_TIMEOUT)).await;
+            return Err(error);
+        }
         Ok(seal)
     }
 
@@ -202,6 +256,26 @@ fn bounded(max_pool_size: u32) -> u32 {
     if max_pool_size == 0 { u32::MAX } else { max_pool_size }
 }
 
+/// Sets what the connection string leaves to us. Returns how many connections the pool opens at most.
+fn complete(options: &mut ClientOptions, attempt: Duration) -> u32 {
+    // Shorter than an attempt, even than the second one, so that the driver's error says what is wrong.
+    let longest = attempt.min(Duration::from_secs(2)).mul_f64(0.8);
+    let selection = options.server_selection_timeout.get_or_insert(longest);
+    *selection = longest.min(*selection);
+    options.app_name.get_or_insert_with(|| "mongoseal".into());
+    options.max_connecting.get_or_insert(MAX_CONNECTING);
+    options.max_idle_time.get_or_insert(MAX_IDLE_TIME);
+    // A command that the driver resends by itself can arrive after the engine has taken its request back.
+    options.max_adaptive_retries = Some(0);
+    // Each request is a command of its own, and one that waits for a locked record keeps its connection, as does
+    // each change stream. The driver's default of 10 leaves little for either. Zero is no limit.
+    let connections = options.max_pool_size.get_or_insert(DEFAULT_POOL);
+    if *connections > 0 {
+        *connections = DEFAULT_POOL.max(*connections);
+    }
+    bounded(*connections)
+}
+
 /// Reads a connection string. For `mongodb+srv://` this queries a name server.
 async fn parse(uri: &str, within: Duration) -> Result<ClientOptions> {
     let unanswered = || {
@@ -267,4 +341,22 @@ fn unusable(error: mongodb::error::Error) -> Error {
 /// The collection to use.
 fn collection(name: Option<String>) -> Result<String> {
     checked_collection(name.unwrap_or_else(|| DEFAULT_COLLECTION.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn completed(options: &str) -> ClientOptions {
+        let mut parsed = parse(&format!("mongodb://db0/?{options}"), Duration::from_secs(10)).await.unwrap();
+        complete(&mut parsed, Duration::from_secs(5));
+        parsed
+    }
+
+    #[tokio::test]
+    async fn connections_that_a_network_may_have_forgotten_are_closed_unless_the_string_says_when() {
+        for (options, longest) in [("", 50_000), ("maxIdleTimeMS=1500", 1_500), ("maxIdleTimeMS=0", 0)] {
+            assert_eq!(completed(options).await.max_idle_time, Some(Duration::from_millis(longest)), "{options}");
+        }
+    }
 }

@@ -1,6 +1,13 @@
 //! The lease as its holder has it. Dropping it ends the lease.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{self, Poll},
+    time::Duration,
+};
+
+use tokio::sync::oneshot;
 
 use crate::{
     engine::{
@@ -55,11 +62,12 @@ impl Lease {
 }
 
 impl LeaseInner {
-    /// Waits until the task has ended the lease at the store, and returns what it did.
+    /// Waits until the task has ended the lease at the store, and returns what it did. If the future is dropped before, the
+    /// next call waits.
     pub(crate) async fn wait_for_end(&self, context: &Context) -> Result<End> {
         let released = lock(&self.released).take();
         // A transfer or a release with a value took it before this call.
-        let Some(released) = released else {
+        let Some(released) = released.map(|released| Waiting { lease: self, released: Some(released) }) else {
             return Ok(End::Released(match self.state() {
                 LeaseState::Lost { cause } => ReleaseOutcome::AlreadyLost { cause },
                 LeaseState::Ended { reason: EndReason::Transferred } => ReleaseOutcome::AlreadyTransferred,
@@ -76,6 +84,40 @@ impl LeaseInner {
             let gone = "the runtime that kept the lease has ended: the lease ends with its ttl, or by a revocation if it has no expiry";
             Err(Error::unavailable(gone).caused_by(source))
         })
+    }
+}
+
+impl LeaseInner {
+    /// Leaves it to the next call that waits for the end to tell this outcome.
+    pub(crate) fn leave_outcome(&self, outcome: ReleaseOutcome) {
+        let (released, next) = oneshot::channel();
+        drop(released.send(Ok(End::Released(outcome))));
+        *lock(&self.released) = Some(next);
+    }
+}
+
+/// Waits for what the task of a lease did. If it is dropped before, the next call on the lease can wait.
+struct Waiting<'a> {
+    lease: &'a LeaseInner,
+    released: Option<oneshot::Receiver<Result<End>>>,
+}
+
+impl Future for Waiting<'_> {
+    type Output = std::result::Result<Result<End>, oneshot::error::RecvError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> Poll<Self::Output> {
+        let Some(released) = &mut self.released else { return Poll::Pending };
+        let done = task::ready!(Pin::new(released).poll(context));
+        self.released = None;
+        Poll::Ready(done)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(released) = self.released.take() {
+            *lock(&self.lease.released) = Some(released);
+        }
     }
 }
 

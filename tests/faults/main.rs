@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         unconfirmed::a_write_without_a_majority_is_unavailable_and_what_it_left_is_taken_back,
         watch::no_grant_is_left_out_over_step_down_and_kill_of_the_primary,
         watch::no_event_is_left_out_over_kill_and_restart_of_the_only_member,
+        unreachable::requests_after_a_silence_use_no_connection_that_the_network_has_forgotten,
         watch::a_stream_that_an_election_ends_is_opened_again_where_it_was,
     ];
     // Their long forms are of the night.

@@ -57,6 +57,43 @@ pub(super) async fn every_call_on_a_dead_network_ends_with_the_operation_timeout
     set.proxy().heal();
 }
 
+pub(super) async fn requests_after_a_silence_use_no_connection_that_the_network_has_forgotten() {
+    let set = ReplicaSet::builder().proxied().start().await;
+    // Zero is no limit: it shows that the connections are forgotten.
+    for (name, max_idle_ms) in [("limited", 500), ("unlimited", 0)] {
+        let uri = set.uri_with(&format!("appName={name}&maxIdleTimeMS={max_idle_ms}"));
+        let seal = connect(Mongoseal::builder(), uri).await;
+        let slow = set.fail_command(name, &["find"], doc! { "blockConnection": true, "blockTimeMS": 200 }, 1_000).await;
+        let read_at_once = |count| {
+            let read = |key| {
+                let seal = seal.clone();
+                async move { seal.inspect(format!("k{key}")).await }
+            };
+            (0..count).map(read).collect::<JoinSet<_>>().join_all()
+        };
+        let before: Vec<_> = read_at_once(12).await;
+        drop(slow);
+        assert!(before.iter().all(Result::is_ok), "{before:?}");
+        tokio::time::sleep(millis(max_idle_ms * 2)).await;
+        let lost = set.proxy().forget_present(name);
+        let reading = tokio::spawn(read_at_once(12));
+        if max_idle_ms > 0 {
+            let after: Vec<_> = reading.await.unwrap();
+            assert!(after.iter().all(Result::is_ok), "{after:?}");
+            assert_eq!(lost.count(), 0);
+        } else {
+            let until = Instant::now() + secs(30);
+            while lost.count() == 0 {
+                assert!(Instant::now() < until, "no connection was forgotten");
+                tokio::time::sleep(millis(10)).await;
+            }
+            reading.abort();
+        }
+        set.proxy().heal();
+        seal.shutdown().await;
+    }
+}
+
 pub(super) async fn the_pool_grows_within_ten_seconds_although_two_connections_fell_silent_while_they_opened() {
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder(), set.uri_with("appName=growing")).await;

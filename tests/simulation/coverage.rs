@@ -11,8 +11,10 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
         &[
             "allow_sharded",
             "builder",
+            "client",
             "collection",
             "connect_to",
+            "connect_with",
             "database",
             "drift_allowance_ppm",
             "in_memory",

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use mongoseal::{Error, Json, KeyValue, Lease, LossCause, Mongoseal, PutValue, record::Request, store::MemoryStore};
+use mongoseal::{
+    Error, Json, KeyValue, Lease, LossCause, Mongoseal, PutValue, ReleaseOutcome, record::Request, store::MemoryStore,
+};
 use serde_json::json;
 
 use crate::{
@@ -167,6 +169,44 @@ async fn a_release_with_a_value_is_one_write_also_if_its_answer_is_lost() {
         next.clear_value().await.unwrap();
         next.release().await.unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_after_a_release_with_a_value_tells_how_that_one_ended() {
+    let store = Faulty::new();
+    // Awaited to its end, or dropped half-way.
+    for is_dropped in [false, true] {
+        let lease = store.seal().acquire("k").await.unwrap();
+        store.always(Fault::Delay(secs(2)));
+        let released = tokio::time::timeout(secs(if is_dropped { 1 } else { 60 }), lease.release_with_value("done"));
+        assert_eq!(released.await.is_err(), is_dropped);
+        assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
+        store.heal();
+        let next = store.seal().acquire("k").await.unwrap();
+        assert_eq!(next.value::<String>().await.unwrap().unwrap().content, "done");
+        next.clear_value().await.unwrap();
+        next.release().await.unwrap();
+    }
+
+    // The lease was lost before. The one who revoked it sees no value.
+    for is_dropped in [false, true] {
+        let lease = store.seal().acquire("k").await.unwrap();
+        store.seal().revoke("k").await.unwrap();
+        store.always(Fault::Delay(secs(2)));
+        let released = tokio::time::timeout(secs(if is_dropped { 1 } else { 60 }), lease.release_with_value("late"));
+        assert_eq!(released.await.is_err(), is_dropped);
+        let outcome = lease.release().await.unwrap();
+        let is_revoked = matches!(outcome, ReleaseOutcome::AlreadyLost { cause: LossCause::Revoked { .. } });
+        assert!(is_revoked, "{outcome:?}");
+        store.heal();
+    }
+
+    // No answer has come in time, and none comes later.
+    let lease = store.seal().acquire("k").await.unwrap();
+    store.always(Fault::Hang);
+    let error = lease.release_with_value("lost").await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Unknown);
 }
 
 #[tokio::test(start_paused = true)]

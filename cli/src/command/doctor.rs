@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     arguments::{Doctor, DoctorOutput},
-    connection::Connection,
+    connection::{Connection, Product},
     exit_status::{Failure, Status},
 };
 
@@ -60,13 +60,30 @@ pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<
         ))?;
         return report.finish();
     }
+    let examined = examine_all(&uri, connection, product, &opened, options.grace, &mut report).await;
+    if let Ok(seal) = opened {
+        seal.shutdown().await;
+    }
+    examined?;
+    report.finish()
+}
+
+/// Examines the deployment, and reports why it could not be `opened`.
+async fn examine_all(
+    uri: &str,
+    connection: &Connection,
+    product: Product,
+    opened: &Result<Mongoseal, Failure>,
+    grace: Option<Duration>,
+    report: &mut Report,
+) -> Result<(), Failure> {
     let seal = opened.as_ref().ok();
     let unreachable = match product {
         #[cfg(feature = "redis")]
-        crate::connection::Product::Redis => redis::examine(&uri, connection, seal, options.grace, &mut report).await?,
-        _ => examine(&uri, connection, seal, options.grace, &mut report).await?,
+        Product::Redis => redis::examine(uri, connection, seal, grace, report).await?,
+        _ => examine(uri, connection, seal, grace, report).await?,
     };
-    match (unreachable, &opened) {
+    match (unreachable, opened) {
         // The library's message is better than the driver's.
         (Some(_), Err(failure)) => report.add(&Finding::refused("reachable", failure))?,
         (Some(error), Ok(_)) => report.add(&Finding::fail("reachable", error, "retry"))?,
@@ -74,10 +91,7 @@ pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<
         (None, Err(failure)) if report.worst != Verdict::Fail => report.add(&Finding::refused("library", failure))?,
         (None, _) => {}
     }
-    if let Ok(seal) = opened {
-        seal.shutdown().await;
-    }
-    report.finish()
+    Ok(())
 }
 
 /// Examines a deployment of MongoDB. If the connection of the checks cannot be opened, returns why.

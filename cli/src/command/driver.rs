@@ -136,7 +136,13 @@ impl Deployment {
         options.max_adaptive_retries = Some(0);
         let client = Client::with_options(options.clone())?;
         let database = client.database(&database(connection, options.default_database.as_deref()));
-        let hello = run_on_primary(&client.database("admin"), doc! { "hello": 1 }).await?;
+        let hello = match run_on_primary(&client.database("admin"), doc! { "hello": 1 }).await {
+            Ok(hello) => hello,
+            Err(refusal) => {
+                client.shutdown().immediate(true).await;
+                return Err(refusal);
+            }
+        };
         Ok(Self { options, client, database, collection: connection.collection.clone(), hello })
     }
 

@@ -1,24 +1,44 @@
 // The clock of deadlines.
 //
-// The program states deadlines as times of CLOCK_BOOTTIME. Node.js cannot read that clock. On Linux the first number of
-// /proc/uptime is its time, cut to 10 ms. A read of it takes 3 µs. A reading is not kept: each clock of Node.js that could
-// say how old it is stops while the machine sleeps.
+// The program states deadlines as times of its clock: on Linux CLOCK_BOOTTIME. Node.js cannot read that clock. The first
+// number of /proc/uptime is its time, cut to 10 ms. A read of it takes 3 µs. A reading is not kept: each clock of Node.js that
+// could say how old it is stops while the machine sleeps.
+//
+// On another clock a deadline counts from the moment before the program was started: the program says in `ready` what its own
+// clock was after that. So the lease ends here no later than there, however late an event is read.
 
 import { openSync, readSync } from "node:fs";
 
 /** A lease whose deadline is larger has no expiry. */
 const WITHOUT_EXPIRY = 2 ** 44;
 
+/** How much later than the present time a reading of /proc/uptime can be. */
+const LATE = 10;
+
 /** The clock by which a client believes in its leases. Times are in milliseconds. */
 export class Clock {
   readonly #read: () => number;
-  /** What is added to a time of the program. At most as much as the clocks differ, plus the shortest delay of an event. */
-  #offset: number;
+  readonly #isPrograms: boolean;
+  /** When this clock was made, or up to 10 ms earlier. */
+  readonly #began: number;
+  /** What is added to a time of the program: at most as much as the clocks differ. */
+  #offset = -Infinity;
 
-  /** `offset`: 0 if `read` reads the clock of the program, and otherwise `Infinity`. */
-  constructor(read: () => number, offset: number) {
+  /**
+   * Is made before the program is started.
+   *
+   * `isPrograms`: whether `read` reads the clock that the program has, unless the two are in different containers.
+   */
+  constructor(read: () => number, isPrograms: boolean) {
     this.#read = read;
-    this.#offset = offset;
+    this.#isPrograms = isPrograms;
+    this.#began = read() - LATE;
+  }
+
+  /** Takes the time at which the program was started, on its clock, from an event that has come now. */
+  started(startedMs: number): void {
+    const isSame = this.#isPrograms && this.#began <= startedMs && startedMs <= this.#read() + 1;
+    this.#offset = isSame ? 0 : this.#began - startedMs;
   }
 
   /** The present time, or up to 10 ms later. */
@@ -29,9 +49,8 @@ export class Clock {
   /**
    * The deadline of an event on this clock.
    *
-   * The program wrote the event at its time `deadlineMs - remainingMs`, and it arrives later. So the smallest difference
-   * over all events is nearest to that of the clocks. If /proc/uptime is not the clock of the program, as in containers with
-   * lxcfs, it is behind, and the difference is negative.
+   * The program wrote the event at its time `deadlineMs - remainingMs`, and it arrives later. If it seems to arrive before,
+   * this clock has stood still, as that of Node.js can while the machine sleeps.
    */
   deadline(deadlineMs: number, remainingMs: number): number {
     if (deadlineMs > WITHOUT_EXPIRY) {
@@ -50,7 +69,7 @@ function uptimeReader(): () => number | undefined {
     const length = readSync(file, content, 0, content.length, 0);
     const seconds = /^\d+\.\d\d(?= )/.exec(content.toString("latin1", 0, length));
     // The end of the 10 ms in which the present time is.
-    return seconds ? Math.round(Number(seconds[0]) * 1000) + 10 : undefined;
+    return seconds ? Math.round(Number(seconds[0]) * 1000) + LATE : undefined;
   };
 }
 
@@ -76,5 +95,5 @@ export function programClock(): Clock {
   } catch {
     // There is none.
   }
-  return read ? new Clock(read, 0) : new Clock(elapsed, Infinity);
+  return read ? new Clock(read, true) : new Clock(elapsed, false);
 }

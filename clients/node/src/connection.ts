@@ -153,16 +153,18 @@ export class Connection {
   #begin(event: Event): void {
     if (event["event"] === "error") {
       this.#failed(event);
-    } else if (event["event"] === "ready" && event["protocol"] === PROTOCOL) {
+    } else if (event["event"] === "ready" && event["protocol"] === PROTOCOL && Number.isFinite(event["started_ms"])) {
+      this.#channel.clock.started(event["started_ms"]);
       this.#isReady = true;
       for (const starter of this.#starters.splice(0)) {
         starter.accept(event);
       }
       this.#keepAlive();
     } else if (event["event"] === "ready") {
+      const has = event["protocol"] === PROTOCOL ? "no `started_ms`" : `version ${event["protocol"]} of the pipe protocol`;
       const error = new ProgramError(
-        `the program mongoseal ${event["version"]} has version ${event["protocol"]} of the pipe protocol, and this ` +
-          `package needs version ${PROTOCOL}: install the program and the package in the same version`,
+        `the program mongoseal ${event["version"]} has ${has}, and this package needs version ${PROTOCOL} with ` +
+          "`started_ms`: install the program and the package in the same version",
       );
       void this.close(error);
     }

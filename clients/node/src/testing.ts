@@ -296,7 +296,7 @@ export class FakeServer {
 
 /** The program of one handle. */
 class FakeProgram implements Channel {
-  readonly clock = new Clock(() => Date.now(), 0);
+  readonly clock = new Clock(() => Date.now(), true);
   readonly answerWithinMs = 10_000;
   readonly owner: string;
   isOver = false;
@@ -307,7 +307,7 @@ class FakeProgram implements Channel {
     this.#server = server;
     this.owner = owner;
     this.#listener = listener;
-    this.print({ event: "ready", protocol: 1, version: "fake", owner });
+    this.print({ event: "ready", protocol: 1, version: "fake", owner, started_ms: Date.now() });
   }
 
   /** Passes on an event, not before the caller is done. */

@@ -1,7 +1,7 @@
 // The client with programs that the tests write.
 
 import { deepEqual, equal, match, ok, rejects } from "node:assert/strict";
-import { chmodSync, readFileSync, writeFileSync } from "node:fs";
+import { chmodSync, existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 
@@ -218,6 +218,44 @@ test("a handle can be started before its first request", async () => {
   await rejects(other.start(), (error) => error instanceof UnavailableError && /no server/.test(error.message));
 });
 
+test("a handle whose program could not connect says that once, and its end does not wait for more", async () => {
+  // The program exits by itself, at the end of its input, or not at all.
+  for (const [then, timeoutMs] of [["process.exit(123)", 60_000], ["", 60_000], ["setInterval(() => {}, 1_000)", 10]] as const) {
+    const said = join(temporaryFolder(), "said");
+    const program = scripted(`
+      print({ event: "error", code: "unavailable", message: "no server" });
+      require("fs").writeFileSync(${JSON.stringify(said)}, "");
+      ${then.includes("setInterval") ? "process.stdin.removeAllListeners('end');" : ""}
+      ${then}
+    `);
+    const failures: Error[] = [];
+    const unhandled = (error: unknown) => failures.push(Object(error));
+    process.on("unhandledRejection", unhandled).on("warning", unhandled);
+    let handle: Mongoseal;
+    {
+      await using seal = new Mongoseal({ program, timeoutMs });
+      handle = seal;
+      const acquired = seal.acquire("a").then(
+        () => {},
+        (error) => failures.push(error),
+      );
+      await until("the program says it", () => existsSync(said));
+      // What it has said is read now.
+      await new Promise((resolve) => setImmediate(() => setImmediate(resolve)));
+      if (then === "process.exit(123)") {
+        await acquired;
+      }
+    }
+    await handle.close();
+    await handle[Symbol.asyncDispose]();
+    await new Promise((resolve) => setImmediate(resolve));
+    process.off("unhandledRejection", unhandled).off("warning", unhandled);
+    deepEqual(failures.map((error) => [error.name, error.message]), [["UnavailableError", "no server"]]);
+    await rejects(handle.acquire("a"), { code: "closed" });
+    await until("no program is left", () => childrenOf(process.pid).length === 0);
+  }
+});
+
 test("a release without an answer is sent again without a value, which cannot be refused", async () => {
   const requests = join(temporaryFolder(), "requests");
   await using seal = new Mongoseal({
@@ -245,14 +283,23 @@ test("a program that ends at once is started again by the next request", async (
   await until("no program is left", () => childrenOf(process.pid).length === 0);
 });
 
-test("a clock that is behind the program's ends leases earlier, and not later", () => {
-  let time = 1_000;
-  const behind = new Clock(() => time, 0);
-  // The program wrote the event at 61,000 and grants 30 s.
-  equal(behind.deadline(91_000, 30_000), 31_000);
-  // An event that is read late tells nothing about the clocks.
-  time = 9_000;
-  equal(behind.deadline(95_000, 30_000), 35_000);
+test("the clock of the program is taken as it is, and another one is reckoned with from the start of the program", () => {
+  for (const [isPrograms, startedMs, difference] of [
+    [true, 1_003, 0],
+    // In another container: ahead, and behind.
+    [true, 61_003, 60_013],
+    [true, 503, -487],
+    [false, 1_003, 13],
+    [false, 61_003, 60_013],
+  ] as const) {
+    let time = 1_000;
+    const clock = new Clock(() => time, isPrograms);
+    // The event that says it is read late, and so is the grant, which was written 100 ms after the start.
+    time = 9_000;
+    clock.started(startedMs);
+    time = 19_000;
+    equal(clock.deadline(startedMs + 30_100, 30_000), startedMs + 30_100 - difference);
+  }
 });
 
 test("a file that stands still or is emptied does not stop the clock", () => {
@@ -303,15 +350,16 @@ test("a program for another machine is named as that", async () => {
   }
 });
 
-test("a clock without the program's time takes the fastest event as a measure", () => {
-  let time = 100;
-  const elapsed = new Clock(() => time, Infinity);
+test("a clock that stands still while the machine sleeps is corrected by the next event", () => {
+  let time = 110;
+  const elapsed = new Clock(() => time, false);
+  elapsed.started(60_000);
+  // Written at once, and read after 10 s.
+  time = 10_110;
   equal(elapsed.deadline(90_000, 30_000), 30_100);
-  // Read 5 s late.
-  time = 15_100;
-  equal(elapsed.deadline(100_000, 30_000), 40_100);
   // The machine slept for 60 s, which this clock has not counted.
-  time = 20_100;
-  equal(elapsed.deadline(170_000, 30_000), 50_100);
+  time = 20_110;
+  equal(elapsed.deadline(170_000, 30_000), 50_110);
+  equal(elapsed.deadline(175_000, 35_000), 55_110);
   equal(elapsed.deadline(2 ** 44 + 1, 2 ** 44), Infinity);
 });

@@ -67,7 +67,7 @@ export function scripted(code: string): string {
     const now = () => Math.floor(Number(require("fs").readFileSync("/proc/uptime", "utf8").split(" ")[0]) * 1000);
     const granted = ({ id, key }, ms) => print({ event: "granted", id, lease: id, key, owner: "me", token: 7,
       remaining_ms: ms, deadline_ms: now() + ms });
-    const ready = () => print({ event: "ready", protocol: 1, version: "0.1.0", owner: "me" });
+    const ready = () => print({ event: "ready", protocol: 1, version: "0.1.0", owner: "me", started_ms: now() + 10 });
     let onRequest = () => {};
     process.stdin.on("end", () => process.exit(0));
     require("readline").createInterface({ input: process.stdin }).on("line", (line) => onRequest(JSON.parse(line)));

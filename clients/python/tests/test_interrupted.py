@@ -173,9 +173,9 @@ def test_a_child_of_code_that_does_not_run_the_handlers_of_python_is_told(seal: 
 
 
 PROGRAM = f"""#!{sys.executable}
-import json, sys
+import json, sys, time
 def say(**event): print(json.dumps(event), flush=True)
-say(event="ready", protocol=1, version="0.1.0", owner="o")
+say(event="ready", protocol=1, version="0.1.0", owner="o", started_ms=int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000) + 1)
 for line in sys.stdin:
     request = json.loads(line)
     about = {{"id": request["id"], "lease": request.get("lease", request["id"])}}

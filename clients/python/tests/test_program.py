@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import queue
 import resource
@@ -14,24 +15,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import program_pid, until
+from conftest import program_pid, run_of, until
 
 from mongoseal import Invalid, LeaseLost, Mongoseal, ProgramError, TickLease, Unavailable, aio
 from mongoseal._program import Process, find
 
-READY = {"event": "ready", "protocol": 1, "version": "0.1.0", "owner": "web-1"}
+READY = {"event": "ready", "protocol": 1, "version": "0.1.0", "owner": "web-1", "started_ms": "STARTED"}
+
+
+STARTED = "STARTED = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000) + 1"
 
 
 def script(directory: Path, *lines: str) -> Path:
     """Makes a program of some lines of Python."""
     path = directory / "mongoseal"
-    path.write_text("\n".join([f"#!{sys.executable}", "import json, os, sys, time", *lines, ""]))
+    path.write_text("\n".join([f"#!{sys.executable}", "import json, os, sys, time", STARTED, *lines, ""]))
     path.chmod(0o755)
     return path
 
 
 def says(*events: object) -> str:
-    return "\n".join(f"print({json.dumps(json.dumps(event))}, flush=True)" for event in events)
+    lines = (json.dumps(json.dumps(event)) for event in events)
+    return "\n".join(f"print({line}.replace('\"STARTED\"', str(STARTED)), flush=True)" for line in lines)
 
 
 def test_a_program_that_is_missing_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -90,10 +95,11 @@ def test_the_connection_string_is_in_the_environment_and_options_are_arguments(t
         (["os.kill(os.getpid(), 9)"], Unavailable, "-9"),
         (["print('hello')", "sys.stdin.read()"], ProgramError, "do not understand"),
         ([says({**READY, "protocol": 2}), "sys.stdin.read()"], ProgramError, "protocol 2"),
+        ([says({**READY, "started_ms": None}), "sys.stdin.read()"], ProgramError, "started_ms"),
         ([says({"event": "error", "code": "unavailable", "message": "no server"})], Unavailable, "no server"),
         (["os.close(1)", "time.sleep(60)"], Unavailable, "has ended"),
     ],
-    ids=["arguments", "killed", "no event", "protocol", "no server", "output closed"],
+    ids=["arguments", "killed", "no event", "protocol", "no clock", "no server", "output closed"],
 )
 def test_a_program_that_does_not_serve_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], error: type[Exception], message: str
@@ -161,6 +167,32 @@ def test_an_end_that_is_refused_when_nobody_waits_for_it_any_more_releases_the_l
         until(lambda: seen.exists() and seen.read_text(), "the plain release")
         assert json.loads(seen.read_text()) == {"id": 3, "do": "release", "lease": 1}
         assert lease.cause == "released"
+
+
+@pytest.mark.parametrize("ahead_ms", [3_600_000, -3_600_000])
+def test_the_deadline_of_a_program_with_another_clock_counts_from_the_start_of_the_program(
+    tmp_path: Path, ahead_ms: int
+) -> None:
+    program = script(
+        tmp_path,
+        f"STARTED += {ahead_ms}",
+        # `ready` and `granted` come late: what counts is when the program was started.
+        "time.sleep(1)",
+        says(READY),
+        "line = json.loads(sys.stdin.readline())",
+        f"granted = {GRANTED} | {{'deadline_ms': STARTED + 30_000}}",
+        "print(json.dumps(granted), flush=True)",
+        "sys.stdin.read()",
+    )
+    began = time.clock_gettime(time.CLOCK_BOOTTIME)
+    with Mongoseal(program=program) as seal:
+        lease = seal.acquire("k")
+        waited = time.clock_gettime(time.CLOCK_BOOTTIME) - began
+        assert waited >= 1
+        assert lease.is_valid
+        assert 0 < lease.remaining <= 30.002 - waited + 0.5, "no later than the program means"
+        run_of(seal)._take({"event": "at_risk", "lease": 1, "deadline_ms": 2**50})
+        assert lease.remaining == math.inf, "a lease without an expiry has none on any clock"
 
 
 def test_a_lease_that_expires_here_is_released_there(tmp_path: Path) -> None:

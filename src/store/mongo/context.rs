@@ -19,7 +19,7 @@ use std::{
 };
 
 use mongodb::{
-    Database,
+    Client, Database,
     bson::{Bson, Document, Timestamp, doc},
     error::{Error as DriverError, Result as DriverResult},
     options::{ReadPreference, SelectionCriteria},
@@ -95,6 +95,11 @@ impl MongoContext {
     /// The runtime of its tasks.
     pub(crate) fn runtime(&self) -> &Handle {
         self.home.runtime()
+    }
+
+    /// The client of the collection.
+    pub(crate) fn client(&self) -> Client {
+        self.database.client().clone()
     }
 
     /// Sends a command, for which the user needs these actions.

@@ -69,6 +69,26 @@ pub(crate) fn a_process_that_shuts_its_handle_down_leaves_its_key_free() {
     seal.acquire("k").run().unwrap().release().unwrap();
 }
 
+pub(crate) fn a_process_that_could_not_connect_ends_without_a_panic_of_the_driver() {
+    ends_at_once("cannot connect", 0);
+}
+
+/// Ends runtimes with several threads, on which the connection string was refused, or the server did not answer in time.
+fn cannot_connect(uri: &str) {
+    for number in 0..60 {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+        let (uri, patience) = match number % 3 {
+            0 => ("mongodb://127.0.0.1:1/?replicaSet=rs0".to_owned(), millis(60)),
+            1 => (uri.replace("replicaSet=", "replicaSet=not-"), millis(60)),
+            _ => (uri.to_owned(), millis(number / 3)),
+        };
+        let connecting = mongoseal::Mongoseal::builder().operation_timeout(patience).connect(uri);
+        if let Ok(seal) = runtime.block_on(connecting) {
+            runtime.block_on(seal.shutdown());
+        }
+    }
+}
+
 /// Starts a process that ends in this way, and checks that nothing delays it. Returns the address of the replica set.
 fn ends_at_once(how: &str, code: i32) -> String {
     let uri = database(&format!("blocking_{}", how.replace(' ', "_"))).uri();
@@ -102,6 +122,10 @@ pub(crate) fn is_wanted() -> bool {
 /// Ends while it holds a lease, has a handle, follows a change stream, and waits for a key on another thread.
 pub(crate) fn main() {
     static HANDLE: OnceLock<Mongoseal> = OnceLock::new();
+    if env::var(ENDING).unwrap() == "cannot connect" {
+        println!("it ends");
+        return cannot_connect(&env::var(ENDING_URI).unwrap());
+    }
     let seal = Mongoseal::builder().operation_timeout(LONG).connect(env::var(ENDING_URI).unwrap()).unwrap();
     let lease = seal.acquire("k").run().unwrap();
     let mut events = seal.watch("k").unwrap();

@@ -65,6 +65,7 @@ fn main() -> ExitCode {
         blocking::a_fenced_write_takes_a_blocking_lease,
         blocking::a_process_ends_at_once_when_main_returns_or_panics_and_when_it_exits,
         blocking::a_process_that_shuts_its_handle_down_leaves_its_key_free,
+        blocking::a_process_that_could_not_connect_ends_without_a_panic_of_the_driver,
         watchdog::work_that_blocks_the_runtime_past_the_deadline_is_called_on_once_after_the_slack,
         watchdog::without_work_a_blocked_runtime_is_noticed_because_nobody_ends_the_lease,
         watchdog::a_thread_that_is_blocked_while_the_runtime_goes_on_is_noticed_too,

@@ -40,11 +40,16 @@ impl Pipe {
     }
 
     async fn run(mut hold: Command) -> Self {
+        let now = || u64::try_from(Clock::Boot.now().since_origin().as_millis()).unwrap();
+        let began = now();
         let mut child = hold.stdin(Stdio::piped()).spawn().unwrap();
         let events = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut pipe = Self { requests: child.stdin.take(), events, child, early: Vec::new() };
         let ready = pipe.event().await.expect("it connects");
         assert_eq!((&ready["event"], &ready["protocol"]), (&json!("ready"), &json!(1)), "{ready}");
+        // The clock is one that another process can read, and the time is after the start and before `ready`.
+        let started = ready["started_ms"].as_u64().unwrap();
+        assert!((began..=now() + 1).contains(&started), "{began} {started} {}", now());
         pipe
     }
 

@@ -12,8 +12,9 @@ use axum::{
     routing::post,
 };
 use mongodb::{
-    Client,
+    Client, Collection,
     bson::{Bson, DateTime, Document, doc},
+    options::ClientOptions,
 };
 use mongoseal::{Error, EventKind, Lease, LossCause, Mongoseal};
 use tokio::{
@@ -262,11 +263,14 @@ async fn who_watches_the_key_is_told_of_nothing_by_it_and_goes_on() {
 }
 
 #[tokio::test]
-async fn a_collection_of_another_client_is_named_as_the_cause() {
+async fn a_collection_of_another_client_is_named_as_the_cause_and_one_of_the_client_of_the_handle_is_written() {
     let db = two_orders("other_client").await;
-    let seal = Mongoseal::connect(db.uri()).await.unwrap();
+    let options = ClientOptions::parse(db.uri()).await.unwrap();
+    let seal = Mongoseal::builder().connect_with(options).await.unwrap();
     let lease = seal.acquire("k").await.unwrap();
     let orders = db.orders();
+    let own: Collection<Document> =
+        seal.client().unwrap().database(&orders.namespace().db).collection(&orders.namespace().coll);
     let sold = async |session: &mut mongodb::ClientSession| -> mongoseal::Result<()> {
         orders.update_one(doc! { "_id": ONE }, doc! { "$inc": { "n": 1 } }).session(session).await?;
         Ok(())
@@ -274,7 +278,14 @@ async fn a_collection_of_another_client_is_named_as_the_cause() {
     invalid(lease.transaction(sold).await, "`session.client()`");
     both(&db, 0).await;
     lease.check().unwrap();
+    let sold = async |session: &mut mongodb::ClientSession| -> mongoseal::Result<()> {
+        own.update_many(doc! {}, doc! { "$inc": { "n": 1 } }).session(session).await?;
+        Ok(())
+    };
+    lease.transaction(sold).await.unwrap();
+    both(&db, 1).await;
     seal.shutdown().await;
+    assert!(Mongoseal::in_memory().client().is_none());
 }
 
 /// As on the page about fencing.

@@ -37,7 +37,9 @@ async fn read(connection: &Connection, prefix: &str) -> Option<Vec<String>> {
         "limit": MAX_KEYS,
         "singleBatch": true,
     };
-    let found = deployment.read(find, LIMIT).await.ok()?;
+    let found = deployment.read(find, LIMIT).await;
+    deployment.close().await;
+    let found = found.ok()?;
     let keys = first_batch(&found).filter_map(|record| record.get_str("_id").ok()).filter(|key| is_plain(key));
     Some(keys.map(str::to_owned).collect())
 }

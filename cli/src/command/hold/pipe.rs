@@ -22,6 +22,7 @@ use std::{
     time::Duration,
 };
 
+use mongoseal::Clock;
 use tokio::{
     sync::{
         mpsc::{self, Receiver, Sender},
@@ -78,6 +79,7 @@ pub(super) async fn perform(connection: &Connection, options: &Hold) -> Result<S
             "without a key, `hold` takes no {option}: send it with each request, or pass a key"
         )));
     }
+    let started = Clock::Boot.now();
     let mut signals = Signals::terminating()?;
     let (output, mut closed) = Output::start();
     let notices = Arc::new(Notices::default());
@@ -92,7 +94,7 @@ pub(super) async fn perform(connection: &Connection, options: &Hold) -> Result<S
             return Err(failure);
         }
     };
-    output.print(&Event::ready(seal.owner()));
+    output.print(&Event::ready(seal.owner(), started));
     let shared = Arc::new(Shared::new(seal, output, notices));
     let (answering, answered) = mpsc::channel(1);
     let mut session =

@@ -30,6 +30,7 @@ from ._json import Json, body_of
 from ._lease_state import LeaseState
 from ._program import Program, begin_thread, forking, no_fork
 from ._run import Answer, Holder, Observation, Reply, Request, Run
+from ._time import now_ms
 from .errors import CannotWait, Invalid, MongosealError, ProgramError, Unavailable
 
 _AT_EXIT_SECONDS = 1.0
@@ -187,7 +188,8 @@ class Worker:
             return self.run
         with no_fork():
             try:
-                run = self.run = Run(self.client.start_program())
+                began_ms = now_ms()
+                run = self.run = Run(self.client.start_program(), began_ms)
             except MongosealError:
                 raise
             except Exception as error:

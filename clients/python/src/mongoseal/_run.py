@@ -10,6 +10,7 @@ import heapq
 import itertools
 import json
 import logging
+import math
 import os
 import time
 import weakref
@@ -108,8 +109,12 @@ class Request:
 class Run:
     """One run of the program."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, began_ms: float) -> None:
         self.program = program
+        self._began_ms = began_ms
+        """The clock of deadlines before the program was started."""
+        self._ahead_ms = 0.0
+        """How far the clock of the program is ahead of it, or more."""
         os.set_blocking(program.input, False)
         self.leases: dict[int, LeaseState] = {}
         self._ids = itertools.count(1)
@@ -305,14 +310,7 @@ class Run:
     def _take(self, event: Json) -> None:
         name = event["event"]
         if name == "ready":
-            self._is_ready = event["protocol"] == PROTOCOL
-            if self._is_ready:
-                _tell(self._starters, {})
-            else:
-                self.abort(
-                    f"the program speaks protocol {event['protocol']} and this package protocol {PROTOCOL}: "
-                    "install versions of both that fit"
-                )
+            self._take_ready(event)
         elif name == "error" and "id" not in event:
             self._failure = of_event(event)
         elif name == "leader":
@@ -327,8 +325,25 @@ class Run:
         else:
             self._take_of_lease(name, event)
 
+    def _take_ready(self, event: Json) -> None:
+        started = event.get("started_ms")
+        if event["protocol"] != PROTOCOL:
+            what = f"speaks protocol {event['protocol']} and this package protocol {PROTOCOL}"
+        elif not isinstance(started, (int, float)):
+            what = "says no `started_ms`, without which the time of its deadlines is not known"
+        else:
+            if not self._began_ms <= started <= now_ms() + 1:
+                # It is another clock. The program was started after `_began_ms`, so no deadline comes out too late.
+                self._ahead_ms = started - self._began_ms
+            self._is_ready = True
+            _tell(self._starters, {})
+            return
+        self.abort(f"the program {what}: install versions of both that fit")
+
     def _take_of_lease(self, name: str, event: Json) -> None:
         """Takes in an event of a lease, which can be an answer."""
+        if event.get("deadline_ms", math.inf) <= NEVER:
+            event["deadline_ms"] -= self._ahead_ms
         lease = self.leases.get(event.get("lease", -1))
         if lease is not None and "deadline_ms" in event and lease.cause is None:
             lease.deadline = event["deadline_ms"]

@@ -10,7 +10,8 @@ from .errors import Invalid
 
 Seconds = float | timedelta
 
-# The clock of the program's deadlines. It goes on while the machine sleeps: on Linux by its name, on macOS by its kind.
+# The clock of the program's deadlines, unless the program runs elsewhere. It goes on while the machine sleeps: on Linux by
+# its name, on macOS by its kind.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 NEVER = 2.0**44

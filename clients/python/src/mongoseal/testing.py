@@ -322,7 +322,7 @@ class _Program(Program):
         self.emit("error", id=number, **about, code=code, message=message)
 
     def _run(self) -> None:
-        self.emit("ready", protocol=1, version="fake", owner=self.owner)
+        self.emit("ready", protocol=1, version="fake", owner=self.owner, started_ms=now_ms())
         poll = select.poll()
         poll.register(self._requests, select.POLLIN)
         rest = b""

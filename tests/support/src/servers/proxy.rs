@@ -143,6 +143,13 @@ impl Proxy {
         self.rules.silence_next(app_name, times)
     }
 
+    /// Forgets the present connections of the client `app_name`, as a network address translation that has seen nothing on
+    /// them for a while: requests on them are lost, and nobody is told. Those of the driver's monitoring, which are never
+    /// silent, stay. The hits count requests.
+    pub fn forget_present(&self, app_name: &str) -> Hits {
+        self.rules.forget_present(app_name)
+    }
+
     /// Changes what clients and members tell each other, for ever: a client broken on purpose, without
     /// another build of it. To be called once.
     pub fn tamper_with(&self, tamper: impl Fn(&str, Way, &mut Document) -> bool + Send + Sync + 'static) {

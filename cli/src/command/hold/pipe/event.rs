@@ -1,6 +1,6 @@
 //! The events of the pipe protocol. `protocol/pipe.md` describes each member.
 
-use mongoseal::{FencingToken, LeaderInfo, LossCause, Owner, StoreTime};
+use mongoseal::{FencingToken, LeaderInfo, LossCause, Owner, Reading, StoreTime};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -17,6 +17,7 @@ pub(super) enum Event {
         protocol: u32,
         version: &'static str,
         owner: String,
+        started_ms: u64,
     },
     Granted {
         id: Id,
@@ -142,8 +143,15 @@ pub(super) struct LeaderView {
 }
 
 impl Event {
-    pub(super) fn ready(owner: &Owner) -> Self {
-        Self::Ready { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION"), owner: owner.to_string() }
+    /// `started`: a time after the start of the program. A client counts deadlines from there if it has another clock.
+    pub(super) fn ready(owner: &Owner, started: Reading) -> Self {
+        Self::Ready {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION"),
+            owner: owner.to_string(),
+            // Deadlines are cut to milliseconds, and this is not earlier than it was, so that none is too late.
+            started_ms: time::millis(started.since_origin()).saturating_add(1),
+        }
     }
 
     pub(super) fn granted(id: &Id, held: &Held) -> Self {

@@ -36,7 +36,7 @@ async fn serve(caller: TcpStream, member: usize, rules: &Rules) -> io::Result<()
     caller.set_nodelay(true)?;
     let (mut caller_in, caller_out) = caller.into_split();
     let first = Message::read(&mut caller_in).await?;
-    let source = rules.meet(&first, member);
+    let (source, opened) = (rules.meet(&first, member), Instant::now());
     rules.keep_silent(&source).await;
     let target = Peer::Member(member);
 
@@ -52,7 +52,7 @@ async fn serve(caller: TcpStream, member: usize, rules: &Rules) -> io::Result<()
     // Dropping a lane half-way loses what it holds, so whichever ends first ends the connection.
     let doomed = Doomed::default();
     tokio::select! {
-        ended = requests.carry_requests(first, caller_in, server_out, &doomed) => ended,
+        ended = requests.carry_requests(first, opened, caller_in, server_out, &doomed) => ended,
         ended = replies.carry_replies(server_in, caller_out, &doomed) => ended,
         () = requests.is_reset() => Ok(()),
         () = replies.is_reset() => Ok(()),
@@ -80,12 +80,14 @@ impl Lane<'_> {
     async fn carry_requests(
         &self,
         first: Message,
+        opened: Instant,
         mut caller: OwnedReadHalf,
         mut server: OwnedWriteHalf,
         doomed: &Doomed,
     ) -> io::Result<()> {
         let mut request = first;
         loop {
+            self.rules.lose_if_forgotten(self.from, opened, &request).await;
             let fate = self.rules.decide(self.from, &request);
             if let Some(delay) = fate.delay {
                 tokio::time::sleep(delay).await;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use super::{How, Peer, Tamper, Way, wire::Message};
 
@@ -29,6 +29,9 @@ impl Hits {
     }
 }
 
+/// The commands of the driver's monitoring.
+const MONITORING: [&str; 3] = ["hello", "isMaster", "ismaster"];
+
 /// The rules of one set, with a signal for each change.
 pub(super) struct Rules {
     ports: Vec<u16>,
@@ -46,6 +49,8 @@ struct State {
     latencies: Vec<(Peer, Duration, Hits)>,
     /// How many connections of a client are to be silent.
     silences: Vec<(Peer, u32, Hits)>,
+    /// Clients whose connections that were opened before this time are forgotten.
+    forgotten: Vec<(Peer, Instant, Hits)>,
     seen: HashMap<(Peer, usize), u64>,
 }
 
@@ -136,6 +141,33 @@ impl Rules {
             rule.inspect(|(_, _, hits)| hits.add()).map(|(_, times, _)| *times -= 1).is_some()
         };
         while is_silent && !self.state().silences.is_empty() {
+            let _ = changes.changed().await;
+        }
+    }
+
+    pub(super) fn forget_present(&self, app_name: &str) -> Hits {
+        let hits = Hits::default();
+        self.state().forgotten.push((Peer::client(app_name), Instant::now(), hits.clone()));
+        hits
+    }
+
+    /// If a connection of `client` is forgotten, waits with this request until no rule says so.
+    pub(super) async fn lose_if_forgotten(&self, client: &Peer, opened: Instant, request: &Message) {
+        let is_forgotten = |rule: &&(Peer, Instant, Hits)| rule.0 == *client && opened <= rule.1;
+        let mut changes = self.changed.subscribe();
+        if !self.state().forgotten.iter().any(|rule| is_forgotten(&rule)) {
+            return;
+        }
+        if request.command().is_none_or(|command| MONITORING.contains(&command.as_str())) {
+            return;
+        }
+        let mut is_counted = false;
+        loop {
+            let rule = self.state().forgotten.iter().find(is_forgotten).map(|(_, _, hits)| hits.clone());
+            let Some(hits) = rule else { return };
+            if !std::mem::replace(&mut is_counted, true) {
+                hits.add();
+            }
             let _ = changes.changed().await;
         }
     }
