@@ -1,4 +1,4 @@
-//! Messages on the standard error: errors, warnings, and notes, which `--quiet` suppresses.
+//! Messages on the standard error: errors, warnings, and notes, which `--quiet` suppresses. On a terminal also progress.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -8,7 +8,9 @@ use std::{
 use anstream::{AutoStream, ColorChoice};
 use clap::builder::Styles;
 
-use super::{escape, output};
+use rustix::termios::tcgetwinsize;
+
+use super::{escape, output, table};
 
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
@@ -62,4 +64,33 @@ fn print(label: &str, line: &str) {
 /// Prints a line by one write. Ignores a closed pipe.
 fn print_line(line: &str) {
     drop(io::stderr().write_all(format!("{line}\n").as_bytes()));
+}
+
+/// The progress line, which is rewritten during a wait and erased at its end. Only for a terminal: see [`has_progress_line`].
+#[derive(Default)]
+pub(crate) struct ProgressLine {
+    is_shown: bool,
+}
+
+impl ProgressLine {
+    pub(crate) fn show(&mut self, text: &str) {
+        // Some terminals report a width of 0.
+        let width = tcgetwinsize(io::stderr()).ok().map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
+        let whole = escape::visible(&format!("mongoseal: {text}"));
+        let line = table::cut(&whole, width.unwrap_or(80).saturating_sub(1));
+        drop(write!(io::stderr(), "\r{line}\x1b[K"));
+        self.is_shown = true;
+    }
+
+    pub(crate) fn erase(&mut self) {
+        if std::mem::take(&mut self.is_shown) {
+            drop(write!(io::stderr(), "\r\x1b[K"));
+        }
+    }
+}
+
+impl Drop for ProgressLine {
+    fn drop(&mut self) {
+        self.erase();
+    }
 }
