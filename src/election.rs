@@ -50,13 +50,17 @@ impl Mongoseal {
     /// Campaigns for the leadership of this name: see [`Campaign`]. Nothing is sent until the returned builder is
     /// awaited.
     ///
-    /// A leadership is a lease on the key of this name. An acquire of that key takes part in the election.
+    /// A leadership is a lease on the key of this name. An acquire of that key takes part in the election. A key that is
+    /// [shared](crate::Acquire::shared) has no leader, and a candidate waits until all sharers have gone.
     pub fn campaign(&self, name: impl IntoName<Key>) -> Campaign {
         Campaign::new(self, name, Async)
     }
 
     /// Returns the leader by a linearizable read; `None` if there is none. The answer may be outdated a moment later: a
     /// leader that died is returned until its time is over.
+    ///
+    /// The leader is the holder that excludes all others. A key that is shared has no leader, also if one sharer is left;
+    /// [`inspect`](Self::inspect) returns the sharers.
     ///
     /// # Errors
     ///
@@ -93,9 +97,12 @@ impl Mongoseal {
 }
 
 impl LeaderInfo {
-    /// The leader in a record that was read at this time.
+    /// The leader in a record that was read at this time: the holder that excludes all others. A sharer does not lead, also
+    /// if it is alone, and neither does a released lease whose minimum hold has not ended.
     fn of(record: &Record, seen_at: StoreTime) -> Option<Self> {
-        let leads = |holder: &&Holder| holder.expires_at > seen_at;
+        let leads = |holder: &&Holder| {
+            holder.expires_at > seen_at && holder.released_at.is_none() && holder.terms.sharing.is_exclusive()
+        };
         record.holders.iter().find(leads).map(|holder| Self {
             value: holder.terms.metadata.get(VALUE).unwrap_or_default().to_owned(),
             owner: holder.terms.owner.clone(),

@@ -9,6 +9,7 @@ mod filter;
 pub(crate) mod inspection;
 mod request;
 mod state_machine;
+mod time;
 
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ pub use filter::{Filter, KeyFilter, Position, SharingFilter};
 pub use inspection::{HolderInfo, Inspection, KeyValue, ListedLease, WaiterInfo};
 pub use request::*;
 pub use state_machine::{apply, apply_batch, apply_in_turn, apply_together};
+pub use time::StoreTime;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -35,41 +37,6 @@ use crate::types::{
     ttl::Ttl,
 };
 
-/// A time on the store's clock: milliseconds since the Unix epoch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct StoreTime(i64);
-
-impl StoreTime {
-    /// The time this many milliseconds after the Unix epoch.
-    #[must_use]
-    pub const fn from_millis(millis: i64) -> Self {
-        Self(millis)
-    }
-
-    /// Milliseconds since the Unix epoch.
-    #[must_use]
-    pub const fn millis(self) -> i64 {
-        self.0
-    }
-
-    /// The time this many milliseconds later.
-    #[must_use]
-    pub fn after(self, millis: u64) -> Self {
-        Self(self.0.saturating_add_unsigned(millis))
-    }
-
-    /// The time this many milliseconds earlier.
-    pub(crate) fn before(self, millis: u64) -> Self {
-        Self(self.0.saturating_sub_unsigned(millis))
-    }
-
-    /// The time from `now` until this. Zero if this has passed.
-    #[must_use]
-    pub fn since(self, now: Self) -> Duration {
-        Duration::from_millis(u64::try_from(self.0.saturating_sub(now.0)).unwrap_or(0))
-    }
-}
-
 /// A reading of a store's clocks: the wall clock times leases, and the hybrid logical clock numbers tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreClock {
@@ -82,7 +49,7 @@ pub struct StoreClock {
 impl StoreClock {
     /// The second of the hybrid clock as a time.
     fn hybrid(&self) -> StoreTime {
-        StoreTime(i64::try_from(self.tick.seconds.saturating_mul(1000)).unwrap_or(i64::MAX))
+        StoreTime::from_millis(i64::try_from(self.tick.seconds.saturating_mul(1000)).unwrap_or(i64::MAX))
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod progress;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use mongoseal::{Builder, Clock, Error, Mongoseal, Reading, Result};
 use tokio::time::sleep;
@@ -11,6 +11,7 @@ use crate::{
     arguments::WaitOptions,
     connection::Connection,
     exit_status::Failure,
+    job::refreshes,
     job::signals::Signals,
     leases::{Leases, OuterLeases},
     time,
@@ -121,6 +122,7 @@ pub(crate) async fn open_with(
     if let Some(owner) = owner {
         builder = builder.owner(owner);
     }
+    builder = builder.observer(Arc::new(refreshes::note));
     signals.unless(connection.open_with(builder)).await.unwrap_or_else(|number| Err(Failure::by_signal(number)))
 }
 

@@ -1,6 +1,12 @@
 //! Exit statuses and error messages.
 
-use std::{error::Error as _, fmt, io, process::ExitCode};
+use std::{
+    error::Error as _,
+    fmt, io,
+    panic::{self, UnwindSafe},
+    process::ExitCode,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use mongoseal::Error;
 use nix::libc::{SIGINT, SIGQUIT};
@@ -112,7 +118,9 @@ pub(crate) struct Failure {
 impl Failure {
     pub(crate) fn new(status: Status, message: impl fmt::Display) -> Self {
         let is_error = ![Status::NO, Status::SUPERSEDED, Status::ALREADY_DONE, Status::HELD].contains(&status);
-        Self { message: message.to_string(), status, is_error }
+        let mut message = message.to_string();
+        message.push_str(limit_to_raise(&message));
+        Self { message, status, is_error }
     }
 
     pub(crate) fn invalid(message: impl fmt::Display) -> Self {
@@ -218,6 +226,37 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// Returns what to do about a message, if a limit of this process is the cause.
+fn limit_to_raise(message: &str) -> &'static str {
+    let is_of_start = ["spawn worker thread", "cannot start"].iter().any(|words| message.contains(words));
+    if message.contains("Too many open files") {
+        ": raise the limit of open files (ulimit -n)"
+    } else if is_of_start && message.contains("Resource temporarily unavailable") {
+        ": raise the limit of processes and threads (ulimit -u)"
+    } else {
+        ""
+    }
+}
+
+/// Runs the program. A panic ends it with the status of an error: other statuses are those of commands. If the system refuses
+/// a thread or a file that a library cannot do without, the library panics, and one line says so.
+pub(crate) fn catch_panics(program: impl FnOnce() -> Status + UnwindSafe) -> Status {
+    let print = panic::take_hook();
+    let is_printed = AtomicBool::new(false);
+    panic::set_hook(Box::new(move |panic| {
+        let payload = panic.payload();
+        let text =
+            payload.downcast_ref::<String>().map(String::as_str).or_else(|| payload.downcast_ref::<&str>().copied());
+        let text = text.unwrap_or_default();
+        match limit_to_raise(text) {
+            "" => print(panic),
+            _ if is_printed.swap(true, Ordering::Relaxed) => {}
+            what_to_do => print_error(&format!("{text}{what_to_do}")),
+        }
+    }));
+    panic::catch_unwind(program).unwrap_or(Status::INVALID)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,6 +286,16 @@ mod tests {
         ] {
             assert_eq!(Failure::from(Error::invalid(message)).message(), shown);
         }
+    }
+
+    #[test]
+    fn a_message_names_the_limit_that_is_its_cause_and_no_other_limit() {
+        let said = |message: &str| Failure::invalid(message).message;
+        assert_eq!(said("no: Too many open files (os error 24)").matches("(ulimit -n)").count(), 1);
+        let refused = "cannot start the guard of the command: Resource temporarily unavailable (os error 11)";
+        assert!(said(refused).ends_with("(ulimit -u)"));
+        let of_input = "cannot read the standard input: Resource temporarily unavailable (os error 11)";
+        assert_eq!(said(of_input), of_input);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! released only after no process of the command is left.
 
 pub(crate) mod guard;
+pub(crate) mod refreshes;
 pub(crate) mod signals;
 pub(crate) mod terminal;
 
@@ -343,7 +344,10 @@ pub(crate) fn verdict(leases: &Leases<'_>, end: End) -> Result<Status, Failure> 
             "the maximum hold of {lease} is over, so the command was ended: raise --max-hold if the command needs more time"
         ))),
         (End::Signalled, _) => {
-            Err(lost(format!("{lease} could not be refreshed in time, so the command was ended before the lease was")))
+            let why = refreshes::last_failure();
+            Err(lost(format!(
+                "{lease} could not be refreshed in time, so the command was ended before the lease was{why}"
+            )))
         }
         (End::Unguarded, _) => Err(Failure::new(
             Status::of_signal(Signal::KILL.as_raw()),

@@ -23,7 +23,7 @@ mod ui;
 use std::process::ExitCode;
 
 use arguments::{Arguments, Command};
-use exit_status::{Failure, Status};
+use exit_status::{Failure, Status, catch_panics};
 use job::guard;
 use ui::message;
 
@@ -31,8 +31,11 @@ fn main() -> ExitCode {
     if let Some(status) = guard::run_stage() {
         return status;
     }
-    let status = connection::hide_uri().map_err(Failure::from).and_then(|()| perform(Arguments::read()?));
-    status.unwrap_or_else(|failure| failure.report()).end()
+    let status = catch_panics(|| {
+        let status = connection::hide_uri().map_err(Failure::from).and_then(|()| perform(Arguments::read()?));
+        status.unwrap_or_else(|failure| failure.report())
+    });
+    status.end()
 }
 
 fn perform(arguments: Arguments) -> Result<Status, Failure> {

@@ -5,8 +5,6 @@ use std::{str::FromStr, time::Duration};
 use ::time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use mongoseal::{StoreTime, Tick};
 
-use crate::time;
-
 /// The numbers that are printed as times: the years from 2000 to 2099, in milliseconds since the Unix epoch.
 const TIMES: std::ops::Range<u64> = 946_684_800_000..4_102_444_800_000;
 
@@ -81,7 +79,7 @@ pub(crate) fn text(tick: u64) -> String {
 /// Returns the time of a tick whose number is that of a time. Its argument can be parsed again.
 pub(crate) fn time_of(tick: u64) -> Option<String> {
     let millis = i64::try_from(tick).ok().filter(|_| TIMES.contains(&tick))?;
-    let text = time::of_store(StoreTime::from_millis(millis));
+    let text = StoreTime::from_millis(millis).to_string();
     Some(text.strip_suffix(".000Z").map_or(text.clone(), |seconds| format!("{seconds}Z")))
 }
 

@@ -46,8 +46,8 @@ impl Mongoseal {
 ///
 /// It is the [`EventStream`] of a [watch](Mongoseal::watch) of the name, with its guarantees and costs, and with leaders as
 /// its items. It returns a leader when it is elected and when it proclaims another value. It returns `None` when a
-/// leadership was resigned or expired and no candidate was waiting. If changes are missing, it does not report that: it
-/// returns the present leader, if that is another one.
+/// leadership was resigned or expired and no candidate was waiting, and when the leader lets sharers in. Sharers do not lead. If
+/// changes are missing, it does not report that: it returns the present leader, if that is another one.
 pub type LeaderStream = EventStream<Option<LeaderInfo>>;
 
 impl Watched for Option<LeaderInfo> {

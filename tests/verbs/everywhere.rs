@@ -15,6 +15,7 @@ macro_rules! bodies {
             elections: [
                 a_follower_sees_the_value_of_a_leader_of_another_process_and_leads_after_it,
                 a_leadership_that_ends_by_a_step_down_or_by_bad_health_goes_to_the_other_process_and_comes_back,
+                a_key_that_is_shared_or_only_kept_has_no_leader,
                 of_many_runners_of_a_tick_one_runs_it_and_the_rest_find_it_completed,
             ],
             ended_by_others: [

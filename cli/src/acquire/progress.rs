@@ -1,17 +1,15 @@
 //! Reports a wait on the standard error: on a terminal by a line that is rewritten, otherwise, if wanted, by messages.
 
-use std::{
-    io::{self, Write},
-    pin::pin,
-    time::Duration,
-};
+use std::{pin::pin, time::Duration};
 
 use mongoseal::{FencingToken, Inspection, Mongoseal};
-use rustix::termios::tcgetwinsize;
 use tokio::time::sleep;
 
 use super::OuterLeases;
-use crate::{time, ui::escape, ui::message, ui::table};
+use crate::{
+    time,
+    ui::message::{self, ProgressLine},
+};
 
 /// The wait after which it is first reported, and the interval of the updates.
 const DELAY: Duration = Duration::from_millis(300);
@@ -34,14 +32,14 @@ enum Form {
     Messages {
         last: Option<(String, Option<FencingToken>)>,
     },
-    Line(Line),
+    Line(ProgressLine),
 }
 
 impl<'a> Progress<'a> {
     pub(super) fn new(seal: &'a Mongoseal, keys: &'a [String], verbose: bool) -> Self {
         let form = match (verbose, message::has_progress_line()) {
             (true, _) => Form::Messages { last: None },
-            (false, true) => Form::Line(Line { is_shown: false }),
+            (false, true) => Form::Line(ProgressLine::default()),
             (false, false) => Form::Silent,
         };
         let outer = OuterLeases::of_environment();
@@ -146,32 +144,4 @@ fn text(record: &Inspection, position: &str) -> String {
     };
     let held = if holder.released_at.is_some() { "kept" } else { "held" };
     format!("waiting, {position}; {held} by {}{remaining}{others}, {of_key}", holder.owner)
-}
-
-/// The progress line, which is rewritten during the wait and erased at its end.
-struct Line {
-    is_shown: bool,
-}
-
-impl Line {
-    fn show(&mut self, text: &str) {
-        // Some terminals report a width of 0.
-        let width = tcgetwinsize(io::stderr()).ok().map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
-        let whole = escape::visible(&format!("mongoseal: {text}"));
-        let line = table::cut(&whole, width.unwrap_or(80).saturating_sub(1));
-        drop(write!(io::stderr(), "\r{line}\x1b[K"));
-        self.is_shown = true;
-    }
-
-    fn erase(&mut self) {
-        if std::mem::take(&mut self.is_shown) {
-            drop(write!(io::stderr(), "\r\x1b[K"));
-        }
-    }
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        self.erase();
-    }
 }

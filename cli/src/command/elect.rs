@@ -11,8 +11,9 @@ use crate::{
     exit_status::{Failure, Status},
     job,
     job::guard::protocol::Times,
+    job::refreshes,
     job::signals::Signals,
-    leases::Leases,
+    leases::{Leases, is_end_of_time},
     ui::message::print_note,
 };
 
@@ -57,10 +58,13 @@ async fn lead(leader: &Leader, signals: &mut Signals) -> Result<Status, Failure>
     // The state decides, also after a signal: the lease may have been lost just before it.
     drop(signals.unless(lease.cancelled()).await);
     match lease.state() {
-        LeaseState::Lost { cause } => Err(Failure::new(
-            Status::LOST,
-            format!("the leadership of {:?} with token {} was lost: {cause}", lease.key(), lease.token()),
-        )),
+        LeaseState::Lost { cause } => {
+            let why = if is_end_of_time(&cause) { refreshes::last_failure() } else { String::new() };
+            Err(Failure::new(
+                Status::LOST,
+                format!("the leadership of {:?} with token {} was lost: {cause}{why}", lease.key(), lease.token()),
+            ))
+        }
         _ => Ok(Status::DONE),
     }
 }

@@ -10,7 +10,6 @@ use crate::{
     arguments::Fences,
     connection::Connection,
     exit_status::{Failure, Status},
-    time,
     ui::escape,
     ui::output,
 };
@@ -165,11 +164,11 @@ fn view(found: &Found, collection: &str, field: &str) -> Value {
         "collection": collection,
         "field": field,
         "largest": found.largest.map(FencingToken::get),
-        "largest_at": found.largest.map(|token| time::of_store(of(token))),
+        "largest_at": found.largest.map(|token| of(token).to_string()),
         "clock": found.clock.get(),
-        "clock_at": time::of_store(of(found.clock)),
+        "clock_at": of(found.clock).to_string(),
         "ahead": found.ahead,
-        "refused_until": found.to().map(|to| time::of_store(passed(to))),
+        "refused_until": found.to().map(|to| passed(to).to_string()),
         "raise_to": found.to().map(FencingToken::get),
         "foreign": found.foreign,
     })
@@ -181,7 +180,7 @@ fn passed(token: FencingToken) -> StoreTime {
 }
 
 fn text(found: &Found, namespace: &str, field: &str) -> Vec<String> {
-    let described = |token: FencingToken| format!("{token} ({})", time::of_store(of(token)));
+    let described = |token: FencingToken| format!("{token} ({})", of(token));
     let none = if found.is_empty { "none, because the collection is empty" } else { "none" };
     let documents = |count: i64| if count == 1 { "1 document".to_owned() } else { format!("{count} documents") };
     let mut lines = vec![
@@ -197,10 +196,7 @@ fn text(found: &Found, namespace: &str, field: &str) -> Vec<String> {
     if let Some(to) = found.to() {
         lines.extend([
             String::new(),
-            format!(
-                "Writers with smaller tokens are refused until the clock has passed {}.",
-                time::of_store(passed(to))
-            ),
+            format!("Writers with smaller tokens are refused until the clock has passed {}.", passed(to)),
             "To allow their writes now, raise the keys whose leases protect these documents:".into(),
             format!("  mongoseal raise --to {to} KEY..."),
             "Keys that were raised already need nothing: mongoseal show KEY prints the version.".into(),

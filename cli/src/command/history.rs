@@ -66,8 +66,8 @@ fn history_json(key: &str, runs: &[PastRun], now: StoreTime) -> Value {
             "result": result(run),
             "token": run.token.get(),
             "by": run.by,
-            "begun": time::of_store(run.since),
-            "ended": time::of_store(run.at),
+            "begun": run.since.to_string(),
+            "ended": run.at.to_string(),
             "took_ms": time::millis(run.at.since(run.since)),
             "note": run.note,
             "period_ms": run.period,
@@ -76,7 +76,7 @@ fn history_json(key: &str, runs: &[PastRun], now: StoreTime) -> Value {
             json!({ "tick": first, "time": tick::time_of(first), "result": "missed", "ticks": count })
         }
     });
-    json!({ "key": key, "read_at": time::of_store(now), "history": entries.collect::<Vec<_>>() })
+    json!({ "key": key, "read_at": now.to_string(), "history": entries.collect::<Vec<_>>() })
 }
 
 fn result(run: &PastRun) -> &'static str {

@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use mongoseal::LeaderInfo;
+use mongoseal::{LeaderInfo, Mongoseal};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -27,13 +27,28 @@ pub(crate) async fn perform(connection: &Connection, options: Leader) -> Result<
         return signals.unless(follow(connection, &options)).await.unwrap_or(Ok(Status::DONE));
     }
     let name = options.name.as_str();
-    let leader = connection.with_handle(async |seal| seal.leader(name).await).await??;
+    let (leader, sharers) = connection.with_handle(async |seal| find(seal, name, options.json).await).await??;
     if leader.is_some() || options.json {
         print(&options, leader.as_ref())?;
+    } else if sharers > 0 {
+        print_note(&format!(
+            "{name:?} has no leader, because leases share it ({sharers} now): use another key for the election, or list them with mongoseal show"
+        ));
     } else {
         print_note(&format!("{name:?} has no leader"));
     }
     Ok(if leader.is_some() { Status::DONE } else { Status::NO })
+}
+
+/// Returns the leader. If there is none, and this is to be explained, also returns how many leases share the key.
+async fn find(seal: &Mongoseal, name: &str, is_json: bool) -> mongoseal::Result<(Option<LeaderInfo>, usize)> {
+    let leader = seal.leader(name).await?;
+    if leader.is_some() || is_json {
+        return Ok((leader, 0));
+    }
+    let record = seal.inspect(name).await?;
+    let holders = record.iter().flat_map(|record| &record.holders);
+    Ok((None, holders.filter(|holder| !holder.sharing.is_exclusive() && !holder.is_expired()).count()))
 }
 
 /// Prints each leader until the reader has closed the pipe.

@@ -15,7 +15,7 @@ use crate::{
     job::guard::protocol::Times,
     job::signals::Signals,
     leases::Leases,
-    tick, time,
+    tick,
     ui::message::print_note,
     ui::output,
 };
@@ -98,10 +98,10 @@ fn not_run(options: &Once, number: u64, ended: &OnceOutcome<TickLease>) -> Failu
     let of_key = format!("tick {} of {:?}", tick::text(number), options.key);
     let (status, message) = match ended {
         OnceOutcome::AlreadyDone { by, at } => {
-            (Status::ALREADY_DONE, format!("{of_key} is already done, by {by:?} at {}", time::of_store(*at)))
+            (Status::ALREADY_DONE, format!("{of_key} is already done, by {by:?} at {at}"))
         }
         OnceOutcome::Superseded { tick: last, by, at } => {
-            let (last, at) = (tick::text(*last), time::of_store(*at));
+            let last = tick::text(*last);
             let message = format!(
                 "{of_key} is superseded: tick {last} is done, by {by:?} at {at}: pass --reset to run earlier ticks"
             );

@@ -21,7 +21,7 @@ pub(crate) async fn perform(connection: &Connection, options: Purge) -> Result<S
             "key": key.as_str(),
             "token": token.get(),
             "owner": owner.as_str(),
-            "since": time::of_store(holding.since),
+            "since": holding.since.to_string(),
         });
         let ago = |from: StoreTime| time::brief(lease.read_at.since(from));
         let text = format!(

@@ -43,15 +43,15 @@ fn record_json(record: &Inspection) -> Value {
         json!({
             "by": past.by,
             "reason": past.reason,
-            "at": time::of_store(past.at),
+            "at": past.at.to_string(),
             "tokens": past.tokens.iter().map(|token| token.get()).collect::<Vec<_>>(),
         })
     });
     json!({
         "key": record.key.as_str(),
         "version": record.version.get(),
-        "read_at": time::of_store(read_at),
-        "last_seen": time::of_store(record.last_seen),
+        "read_at": read_at.to_string(),
+        "last_seen": record.last_seen.to_string(),
         "holders": record.holders.iter().map(|holding| HolderView::of(holding, read_at)).collect::<Vec<_>>(),
         "queue": record.queue.iter().map(|waiting| waiter_json(waiting, read_at)).collect::<Vec<_>>(),
         "history": history.collect::<Vec<_>>(),
@@ -61,7 +61,7 @@ fn record_json(record: &Inspection) -> Value {
             "time": tick::time_of(done.tick),
             "token": done.token.get(),
             "by": done.by,
-            "at": time::of_store(done.at),
+            "at": done.at.to_string(),
         })),
         "value": record.value.as_ref().map(json::value),
     })
@@ -74,9 +74,9 @@ fn waiter_json(waiting: &WaiterInfo, read_at: StoreTime) -> Value {
         "position": waiting.position.saturating_add(1),
         "shared": !waiting.sharing.is_exclusive(),
         "limit": json::finite(waiting.sharing),
-        "since": time::of_store(waiting.since),
+        "since": waiting.since.to_string(),
         "waited_ms": time::millis(read_at.since(waiting.since)),
-        "last_seen": time::of_store(waiting.last_seen),
+        "last_seen": waiting.last_seen.to_string(),
         "remaining_ms": time::millis(waiting.remaining),
         "group": waiting.group.as_ref().map(mongoseal::Group::as_str),
         "metadata": json::metadata(&waiting.metadata),

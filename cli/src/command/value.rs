@@ -8,7 +8,6 @@ use crate::{
     connection::Connection,
     exit_status::{Failure, Status},
     leases::OuterLeases,
-    time,
     ui::output,
 };
 
@@ -33,7 +32,7 @@ pub(crate) async fn perform(connection: &Connection, options: ValueOptions) -> R
             "key": key,
             "value": value.content,
             "token": value.token.get(),
-            "at": time::of_store(value.at),
+            "at": value.at.to_string(),
         }))?;
     } else {
         output::bytes(format!("{}\n", value.content).as_bytes())?;

@@ -9,6 +9,8 @@ use tokio::{
     time::timeout,
 };
 
+use crate::ui::message;
+
 /// The time that the last step of the program still has after a terminating signal.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -38,6 +40,9 @@ impl Signals {
         drop(signal(SignalKind::child())?);
         for kind in TERMINATING {
             signals.handle(kind)?;
+            if !signals.ignored.contains(kind.as_raw_value()) {
+                message::give_up_after(kind.as_raw_value())?;
+            }
         }
         Ok(signals)
     }

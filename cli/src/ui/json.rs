@@ -67,14 +67,14 @@ impl<'a> HolderView<'a> {
             token: holding.token.get(),
             shared: !holding.is_exclusive(),
             limit: finite(holding.sharing),
-            since: time::of_store(holding.since),
+            since: holding.since.to_string(),
             held_ms: time::millis(read_at.since(holding.since)),
-            last_seen: time::of_store(holding.last_seen),
+            last_seen: holding.last_seen.to_string(),
             remaining_ms: holding.remaining.map(time::millis),
             expired: holding.is_expired(),
-            held_until: holding.held_until.map(time::of_store),
-            not_after: holding.not_after.map(time::of_store),
-            released_at: holding.released_at.map(time::of_store),
+            held_until: holding.held_until.map(|time| time.to_string()),
+            not_after: holding.not_after.map(|time| time.to_string()),
+            released_at: holding.released_at.map(|time| time.to_string()),
             group: holding.group.as_ref().map(mongoseal::Group::as_str),
             metadata: metadata(&holding.metadata),
         }
@@ -95,7 +95,7 @@ pub(crate) struct LeaseView<'a> {
 
 /// The value of a key, as JSON.
 pub(crate) fn value(value: &KeyValue<Json>) -> Value {
-    json!({ "content": value.content, "token": value.token.get(), "at": time::of_store(value.at) })
+    json!({ "content": value.content, "token": value.token.get(), "at": value.at.to_string() })
 }
 
 impl<'a> LeaseView<'a> {
@@ -127,7 +127,7 @@ fn expires_at(lease: &ListedLease) -> String {
         Some(Duration::ZERO) => "expired".into(),
         Some(remaining) => {
             let millis = i64::try_from(remaining.as_millis()).unwrap_or(i64::MAX);
-            time::of_store(StoreTime::from_millis(lease.read_at.millis().saturating_add(millis)))
+            StoreTime::from_millis(lease.read_at.millis().saturating_add(millis)).to_string()
         }
     }
 }
@@ -185,7 +185,7 @@ pub(crate) fn lease_row(lease: &ListedLease) -> [String; 12] {
         lease.waiting.to_string(),
         holding.group.as_ref().map(ToString::to_string).unwrap_or_default(),
         format!("{} ago", time::brief(lease.read_at.since(holding.last_seen))),
-        time::of_store(holding.since),
+        holding.since.to_string(),
         expires_at(lease),
         metadata_text(&holding.metadata),
     ]

@@ -1,16 +1,29 @@
-//! Messages on the standard error: errors, warnings, and notes, which `--quiet` suppresses.
+//! Messages on the standard error: errors, warnings, and notes, which `--quiet` suppresses. On a terminal also progress.
 
 use std::{
     io::{self, IsTerminal, Write},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use anstream::{AutoStream, ColorChoice};
 use clap::builder::Styles;
 
-use super::{escape, output};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+    termios::tcgetwinsize,
+};
+
+use super::{escape, output, table};
 
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
+/// Whether a terminating signal has come.
+static IS_SIGNALLED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+/// How many bytes a pipe that is ready takes at once.
+const PIPE_BUF: usize = 4_096;
 
 /// Suppresses notes from now on.
 pub(crate) fn suppress_notes() {
@@ -59,7 +72,62 @@ fn print(label: &str, line: &str) {
     print_line(&format!("mongoseal: {label}{}", escape::visible(line)));
 }
 
-/// Prints a line by one write. Ignores a closed pipe.
+/// Prints a line by one write, unless it is very long. Ignores a closed pipe. If the reader takes nothing, waits until a
+/// terminating signal.
 fn print_line(line: &str) {
-    drop(io::stderr().write_all(format!("{line}\n").as_bytes()));
+    let stderr = io::stderr();
+    for part in format!("{line}\n").as_bytes().chunks(PIPE_BUF) {
+        while !takes_more(&stderr) {
+            if IS_SIGNALLED.get().is_some_and(|is_signalled| is_signalled.load(Ordering::Relaxed)) {
+                return;
+            }
+        }
+        if (&stderr).write_all(part).is_err() {
+            return;
+        }
+    }
+}
+
+/// Whether a write of [`PIPE_BUF`] bytes returns at once. Waits for that for a short time.
+fn takes_more(stderr: &io::Stderr) -> bool {
+    let time = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+    match poll(&mut [PollFd::new(stderr, PollFlags::OUT)], Some(&time)) {
+        Ok(ready) => ready > 0,
+        Err(error) => error != Errno::INTR,
+    }
+}
+
+/// Has a message that nobody reads given up after this signal. The program handles it, so it does not end the write.
+pub(crate) fn give_up_after(signal: i32) -> io::Result<()> {
+    let is_signalled = IS_SIGNALLED.get_or_init(Arc::default);
+    signal_hook::flag::register(signal, Arc::clone(is_signalled)).map(drop)
+}
+
+/// The progress line, which is rewritten during a wait and erased at its end. Only for a terminal: see [`has_progress_line`].
+#[derive(Default)]
+pub(crate) struct ProgressLine {
+    is_shown: bool,
+}
+
+impl ProgressLine {
+    pub(crate) fn show(&mut self, text: &str) {
+        // Some terminals report a width of 0.
+        let width = tcgetwinsize(io::stderr()).ok().map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
+        let whole = escape::visible(&format!("mongoseal: {text}"));
+        let line = table::cut(&whole, width.unwrap_or(80).saturating_sub(1));
+        drop(write!(io::stderr(), "\r{line}\x1b[K"));
+        self.is_shown = true;
+    }
+
+    pub(crate) fn erase(&mut self) {
+        if std::mem::take(&mut self.is_shown) {
+            drop(write!(io::stderr(), "\r\x1b[K"));
+        }
+    }
+}
+
+impl Drop for ProgressLine {
+    fn drop(&mut self) {
+        self.erase();
+    }
 }

@@ -107,6 +107,8 @@ const NOT_PERMITTED_CODES: [i32; 6] = [UNAUTHORIZED, 59, 115, 238, 323, 8000];
 pub(super) const UNAUTHORIZED: i32 = 13;
 const DUPLICATE_KEY: i32 = 11000;
 const AUTHENTICATION_FAILED: i32 = 18;
+/// A database exists whose name differs in upper and lower case only.
+const DATABASE_DIFFERS_IN_CASE: i32 = 13297;
 /// The command did not end within its `maxTimeMS`. If its writes were made and not confirmed, the reply has a write
 /// concern error instead.
 pub(crate) const TIME_LIMIT: i32 = 50;
@@ -174,6 +176,9 @@ pub(crate) fn translate(error: DriverError, database: &str, collection: &str, ne
         (Meaning::NotPermitted, _) if code == Some(UNAUTHORIZED) => Error::invalid(format!(
             "the MongoDB user lacks a privilege on {database}.{collection}: grant it {needs} there"
         )),
+        (_, ErrorKind::Command(_)) if code == Some(DATABASE_DIFFERS_IN_CASE) => Error::invalid(format!(
+            "the MongoDB server has a database whose name differs from {database:?} in upper and lower case only: use that name, or another one"
+        )),
         (_, ErrorKind::Command(CommandError { code, code_name, .. })) => Error::invalid(format!(
             "MongoDB refused a command on {database}.{collection} with {code_name} (code {code}): see the source of this error"
         )),
@@ -207,6 +212,10 @@ pub(crate) struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(code: i32, name: &str, message: &str) -> Self {
+        // It quotes the names of two databases, and no request.
+        if code == DATABASE_DIFFERS_IN_CASE {
+            return Self { code, name: name.to_owned(), message: message.to_owned() };
+        }
         let quotes = ["{", "[", "UUID(", "BinData("].iter().filter_map(|quote| message.find(quote)).min();
         let said = quotes.and_then(|quotes| message.get(..quotes)).unwrap_or(message);
         Self { code, name: name.to_owned(), message: said.trim_end().to_owned() }
@@ -386,6 +395,12 @@ mod tests {
             }
         }
         assert_eq!(Error::invalid("no server").code(), None);
+    }
+
+    #[test]
+    fn of_a_database_that_differs_in_case_the_names_are_kept() {
+        let said = "db already exists with different case already have: [App] trying to create [app]";
+        assert!(Refusal::new(DATABASE_DIFFERS_IN_CASE, "DatabaseDifferCase", said).to_string().contains(said));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Requirements on the completed ticks of a schedule. [`Fixture::send`] compares each request with the state machine.
 
-use super::fixture::{Fixture, SHORT, once, release, terms, wait};
+use super::fixture::{Fixture, once, release, terms, wait};
 use mongoseal::{
     FencingToken,
     record::{Complete, LeaseSpec, Record, Request, Reset, Revoke, RunReport},
@@ -29,7 +29,7 @@ impl Fixture {
 
     /// Acquires the key for a short time, and lets the lease expire. Returns the lease and its token.
     async fn expired(&self) -> (LeaseSpec, FencingToken) {
-        let short = LeaseSpec { ttl: SHORT, ..terms() };
+        let short = LeaseSpec { ttl: self.short(), ..terms() };
         let token = self.granted(once(&short)).await;
         self.pass(self.holders()[0].expires_at).await;
         (short, token)

@@ -15,31 +15,48 @@ use mongoseal::{
     store::{Applied, Snapshot, Store},
 };
 
-/// How long a request may take.
-pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// A ttl that does not expire during a requirement, in milliseconds.
-pub(super) const LONG: u64 = 60_000;
+/// How long an answer may take on a fast store: of a request, and until a change is sent to those that follow it.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// A ttl that does not expire during a requirement, however slow the store is, in milliseconds.
+pub(super) const LONG: u64 = 600_000;
 /// A ttl that expires during a requirement, in milliseconds.
-pub(super) const SHORT: u64 = 300;
+const SHORT: u64 = 300;
 
 /// A store, and a key that no other requirement uses.
 #[derive(Clone)]
 pub(super) struct Fixture {
     pub(super) store: Arc<dyn Store>,
     pub(super) key: Key,
+    /// The factor of all times that the requirements wait, and that a slow store could exceed.
+    patience: u32,
     /// The records as the state machine has them, and as they were read after each request.
     records: Arc<Mutex<BTreeMap<Key, Record>>>,
 }
 
 impl Fixture {
-    pub(super) fn on(store: Arc<dyn Store>) -> Self {
+    pub(super) fn on(store: Arc<dyn Store>, patience: u32) -> Self {
         let key = format!("conformance/{}", LeaseId::random()).parse().expect("the text is a key");
-        Self { store, key, records: Arc::default() }
+        Self { store, key, patience, records: Arc::default() }
+    }
+
+    /// A ttl or a hold of so many milliseconds on a fast store.
+    pub(super) fn millis(&self, millis: u64) -> u64 {
+        millis.saturating_mul(self.patience.into())
+    }
+
+    /// A ttl that expires during a requirement, in milliseconds.
+    pub(super) fn short(&self) -> u64 {
+        self.millis(SHORT)
+    }
+
+    /// How long an answer may take.
+    pub(super) fn answer_timeout(&self) -> Duration {
+        ANSWER_TIMEOUT.saturating_mul(self.patience)
     }
 
     /// The deadline of a request that is sent now.
     pub(super) fn deadline(&self) -> Deadline {
-        Deadline::after(self.store.clock(), REQUEST_TIMEOUT)
+        Deadline::after(self.store.clock(), self.answer_timeout())
     }
 
     /// The same store with another key, which begins with this one.

@@ -15,14 +15,13 @@ use mongoseal::{
     store::{FollowedState, RecordState},
 };
 
-/// How long a state may take.
-const STATE_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Receives the states of records.
 struct Follower {
     states: Receiver<FollowedState>,
     following: JoinHandle<Result<()>>,
     tick: HybridTime,
+    /// How long a state may take.
+    limit: Duration,
 }
 
 impl Follower {
@@ -36,7 +35,8 @@ impl Follower {
         let (sender, states) = mpsc::channel(room);
         #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
         let following = tokio::spawn(fixture.store.follow(&filter, known, sender));
-        let mut follower = Self { states, following, tick: HybridTime { seconds: 0, ordinal: 0 } };
+        let mut follower =
+            Self { states, following, tick: HybridTime { seconds: 0, ordinal: 0 }, limit: fixture.answer_timeout() };
         let mut present = BTreeMap::new();
         while let Some((key, state)) = follower.receive().await {
             let again = present.insert(key, state);
@@ -64,8 +64,9 @@ impl Follower {
 
     /// The next state. `None`: the beginning has ended, or the following.
     async fn receive(&mut self) -> Option<(Key, RecordState)> {
-        let next = timeout(STATE_TIMEOUT, self.states.recv()).await;
-        let (tick, state) = match next.expect("a state must come within 10 seconds")? {
+        let next = timeout(self.limit, self.states.recv()).await;
+        let next = next.unwrap_or_else(|_| panic!("a state must come within {:?}", self.limit));
+        let (tick, state) = match next? {
             FollowedState::Record { key, state } => (state.at.tick, Some((key, state))),
             FollowedState::Complete { at } => (at.tick, None),
         };
@@ -86,8 +87,10 @@ impl Follower {
     /// Drops the receiver. Returns how following ended.
     async fn end(self) -> Result<()> {
         drop(self.states);
-        let ended = timeout(STATE_TIMEOUT, self.following).await;
-        ended.expect("following must end within 10 seconds").expect("following must not panic")
+        let ended = timeout(self.limit, self.following).await;
+        ended
+            .unwrap_or_else(|_| panic!("following must end within {:?}", self.limit))
+            .expect("following must not panic")
     }
 }
 
@@ -138,7 +141,7 @@ pub(super) async fn each_state_of_a_record_is_sent_in_order(fixture: Fixture) {
         let last_seen = after.expect("there must be a record").last_seen;
         let late = state.at.now.since(last_seen);
         assert!(
-            state.at.now >= last_seen && late < Duration::from_secs(5),
+            state.at.now >= last_seen && late < fixture.answer_timeout() / 2,
             "state {number} must have the time of its change: {late:?}"
         );
         assert!(state.at.tick > tick, "the hybrid time must grow");
@@ -220,7 +223,7 @@ pub(super) async fn the_records_of_a_prefix_are_sent_first_and_then_each_change_
         let (changed, state) = follower.next().await;
         assert_eq!((changed, visible(state.record.as_deref())), expected, "change {number}");
         let late = state.record.map_or(Duration::MAX, |record| state.at.now.since(record.last_seen));
-        assert!(late < Duration::from_secs(5), "state {number} must have the time of its change: {late:?}");
+        assert!(late < fixture.answer_timeout() / 2, "state {number} must have the time of its change: {late:?}");
     }
     follower.nothing_more().await;
     let ended = follower.end().await;

@@ -2,7 +2,7 @@
 //! machine.
 
 use super::{
-    fixture::{Fixture, LONG, SHORT, leave, once, refresh, release, terms, wait},
+    fixture::{Fixture, LONG, leave, once, refresh, release, terms, wait},
     waiting::{next, queue_and_watch},
 };
 use mongoseal::{
@@ -24,9 +24,9 @@ fn named(fixture: &Fixture, token: FencingToken) -> LeaseRefs {
 }
 
 pub(super) async fn a_release_keeps_the_key_unavailable_until_the_minimum_hold_ends(fixture: Fixture) {
-    let early = held(Some(HOLD), None);
+    let early = held(Some(fixture.millis(HOLD)), None);
     let token = fixture.granted(once(&early)).await;
-    let end = fixture.holders()[0].since.after(HOLD);
+    let end = fixture.holders()[0].since.after(fixture.millis(HOLD));
     for request in [release(&early, token), release(&early, token), refresh(&early), once(&early), once(&terms())] {
         fixture.send(request).await;
     }
@@ -36,13 +36,13 @@ pub(super) async fn a_release_keeps_the_key_unavailable_until_the_minimum_hold_e
 }
 
 pub(super) async fn a_waiter_is_granted_the_key_when_the_minimum_hold_has_ended(fixture: Fixture) {
-    let early = held(Some(HOLD), None);
+    let early = held(Some(fixture.millis(HOLD)), None);
     let token = fixture.granted(once(&early)).await;
     let waiter = terms();
     fixture.send(wait(&waiter)).await;
     fixture.send(release(&early, token)).await;
     assert_eq!(fixture.record().queue.len(), 1, "the waiter must wait for the end of the minimum hold");
-    fixture.pass(fixture.holders()[0].since.after(HOLD)).await;
+    fixture.pass(fixture.holders()[0].since.after(fixture.millis(HOLD))).await;
     fixture.granted(wait(&waiter)).await;
 }
 
@@ -52,7 +52,7 @@ pub(super) async fn the_first_waiter_learns_when_a_minimum_hold_ends_whoever_tha
     let (waiters, mut notifications) = queue_and_watch(&fixture, 3).await;
     fixture.send(release(&early, token)).await;
     assert_eq!(
-        next(&mut notifications).await,
+        next(&fixture, &mut notifications).await,
         Notification::Recheck { number: 7 },
         "a release during the minimum hold must notify the first waiter"
     );
@@ -65,13 +65,13 @@ pub(super) async fn the_first_waiter_learns_when_a_minimum_hold_ends_whoever_tha
     }
     fixture.send(leave(&waiters[0])).await;
     assert_eq!(
-        next(&mut notifications).await,
+        next(&fixture, &mut notifications).await,
         Notification::Recheck { number: 8 },
         "if the first waiter leaves, the change must notify the next one"
     );
     fixture.send(once(&waiters[1])).await;
     assert_eq!(
-        next(&mut notifications).await,
+        next(&fixture, &mut notifications).await,
         Notification::Recheck { number: 9 },
         "if the last attempt of the first waiter ends its place, the change must notify the next one"
     );
@@ -89,9 +89,9 @@ pub(super) async fn a_batch_finds_no_released_lease_and_a_revocation_ends_its_mi
 }
 
 pub(super) async fn no_request_extends_a_lease_past_its_maximum_hold(fixture: Fixture) {
-    let capped = LeaseSpec { grace: SHORT, ..held(None, Some(HOLD)) };
+    let capped = LeaseSpec { grace: fixture.short(), ..held(None, Some(fixture.millis(HOLD))) };
     let token = fixture.granted(once(&capped)).await;
-    let end = fixture.holders()[0].since.after(HOLD + SHORT);
+    let end = fixture.holders()[0].since.after(fixture.millis(HOLD) + capped.grace);
     fixture.send(refresh(&capped)).await;
     let keep = BatchRequest::Keep { ttl: LONG };
     assert!(fixture.apply_batch(&named(&fixture, token), keep).await, "the batch must refresh the lease");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::fixture::{Fixture, LONG, REQUEST_TIMEOUT, SHORT, leave, once, refresh, release, terms, wait};
+use super::fixture::{Fixture, LONG, leave, once, refresh, release, terms, wait};
 use mongoseal::{
     FencingToken, HybridTime, LeaseId, Metadata, Sharing,
     record::{Downgrade, LeaseSpec, Outcome, Raise, Request, Revoke, Transfer},
@@ -52,12 +52,12 @@ pub(super) async fn an_acquire_whose_lease_id_is_in_the_record_under_another_acq
 
 pub(super) async fn tokens_grow_over_release_and_expiry(fixture: Fixture) {
     let mut last = None;
-    for ttl in [LONG, SHORT, LONG] {
+    for ttl in [LONG, fixture.short(), LONG] {
         let terms = LeaseSpec { ttl, ..terms() };
         let token = fixture.granted(once(&terms)).await;
         assert!(Some(token) > last, "{token} must be larger than {last:?}");
         last = Some(token);
-        if ttl == SHORT {
+        if ttl < LONG {
             fixture.pass(fixture.holders()[0].expires_at).await;
         } else {
             assert_eq!(fixture.send(release(&terms, token)).await, Outcome::Released, "the lease must be released");
@@ -66,10 +66,10 @@ pub(super) async fn tokens_grow_over_release_and_expiry(fixture: Fixture) {
 }
 
 pub(super) async fn a_lease_ends_at_its_ttl_and_not_before(fixture: Fixture) {
-    let short = LeaseSpec { ttl: SHORT, ..terms() };
+    let short = LeaseSpec { ttl: fixture.short(), ..terms() };
     fixture.granted(once(&short)).await;
     let holder = fixture.holders().remove(0);
-    assert_eq!(holder.expires_at, holder.since.after(SHORT), "the ttl must count from the grant");
+    assert_eq!(holder.expires_at, holder.since.after(short.ttl), "the ttl must count from the grant");
     loop {
         let applied = fixture.applied(once(&terms())).await;
         let now = applied.at.expect("there must be a record").now;
@@ -89,10 +89,10 @@ pub(super) async fn a_lease_ends_at_its_ttl_and_not_before(fixture: Fixture) {
 
 pub(super) async fn a_refresh_extends_a_lease_and_never_creates_one(fixture: Fixture) {
     // Long enough for a few requests to a busy store.
-    let short = LeaseSpec { ttl: 2_000, ..terms() };
+    let short = LeaseSpec { ttl: fixture.millis(2_000), ..terms() };
     fixture.send(refresh(&short)).await;
     let token = fixture.granted(once(&short)).await;
-    for ttl in [1, 2_000] {
+    for ttl in [1, short.ttl] {
         let refresh = refresh(&LeaseSpec { ttl, ..short.clone() });
         assert_eq!(fixture.send(refresh).await, Outcome::Refreshed { token });
     }
@@ -101,9 +101,9 @@ pub(super) async fn a_refresh_extends_a_lease_and_never_creates_one(fixture: Fix
 }
 
 pub(super) async fn grace_keeps_the_key_after_the_ttl_and_a_release_ends_it(fixture: Fixture) {
-    let graceful = LeaseSpec { ttl: SHORT, grace: LONG, ..terms() };
+    let graceful = LeaseSpec { ttl: fixture.short(), grace: LONG, ..terms() };
     let token = fixture.granted(once(&graceful)).await;
-    fixture.pass(fixture.holders()[0].since.after(SHORT)).await;
+    fixture.pass(fixture.holders()[0].since.after(graceful.ttl)).await;
     fixture.send(once(&terms())).await;
     fixture.send(release(&graceful, token)).await;
     fixture.granted(once(&terms())).await;
@@ -247,7 +247,7 @@ pub(super) async fn the_time_of_the_store_is_that_of_its_writes(fixture: Fixture
     let written = fixture.applied(once(&terms())).await.at.expect("there is a record").now;
     let after = now().await;
     assert!(before <= written && written <= after, "{before:?}, then a write at {written:?}, then {after:?}");
-    assert!(after.since(before) < REQUEST_TIMEOUT, "one clock tells all of them");
+    assert!(after.since(before) < fixture.answer_timeout(), "one clock tells all of them");
 }
 
 pub(super) async fn clocks_never_go_back(fixture: Fixture) {

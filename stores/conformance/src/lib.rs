@@ -43,6 +43,8 @@ use mongoseal::store::{BoxFuture, Capabilities, Store};
 #[derive(Clone, Copy)]
 pub struct Requirement {
     name: &'static str,
+    /// How many times longer its times are than on a fast store.
+    patience: u32,
     run: fn(Fixture) -> BoxFuture<()>,
     /// Whether a store that can do this must keep the requirement.
     applies: fn(&Capabilities) -> bool,
@@ -61,13 +63,29 @@ impl Requirement {
         (self.applies)(capabilities)
     }
 
+    /// The same requirement with times that are longer by this factor: for a store, or a machine, that is slow.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use mongoseal::store::MemoryStore;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let requirement = &mongoseal_conformance::requirements()[0];
+    /// requirement.with_patience(4).check(Arc::new(MemoryStore::default())).await;
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_patience(self, patience: u32) -> Self {
+        Self { patience: patience.max(1), ..self }
+    }
+
     /// Checks a store. Needs a tokio runtime with time.
     ///
     /// # Panics
     ///
     /// If the store does otherwise.
     pub async fn check(&self, store: Arc<dyn Store>) {
-        (self.run)(Fixture::on(store)).await;
+        (self.run)(Fixture::on(store, self.patience)).await;
     }
 }
 
@@ -82,6 +100,7 @@ macro_rules! requirement_list {
     ($($of:ident::$name:ident $(if $capability:ident)?),* $(,)?) => {
         &[$(Requirement {
             name: stringify!($name),
+            patience: 1,
             run: |fixture| Box::pin($of::$name(fixture)),
             applies: |_capabilities| true $(&& _capabilities.$capability)?,
         }),*]

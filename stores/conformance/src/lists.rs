@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::fixture::{Fixture, LONG, SHORT, once, queue, terms, wait};
+use super::fixture::{Fixture, LONG, once, queue, terms, wait};
 use super::values;
 use mongoseal::{
     LeaseId, Sharing,
@@ -28,7 +28,7 @@ pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_keys_and_then_o
     for (name, owner, sharing, ttl) in [
         ("b", "me", Sharing::Exclusive, LONG),
         ("a", "you", Sharing::UpTo(3), LONG),
-        ("d", "me", Sharing::UpTo(2), SHORT),
+        ("d", "me", Sharing::UpTo(2), fixture.short()),
         ("c", "me", Sharing::UpTo(4), LONG),
         ("$x.y", "$me", Sharing::Exclusive, LONG),
     ] {
@@ -110,7 +110,7 @@ pub(super) async fn a_listed_lease_has_the_number_of_live_waiters(fixture: Fixtu
     let listed =
         async || -> Vec<usize> { fixture.listed(&filter, 10).await.iter().map(|lease| lease.waiting).collect() };
     assert_eq!(listed().await, [0], "no acquire waits");
-    fixture.send(queue(&terms(), SHORT, 100)).await;
+    fixture.send(queue(&terms(), fixture.short(), 100)).await;
     let end = fixture.record().queue[0].expires_at;
     for _ in 0..2 {
         fixture.send(wait(&terms())).await;
@@ -122,7 +122,7 @@ pub(super) async fn a_listed_lease_has_the_number_of_live_waiters(fixture: Fixtu
 pub(super) async fn a_prune_removes_what_has_expired_and_nothing_else(fixture: Fixture) {
     let (over, live) = (fixture.beside("over"), fixture.beside("live"));
     live.granted(once(&terms())).await;
-    over.granted(once(&LeaseSpec { ttl: SHORT, ..terms() })).await;
+    over.granted(once(&LeaseSpec { ttl: fixture.short(), ..terms() })).await;
     over.send(Request::Prune).await;
     over.pass(over.record().expires_at).await;
     over.send(Request::Prune).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::fixture::{Fixture, LONG, SHORT, leave, once, queue, terms, wait};
+use super::fixture::{Fixture, LONG, leave, once, queue, terms, wait};
 use mongoseal::{
     AcquireId, FencingToken, HandleId, Sharing,
     record::{LeaseSpec, Request, Revoke},
@@ -29,7 +29,7 @@ pub(super) async fn a_waiter_that_does_not_repeat_its_acquire_leaves_the_queue(f
     let holder = terms();
     fixture.granted(once(&holder)).await;
     let (dead, alive) = (terms(), terms());
-    fixture.send(queue(&dead, SHORT, 100)).await;
+    fixture.send(queue(&dead, fixture.short(), 100)).await;
     let end = fixture.record().queue[0].expires_at;
     fixture.send(wait(&alive)).await;
     fixture.pass(end).await;
@@ -80,7 +80,7 @@ pub(super) async fn a_handle_is_notified_of_its_grants_and_revocations(fixture: 
     let record = fixture.record();
     let (token, changed_at) = (record.version, record.last_seen);
     if started <= since {
-        let granted = next(&mut notifications).await;
+        let granted = next(&fixture, &mut notifications).await;
         let Notification::Granted { number: 7, token: new, at } = granted else {
             panic!("it must be granted: {granted:?}")
         };
@@ -89,7 +89,7 @@ pub(super) async fn a_handle_is_notified_of_its_grants_and_revocations(fixture: 
     }
     let revoke = Revoke { by: "ops".into(), reason: "drill".into(), upto: FencingToken::MAX };
     fixture.send(Request::Revoke(revoke)).await;
-    assert_eq!(next(&mut notifications).await, Notification::Recheck { number: 7 });
+    assert_eq!(next(&fixture, &mut notifications).await, Notification::Recheck { number: 7 });
     // A handle gets no notifications of other handles.
     fixture.granted(once(&terms())).await;
     assert!(
@@ -104,15 +104,22 @@ pub(super) async fn the_waiter_that_becomes_the_first_is_notified(fixture: Fixtu
     fixture.granted(once(&holder)).await;
     let (waiters, mut notifications) = queue_and_watch(&fixture, 4).await;
     fixture.send(leave(&waiters[0])).await;
-    assert_eq!(next(&mut notifications).await, Notification::Recheck { number: 8 }, "a leave must notify the next one");
+    assert_eq!(
+        next(&fixture, &mut notifications).await,
+        Notification::Recheck { number: 8 },
+        "a leave must notify the next one"
+    );
     fixture.send(once(&waiters[1])).await;
     assert_eq!(
-        next(&mut notifications).await,
+        next(&fixture, &mut notifications).await,
         Notification::Recheck { number: 9 },
         "a last attempt must notify the next one"
     );
     fixture.send(leave(&holder)).await;
-    assert!(matches!(next(&mut notifications).await, Notification::Granted { number: 9, .. }), "it is the next one");
+    assert!(
+        matches!(next(&fixture, &mut notifications).await, Notification::Granted { number: 9, .. }),
+        "it is the next one"
+    );
     assert!(
         tokio::time::timeout(Duration::from_millis(200), notifications.recv()).await.is_err(),
         "a hand-over must notify nobody else"
@@ -135,11 +142,12 @@ pub(super) async fn queue_and_watch(
     let (sender, mut notifications) = mpsc::unbounded_channel();
     #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
     drop(tokio::spawn(fixture.store.watch(handle, since, sender)));
-    assert!(matches!(next(&mut notifications).await, Notification::Started { .. }), "a watch must begin");
+    assert!(matches!(next(fixture, &mut notifications).await, Notification::Started { .. }), "a watch must begin");
     (waiters, notifications)
 }
 
-pub(super) async fn next(notifications: &mut mpsc::UnboundedReceiver<Notification>) -> Notification {
-    let next = tokio::time::timeout(Duration::from_secs(10), notifications.recv()).await;
-    next.expect("a notification must come within 10 seconds").expect("watching must go on")
+pub(super) async fn next(fixture: &Fixture, notifications: &mut mpsc::UnboundedReceiver<Notification>) -> Notification {
+    let limit = fixture.answer_timeout();
+    let next = tokio::time::timeout(limit, notifications.recv()).await;
+    next.unwrap_or_else(|_| panic!("a notification must come within {limit:?}")).expect("watching must go on")
 }

@@ -26,6 +26,8 @@ enum Fault {
     SplitBatch,
     /// It applies another batch request.
     Batch(fn(&mut BatchRequest)),
+    /// It takes so long for each request.
+    Slow(Duration),
 }
 
 /// A store in memory with a fault.
@@ -41,8 +43,12 @@ impl Store for Broken {
         if let Fault::Request(alter) = fault {
             alter(&mut request);
         }
-        let applied = self.store.apply(key, request, deadline);
+        let (store, key) = (self.store.clone(), key.clone());
         Box::pin(async move {
+            if let Fault::Slow(delay) = fault {
+                tokio::time::sleep(delay).await;
+            }
+            let applied = store.apply(&key, request, deadline);
             let mut applied = applied.await?;
             if let Fault::Answer(alter) = fault {
                 alter(&mut applied);
@@ -253,4 +259,30 @@ async fn a_requirement_fails_on_a_store_that_breaks_its_sentence() {
         }
     }
     without_fault.join_all().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_patience_a_requirement_holds_on_a_store_that_is_only_slow_and_fails_on_one_that_is_wrong() {
+    let run = async |name: &str, fault: Fault, patience: u32| {
+        let requirement = requirements().iter().find(|requirement| requirement.name() == name).unwrap();
+        let (requirement, store) =
+            (requirement.with_patience(patience), Arc::new(Broken { store: Arc::default(), fault }));
+        let checked = JoinSet::from_iter([async move { requirement.check(store).await }]).join_next().await;
+        checked.unwrap().is_ok()
+    };
+    // Slower than the times of the requirement: its ttl, or its hold.
+    for (name, delay) in [
+        ("a_refresh_extends_a_lease_and_never_creates_one", 2_500),
+        ("a_release_keeps_the_key_unavailable_until_the_minimum_hold_ends", 3_000),
+        ("no_request_extends_a_lease_past_its_maximum_hold", 4_500),
+    ] {
+        let slow = Fault::Slow(Duration::from_millis(delay));
+        assert!(!run(name, slow, 1).await, "{name} on a slow store");
+        assert!(run(name, slow, 4).await, "{name} on a slow store with patience");
+    }
+    for (fault, broken) in FAULTS {
+        for name in *broken {
+            assert!(!run(name, *fault, 4).await, "{name} must fail with patience on a store with the fault {fault:?}");
+        }
+    }
 }

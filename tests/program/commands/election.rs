@@ -50,6 +50,26 @@ async fn one_that_follows_leaders_ends_when_nobody_reads_any_more() {
 }
 
 #[tokio::test]
+async fn a_key_that_is_shared_has_no_leader_and_the_program_says_why() {
+    let sandbox = Sandbox::new("shared_leader").await;
+    let one = sandbox.seal.acquire("gpu").shared_up_to(2).await.unwrap();
+    let two = sandbox.seal.acquire("gpu").shared_up_to(2).await.unwrap();
+    let said = done(sandbox.mongoseal(&["leader", "gpu"])).await;
+    said.says(1, "\"gpu\" has no leader, because leases share it (2 now): use another key for the election");
+    assert_eq!(said.stdout, "");
+    let said = done(sandbox.mongoseal(&["leader", "gpu", "--json"])).await;
+    said.is_quiet(1);
+    assert!(said.stdout.contains("\"owner\":null"), "{}", said.stdout);
+    two.release().await.unwrap();
+    done(sandbox.mongoseal(&["leader", "gpu"])).await.says(1, "because leases share it (1 now)");
+    let only = one.upgrade().await.unwrap();
+    let said = done(sandbox.mongoseal(&["leader", "gpu"])).await;
+    said.is_quiet(0);
+    assert!(said.stdout.contains(&format!("\t{}\t", only.token())), "{}", said.stdout);
+    only.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn what_a_leader_wrote_forges_no_column_and_acts_on_no_terminal() {
     let sandbox = Sandbox::new("forged").await;
     let value = "10.0.0.7\tadmin\u{1b}[2J\u{202e}";

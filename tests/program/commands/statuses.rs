@@ -1,13 +1,20 @@
 //! Exit statuses and messages of failures.
 
-use std::fs;
+use std::{
+    fs,
+    io::Write,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    process::Stdio,
+};
 
+use mongodb::bson::doc;
 use mongoseal_test_support::{ReplicaSet, Standalone};
+use nix::sys::signal::Signal::SIGTERM;
 use tokio::task::JoinSet;
 
 use crate::{
     eventually,
-    sandbox::{KEY, Sandbox, done, ended, id, mongoseal, signal},
+    sandbox::{KEY, Sandbox, bash, done, ended, id, mongoseal, signal},
     secs,
 };
 
@@ -70,6 +77,72 @@ async fn a_database_that_cannot_serve_is_one_clear_sentence() {
 }
 
 #[tokio::test]
+async fn a_limit_of_files_or_threads_is_an_error_that_names_it_and_no_panic() {
+    for (limit, command) in [(6, "ls"), (6, "run k -- true"), (8, "ls")] {
+        let mut limited = bash(&format!("ulimit -n {limit}; exec mongoseal {command}"));
+        limited.env("MONGODB_URI", "mongodb://127.0.0.1:1/?replicaSet=none");
+        done(limited).await.says(125, "raise the limit of open files (ulimit -n)");
+    }
+    // The system starts no thread with such a stack, as it starts none beyond `ulimit -u`, which does not bind root.
+    for command in [&["ls"][..], &["run", "k", "--", "true"], &["hold", "k"], &["leader", "k", "--follow"]] {
+        let mut command = mongoseal(command);
+        command.env("MONGODB_URI", "mongodb://localhost:1/?replicaSet=none").env("RUST_MIN_STACK", "100000000000000");
+        done(command).await.says(125, "raise the limit of processes and threads (ulimit -u)");
+    }
+}
+
+#[tokio::test]
+async fn the_name_of_the_database_that_differs_in_case_is_shown() {
+    let sandbox = Sandbox::new("cased").await;
+    sandbox.is_free().await;
+    let mut run = sandbox.mongoseal(&["run", "k", "--", "true"]);
+    run.env("MONGOSEAL_DB", "CLI_Cased");
+    let run = done(run).await;
+    run.says(125, "a database whose name differs from \"CLI_Cased\" in upper and lower case only");
+    assert!(run.stderr.contains("already have: [cli_cased]"), "{}", run.stderr);
+}
+
+#[tokio::test]
+async fn a_command_that_is_ended_because_refreshes_were_refused_says_why() {
+    let set = ReplicaSet::start(1).await;
+    let sandbox = Sandbox::on(&set, "refused").await;
+    let refuses = doc! { "errorCode": 18 };
+    let commands = ["findAndModify", "update", "bulkWrite"];
+    for arguments in [&["run", "--ttl", "10s", "k", "--"][..], &["elect", "--ttl", "10s", "e", "v", "--"]] {
+        let script = r#"touch "$F/began"; exec sleep 100"#;
+        let mut command = sandbox.mongoseal(&[arguments, &["sh", "-c", script]].concat());
+        let ending = command.env("F", sandbox.file("")).spawn().unwrap();
+        sandbox.exists("began").await;
+        let point = set.fail_command("mongoseal", &commands, refuses.clone(), 1_000_000).await;
+        let said = ended(ending).await;
+        said.says(122, "could not be refreshed in time, so the command was ended before the lease was: MongoDB refused the credentials");
+        point.off().await;
+        fs::remove_file(sandbox.file("began")).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_signal_ends_a_program_whose_last_message_nobody_reads() {
+    let sandbox = Sandbox::new("unread_message").await;
+    let lease = sandbox.hold().await;
+    let (unread, mut full) = UnixStream::pair().unwrap();
+    full.set_nonblocking(true).unwrap();
+    while full.write(&[b'.'; 4_096]).is_ok() {}
+    while full.write(b".").is_ok() {}
+    full.set_nonblocking(false).unwrap();
+    let file = sandbox.file("status");
+    let mut run = sandbox.mongoseal(&["run", "-n", KEY, "--status-file", file.to_str().unwrap(), "--", "true"]);
+    let mut run = run.stderr(Stdio::from(OwnedFd::from(full))).spawn().unwrap();
+    // It is written before the last message.
+    eventually(secs(60), "the status is written", async || fs::metadata(&file).is_ok_and(|file| file.len() > 0)).await;
+    signal(id(&run), SIGTERM);
+    let ended = tokio::time::timeout(secs(60), run.wait()).await.expect("it ends").unwrap();
+    assert_eq!(ended.code(), Some(121));
+    drop(unread);
+    lease.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_pipe_that_nobody_reads_is_no_panic() {
     let sandbox = Sandbox::new("pipe").await;
     let lease = sandbox.seal.campaign("scheduler").value("v").await.unwrap();
@@ -113,7 +186,7 @@ async fn the_status_file_tells_the_command_s_status_from_the_program_s() {
     assert!(held["message"].as_str().unwrap().contains("is held by"), "{held}");
     lease.release().await.unwrap();
 
-    let mut command = sandbox.mongoseal(&["run", KEY, "--status-file", file.to_str().unwrap(), "--"]);
+    let mut command = sandbox.mongoseal(&["run", "-n", KEY, "--status-file", file.to_str().unwrap(), "--"]);
     command.args(["sh", "-c", r#"touch "$F/runs"; sleep 100"#]).env("F", sandbox.file(""));
     let child = command.spawn().unwrap();
     sandbox.exists("runs").await;

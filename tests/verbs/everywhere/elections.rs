@@ -53,6 +53,28 @@ pub(crate) async fn a_follower_sees_the_value_of_a_leader_of_another_process_and
     assert_eq!(leadership.state(), LeadershipState::NoLeader);
 }
 
+pub(crate) async fn a_key_that_is_shared_or_only_kept_has_no_leader(world: &World) {
+    let (seal, other) = (world.seal(), world.seal());
+    let named = async |key: &str| seal.leader(key).await.unwrap().map(|leader| leader.token);
+    let mut leaders = seal.observe("k").await.unwrap();
+    let mut next = async || soon(leaders.next()).await.unwrap().unwrap().map(|leader| leader.token);
+    assert_eq!(next().await, None);
+    let sharer = other.acquire("k").shared_up_to(2).await.unwrap();
+    let beside = seal.acquire("k").shared_up_to(2).await.unwrap();
+    assert_eq!(named("k").await, None, "of two sharers none is the leader");
+    beside.release().await.unwrap();
+    assert_eq!(named("k").await, None, "a sharer that is alone does not exclude others");
+    let only = sharer.upgrade().await.unwrap();
+    assert_eq!(named("k").await, Some(only.token()));
+    assert_eq!(next().await, Some(only.token()), "an observer is told of no sharer");
+    only.downgrade(3).await.unwrap();
+    assert_eq!(named("k").await, None);
+    assert_eq!(next().await, None, "an observer is told that others are let in");
+
+    other.acquire("kept").min_hold(secs(600)).await.unwrap().release().await.unwrap();
+    assert_eq!(named("kept").await, None, "a lease that is released does not lead during its minimum hold");
+}
+
 pub(crate) async fn a_leadership_that_ends_by_a_step_down_or_by_bad_health_goes_to_the_other_process_and_comes_back(
     world: &World,
 ) {

@@ -1,10 +1,12 @@
 //! Runs the conformance suite in the scratch collection, or under the scratch prefix.
 //!
 //! A requirement fails by a panic, whose message is the finding. Each requirement has a time limit, so no requirement ends
-//! or delays the others.
+//! or delays the others. A requirement that fails is tried once more with longer times, because a slow server exceeds the times
+//! of the first try.
 
 use std::{
     any::Any,
+    cell::Cell,
     panic::{self, AssertUnwindSafe},
     sync::{Arc, Once},
     time::Duration,
@@ -19,22 +21,77 @@ use crate::time;
 
 /// How many requirements run at a time. Most of their time passes until leases expire.
 const PARALLEL: usize = 16;
-/// The longest time that a requirement may take. Each takes a few seconds.
-pub(super) const LIMIT: Duration = Duration::from_secs(60);
+/// The longest time that the first try of a requirement may take. Each takes a few seconds.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How many times longer the times of the second try are, also its limit.
+const PATIENCE: u32 = 4;
 
 tokio::task_local! {
     /// Set while a requirement is polled, whose panics are caught.
     static IS_CAUGHT: ();
 }
 
+/// What a requirement was found to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Checked {
+    Holds,
+    /// It failed with this message, and holds with longer times.
+    HoldsSlowly(String),
+    /// It failed twice. The message is that of the second try.
+    Fails(String),
+}
+
+/// How far the requirements are.
+#[derive(Default)]
+pub(super) struct Progress {
+    ended: Cell<usize>,
+    again: Cell<usize>,
+}
+
+impl Progress {
+    /// Returns the text of the progress line.
+    pub(super) fn text(&self, all: usize) -> String {
+        let again = match self.again.get() {
+            0 => String::new(),
+            again => format!(", {again} more with longer times"),
+        };
+        format!("checked {} of {all} requirements{again}", self.ended.get())
+    }
+}
+
+fn add(count: &Cell<usize>, by: isize) {
+    count.set(count.get().saturating_add_signed(by));
+}
+
 /// Runs requirements, a few at a time, and returns their results in their order. Dropping the stream ends them.
-pub(super) fn run(
+pub(super) fn run<'a>(
     requirements: &[&'static Requirement],
     store: &Arc<dyn Store>,
-) -> impl Stream<Item = Result<(), String>> {
+    progress: &'a Progress,
+) -> impl Stream<Item = Checked> + use<'a> {
     silence_caught_panics();
-    let checks = requirements.iter().map(|requirement| limited(LIMIT, requirement.check(Arc::clone(store))));
+    let checks = requirements.iter().map(|requirement| {
+        let first = requirement.check(Arc::clone(store));
+        let patient = requirement.with_patience(PATIENCE);
+        let store = Arc::clone(store);
+        twice(progress, first, async move { patient.check(store).await })
+    });
     stream::iter(checks.collect::<Vec<_>>()).buffered(PARALLEL)
+}
+
+/// Runs a requirement, and if it fails, `again`: the same with longer times.
+async fn twice(progress: &Progress, first: impl Future<Output = ()>, again: impl Future<Output = ()>) -> Checked {
+    let checked = match limited(LIMIT, first).await {
+        Ok(()) => Checked::Holds,
+        Err(message) => {
+            add(&progress.again, 1);
+            let ended = limited(LIMIT * PATIENCE, again).await;
+            add(&progress.again, -1);
+            ended.map_or_else(Checked::Fails, |()| Checked::HoldsSlowly(message))
+        }
+    };
+    add(&progress.ended, 1);
+    checked
 }
 
 /// Runs a requirement, and returns why it failed.
@@ -85,5 +142,36 @@ mod tests {
         assert_eq!(limited(limit, late).await, Err("late".into()));
         assert_eq!(limited(limit, std::future::pending()).await, Err("it has not ended within 5 s".into()));
         assert!(IS_CAUGHT.try_with(|()| ()).is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_requirement_that_fails_is_tried_once_more_with_a_longer_limit_and_one_that_holds_is_not() {
+        silence_caught_panics();
+        let progress = Progress::default();
+        let fail = |message: &'static str| async move { panic!("{message}") };
+        let never = async { unreachable!("a requirement that holds is not run again") };
+        assert_eq!(twice(&progress, async {}, never).await, Checked::Holds);
+        let late = async { tokio::time::sleep(LIMIT * 2).await };
+        assert_eq!(twice(&progress, fail("late"), late).await, Checked::HoldsSlowly("late".into()));
+        assert_eq!(progress.text(9), "checked 2 of 9 requirements");
+        let mut both = std::pin::pin!(twice(&progress, fail("first"), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            panic!("second");
+        }));
+        assert_eq!((&mut both).now_or_never(), None);
+        assert_eq!(progress.text(9), "checked 2 of 9 requirements, 1 more with longer times");
+        assert_eq!(both.await, Checked::Fails("second".into()));
+        let hang = twice(&progress, std::future::pending(), std::future::pending());
+        assert_eq!(hang.await, Checked::Fails("it has not ended within 4 m".into()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_requirements_hold_on_a_store_in_memory_and_are_counted() {
+        let store: Arc<dyn Store> = Arc::new(mongoseal::store::MemoryStore::default());
+        let (requirements, _) = mongoseal_conformance::requirements_of(&*store);
+        let progress = Progress::default();
+        let checked: Vec<Checked> = run(&requirements, &store, &progress).collect().await;
+        assert!(checked.iter().all(|checked| *checked == Checked::Holds), "{checked:?}");
+        assert_eq!(progress.ended.get(), requirements.len());
     }
 }

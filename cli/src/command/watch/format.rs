@@ -75,7 +75,7 @@ pub(super) fn line(item: &WatchItem, width: Option<usize>) -> String {
         [TIME, EVENT, key, TOKEN, owner, details]
     };
     let widths = width.map_or(WIDTHS, on_terminal);
-    let format = if width.is_some() { time::of_day } else { time::of_store };
+    let format: fn(StoreTime) -> String = if width.is_some() { time::of_day } else { |time| time.to_string() };
     let cells = cells(item, format).map(|cell| escape::visible(&cell));
     let row = COLUMNS.into_iter().zip(widths).zip(&cells);
     table::format_row(row.map(|((title, width), cell)| (title, width, cell.as_str())), width)
@@ -85,16 +85,16 @@ pub(super) fn line(item: &WatchItem, width: Option<usize>) -> String {
 pub(super) fn json(item: &WatchItem) -> String {
     match item {
         WatchItem::Event(event) => output::json_line(&event_json(event)),
-        WatchItem::Missed { since, until } => output::json_line(
-            &json!({ "at": time::of_store(*until), "event": MISSED, "since": time::of_store(*since) }),
-        ),
+        WatchItem::Missed { since, until } => {
+            output::json_line(&json!({ "at": until.to_string(), "event": MISSED, "since": since.to_string() }))
+        }
         _ => String::new(),
     }
 }
 
 fn event_json(event: &Event) -> Value {
     let mut view = json!({
-        "at": time::of_store(event.at),
+        "at": event.at.to_string(),
         "event": name(&event.kind),
         "key": event.key.as_str(),
         "token": event.token.get(),

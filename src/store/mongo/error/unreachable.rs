@@ -17,12 +17,26 @@ pub(super) fn translate(message: &str) -> Error {
             ),
         };
     }
-    misnamed(message).unwrap_or_else(|| {
-        Error::unavailable(format!(
-            "no primary of the MongoDB replica set can be reached{}: check addresses, TLS options and the set's state",
-            causes(message)
-        ))
-    })
+    misnamed(message).unwrap_or_else(|| Error::unavailable(no_primary(message)))
+}
+
+/// Says why no primary was selected. Without the error of a server, nothing is misconfigured as far as the driver knows: the
+/// servers or this process are slow.
+fn no_primary(message: &str) -> String {
+    let is_any = |kind: &str| message.contains(&format!("Type: {kind},"));
+    if ["RsPrimary", "Mongos"].into_iter().any(is_any) {
+        return "the MongoDB primary answers, but this request was not sent in time, because too many calls wait: let fewer calls run at once, and retry".into();
+    }
+    let causes = causes(message);
+    if !causes.is_empty() {
+        return format!(
+            "no primary of the MongoDB replica set can be reached{causes}: check addresses, TLS options and the set's state"
+        );
+    }
+    if ["RsSecondary", "RsArbiter", "RsOther"].into_iter().any(is_any) {
+        return "the MongoDB replica set has no primary at the moment: check the set's state, and retry".into();
+    }
+    "no server of the MongoDB replica set has answered in time: check the network, and whether too many calls or programs run at once, and retry".into()
 }
 
 /// The error for a set name in a connection string that no server of it has.
@@ -125,11 +139,34 @@ mod tests {
     }
 
     #[test]
+    fn addresses_and_tls_are_blamed_only_if_a_server_has_an_error() {
+        let said = |servers: &str| {
+            let error = translate(&format!(
+                "Server selection timeout: None of the available servers suitable for criteria ReadPreference(Primary). \
+                 Topology: {{ Type: ReplicaSetWithPrimary, Set Name: rs0, Servers: [ {servers} ] }}"
+            ));
+            assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+            error.to_string()
+        };
+        let refused = "{ Address: a:1, Type: Unknown, Error: Kind: I/O error: refused, labels: {} }";
+        assert!(said(refused).contains("check addresses, TLS options"));
+        for (servers, says) in [
+            ("{ Address: a:1, Type: RsPrimary, Average RTT: 1ms }", "too many calls wait"),
+            (&format!("{refused}, {{ Address: b:1, Type: RsPrimary, Average RTT: 1ms }}"), "too many calls wait"),
+            ("{ Address: a:1, Type: RsSecondary, Average RTT: 1ms }", "has no primary at the moment"),
+            ("{ Address: a:1, Type: Unknown }", "has answered in time"),
+        ] {
+            let said = said(servers);
+            assert!(said.contains(says) && !said.contains("TLS") && !said.contains("address"), "{said}");
+        }
+    }
+
+    #[test]
     fn each_server_s_cause_is_named_and_nothing_else() {
         let message = "Server selection timeout: No available servers. Topology: { Type: ReplicaSetNoPrimary, \
             Set Name: rs0, Servers: [ { Address: a:1, Type: Unknown, Error: Kind: I/O error: invalid peer \
             certificate: UnknownIssuer, labels: {\"x\"}, source: None, server response: None }, \
-            { Address: b:2, Type: RSSecondary, Average RTT: 1ms, Replica Set Name: rs0 } ] }";
+            { Address: b:2, Type: RsSecondary, Average RTT: 1ms, Replica Set Name: rs0 } ] }";
         assert_eq!(causes(message), " (a:1: I/O error: invalid peer certificate: UnknownIssuer)");
         assert_eq!(causes("Server selection timeout: None of the available servers suitable"), "");
         assert_eq!(causes(""), "");

@@ -126,7 +126,7 @@ impl Admission {
         let permit = timeout(deadline.remaining(), permit).await;
         let permit = permit.ok().and_then(std::result::Result::ok).ok_or_else(|| {
             Error::unavailable(
-                "earlier requests of this client have no answer yet: check that a primary can be reached, that no transaction keeps records locked, and how many calls run at once, and retry",
+                "too many calls wait, and earlier requests of this client have no answer yet: let fewer calls run at once, and retry; if few do, check that a primary can be reached and that no transaction keeps records locked",
             )
         })?;
         Ok(Admitted { permit, order: Arc::clone(&self.order) })
@@ -194,7 +194,9 @@ mod tests {
         begin(&admission, &mut running, 1).await;
         let dead = begin(&admission, &mut running, 1_000).await;
         assert_eq!(free(&admission), 0);
-        assert!(admission.admit(Deadline::after(Clock::tokio(), SECOND / 2)).await.is_err());
+        let refused = admission.admit(Deadline::after(Clock::tokio(), SECOND / 2)).await;
+        let said = refused.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(said.starts_with("too many calls wait"), "{said}");
         sleep(SECOND).await;
         assert_eq!(free(&admission), 1);
         // One that was sent later ends, so the dead one is not queued.

@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{begin::Held, refusal::Refusal, request::Id};
-use crate::{exit_status::Failure, time, ui::json::Until};
+use crate::{exit_status::Failure, ui::json::Until};
 
 /// The version of the protocol.
 const PROTOCOL: u32 = 1;
@@ -168,7 +168,7 @@ impl Event {
     }
 
     pub(super) fn done(id: &Id, outcome: &'static str, tick: u64, by: String, at: StoreTime) -> Self {
-        Self::Done { id: id.clone(), outcome, tick, by, at: time::of_store(at) }
+        Self::Done { id: id.clone(), outcome, tick, by, at: at.to_string() }
     }
 
     pub(super) fn lost(lease: &Id, token: FencingToken, cause: &LossCause) -> Self {
