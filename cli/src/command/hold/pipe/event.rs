@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{begin::Held, refusal::Refusal, request::Id};
-use crate::{exit_status::Failure, ui::json::Until};
+use crate::{exit_status::Failure, time, ui::json::Until};
 
 /// The version of the protocol.
 const PROTOCOL: u32 = 1;
