@@ -7,7 +7,8 @@ mod mongo;
 
 use std::{sync::Arc, time::Duration};
 
-use tracing::{Instrument, instrument::WithSubscriber};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
 
 use crate::{
     builder::Builder,
@@ -192,9 +193,12 @@ where
 {
     let home = owned_runtime::start_home()?;
     let runtime = home.runtime().clone();
-    // Boxed, because a future is as large as the largest that it awaits. What it logs goes where the caller's logs go.
-    let connecting = runtime.spawn(Box::pin(connect(home)).in_current_span().with_current_subscriber());
-    connecting.await.unwrap_or_else(|join| Err(runtime::ended(join)))
+    let connecting = {
+        let _inside = runtime.enter();
+        // Boxed, because a future is as large as the largest that it awaits.
+        Box::pin(connect(home).in_current_span())
+    };
+    AbortOnDropHandle::new(runtime.spawn(connecting)).await.unwrap_or_else(|join| Err(runtime::ended(join)))
 }
 
 #[cfg(test)]

@@ -10,11 +10,12 @@ use std::{
     time::Duration,
 };
 
+use tokio::runtime::Handle;
 use tracing::warn;
 
 use crate::{
     engine::{handle_inner::HandleInner, retry},
-    store::{Capabilities, runtime},
+    store::Capabilities,
     types::{deadline::Deadline, error::Result, owner::Owner},
 };
 
@@ -168,12 +169,19 @@ impl Mongoseal {
             );
         }
         shared.leave();
-        // Without a runtime nothing is open that must be closed.
-        if shared.siblings().is_over() && runtime::current().is_ok() {
+        // Without a runtime no request was sent.
+        if shared.siblings().is_over()
+            && let Some(runtime) = context.home.known().cloned().or_else(|| Handle::try_current().ok())
+        {
             // Requests without an answer may be for many leases, and the store may be busy with them.
             let until = shared.releases.deadline_at(context, ANSWER_PART);
             let deadline = Deadline::after(context.clock(), until.remaining().max(CLOSE_TIMEOUT));
-            shared.siblings().closed.get_or_init(|| context.store.close(deadline)).await;
+            let store = Arc::clone(&context.store);
+            let close = async {
+                let closing = runtime.spawn(async move { store.close(deadline).await });
+                deadline.later_by(SHUTDOWN_MARGIN).wait_for(closing).await;
+            };
+            shared.siblings().closed.get_or_init(|| close).await;
         }
     }
 

@@ -84,7 +84,8 @@
 //! A handle that [connects](Mongoseal::connect) has a thread of its own, and all its tasks run there. So work that blocks all
 //! threads of its own runtime keeps its leases; [`stalled_after`](Acquire::stalled_after) and [`max_hold`](Acquire::max_hold)
 //! bound a holder that hangs. The tasks of a handle in memory, on a store or on a client of yours run on the tokio runtime in
-//! which the handle was made. Those of a handle of the module `blocking` run on its threads.
+//! which the handle was made, or that of its first call if it was made outside of one: that runtime must outlive the handle.
+//! A closure of a [`Retry`] policy and an [observer](Builder::observer) run there, too, and must return at once. Those of a handle of the module `blocking` run on its threads.
 //!
 //! | task | begins with | ends with |
 //! |---|---|---|

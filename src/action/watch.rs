@@ -176,8 +176,8 @@ impl WatchItem {
 /// without [`WatchItem::Missed`]. It is reported if a poll has failed.
 ///
 /// Events wait for a slow reader. On MongoDB, if 4,096 changes of the key are waiting, the stream reports
-/// [`WatchItem::Missed`] and continues with the record as it is then. All watches of keys of a handle and its siblings on
-/// one runtime share one change stream, which keeps one of the client's connections.
+/// [`WatchItem::Missed`] and continues with the record as it is then. All watches of keys of a handle and its siblings
+/// share one change stream, which keeps one of the client's connections.
 ///
 /// A watch of a prefix keeps these guarantees for each key. Its events are in the order in which the store made the
 /// changes, and an expiry comes before the changes after it. If two keys change within milliseconds, their times can be in
@@ -252,7 +252,7 @@ impl<T> EventStream<T> {
                 Err(if self.context.closing.is_cancelled() {
                     shut_down_error()
                 } else {
-                    Error::invalid("the runtime of this watch has ended: watch again on a running runtime")
+                    Error::unavailable("the runtime in which the handle was made has ended: make a new handle")
                 })
             });
             match batch {

@@ -16,8 +16,8 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Each call that makes a handle returns [`Error::Invalid`](crate::Error::Invalid) if the settings contradict each other, and
-/// [`Error::Unavailable`](crate::Error::Unavailable) if no thread could be started.
+/// Each call that makes a handle returns [`Error::Invalid`](crate::Error::Invalid) if the settings contradict each other, or if
+/// no thread could be started.
 pub type Builder = crate::Builder<Blocking>;
 
 impl Builder {
@@ -111,8 +111,7 @@ impl Mongoseal {
     ///
     /// # Errors
     ///
-    /// As [`mongoseal::Mongoseal::connect`](crate::Mongoseal::connect), and [`Error::Unavailable`](crate::Error::Unavailable) if no thread could be
-    /// started.
+    /// As [`mongoseal::Mongoseal::connect`](crate::Mongoseal::connect).
     #[cfg(feature = "mongodb")]
     pub fn connect(uri: impl AsRef<str>) -> Result<Self> {
         Self::builder().connect(uri)
@@ -122,7 +121,7 @@ impl Mongoseal {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`](crate::Error::Unavailable) if no thread could be started.
+    /// [`Error::Invalid`](crate::Error::Invalid) if no thread could be started.
     pub fn in_memory() -> Result<Self> {
         Self::builder().in_memory()
     }
@@ -132,7 +131,7 @@ impl Mongoseal {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`](crate::Error::Unavailable) if no thread could be started.
+    /// [`Error::Invalid`](crate::Error::Invalid) if no thread could be started.
     pub fn in_memory_on(store: &MemoryStore) -> Result<Self> {
         let store = store.clone();
         let open = async move { Ok(crate::Mongoseal::in_memory_on(&store)) };

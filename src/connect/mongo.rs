@@ -96,8 +96,8 @@ impl Mongoseal {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes the client. A check that is in flight may go on and does no harm. If a runtime with several
-    /// threads ends meanwhile, a task of the driver can print a panic, which ends nothing.
+    /// Dropping the future drops the client and ends the thread. A check that is in flight may go on and does no harm. A task
+    /// of the driver can print a panic then, which ends nothing.
     pub async fn connect(uri: impl AsRef<str>) -> Result<Self> {
         Self::builder().connect(uri).await
     }
@@ -105,11 +105,14 @@ impl Mongoseal {
     /// Returns the MongoDB client of the handle, for collections that belong to its leases: what is written in a
     /// [transaction](crate::Lease::transaction) must be of this client. `None`: the handle is in memory, or on another store.
     ///
-    /// If [`connect`](Self::connect) opened the client, [`shutdown`](Self::shutdown) closes it.
+    /// If [`connect`](Self::connect) opened the client, [`shutdown`](Self::shutdown) closes it. Without a shutdown it outlives
+    /// the handle, and so does the handle's thread, which reads its connections.
     #[must_use]
     pub fn client(&self) -> Option<Client> {
         let store: &dyn Any = &*self.shared.context.store;
-        store.downcast_ref::<MongoStore>().map(|store| store.context.client())
+        let client = store.downcast_ref::<MongoStore>()?.context.client();
+        self.shared.context.home.keep_thread();
+        Some(client)
     }
 }
 
@@ -206,9 +209,10 @@ impl Builder {
         }
         let (settings, connections) = (self.settings()?, bounded(self.options.connections.unwrap_or(DRIVER_POOL)));
         let collection = collection(self.options.collection)?;
-        let store = MongoStore::with_connections(database, collection, settings.retention, connections);
+        let home = Home::here();
+        let store = MongoStore::of_caller(database, collection, settings.retention, Arc::clone(&home), connections);
         let store = if self.options.allow_sharded { store.allow_sharded() } else { store };
-        Ok(Mongoseal { shared: HandleInner::new(Arc::new(store), settings, Home::here())? })
+        Ok(Mongoseal { shared: HandleInner::new(Arc::new(store), settings, home)? })
     }
 }
 

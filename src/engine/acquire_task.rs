@@ -162,13 +162,13 @@ impl AcquireTask {
             let Some(attempts) = &mut attempts else { return Err(error) };
             let delay = attempts.next(error, clock.now().since(began))?;
             debug!(?delay, "held: retrying after a delay");
+            self.limit.note_wait();
             tokio::select! {
                 biased;
                 () = reply.closed() => return Err(abandoned_error()),
                 () = shared.context.closing.cancelled() => return Err(shut_down_error()),
                 () = clock.sleep_until(clock.now().after(delay)) => {}
             }
-            self.limit.note_wait();
         };
         if self.ttl > Ttl::MAX {
             let applied = refresh::apply_ttl(&shared.context, &lease, self.ttl, self.limit.next(&shared.context)).await;

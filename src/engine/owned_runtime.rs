@@ -27,8 +27,8 @@ pub(crate) fn start(
     until: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Handle> {
     let unable = || {
-        Error::unavailable(
-            "no thread could be started for this handle: raise the limits of the process on threads and open files, and retry",
+        Error::invalid(
+            "no thread could be started for this handle: raise the limit of processes and threads (ulimit -u) and that of open files (ulimit -n)",
         )
     };
     let (send, started) = mpsc::sync_channel(1);

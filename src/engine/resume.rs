@@ -26,7 +26,7 @@ use crate::{
     },
     record::{Holder, LeaseSpec, Record},
     spans,
-    store::answers::Snapshot,
+    store::{answers::Snapshot, runtime},
     types::{
         acquire_id::AcquireId,
         deadline::Deadline,
@@ -86,7 +86,9 @@ pub(crate) async fn resume(shared: &Arc<HandleInner>, spec: ResumeSpec) -> Resul
     let (key, token) = (&lease.key, lease.token);
     lease.observe(&context.settings.observers, false, HandleEvent::Resumed { key, token });
     let (held, task) = LeaseTask::start(Arc::clone(shared), lease, (ttl, refreshing), acquire_id);
-    drop(context.spawn(task.run()));
+    if context.spawn(task.run()).is_finished() {
+        return Err(runtime::ended("the lease has no task"));
+    }
     Ok(held)
 }
 

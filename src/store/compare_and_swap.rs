@@ -78,9 +78,13 @@ impl<B: Backend> CompareAndSwap<B> {
     /// Makes a store that keeps idle records for `retention`, which is at least 11 seconds.
     #[must_use]
     pub fn new(backend: B, retention: Duration) -> Self {
+        Self::at(Home::here(), backend, retention)
+    }
+
+    fn at(home: Arc<Home>, backend: B, retention: Duration) -> Self {
         // A record must outlive each swap that was loaded before.
         let retention = retention.max(MAX_AGE.saturating_add(Duration::from_secs(1)));
-        Self(Arc::new(Shared { backend, retention, coalescer: Coalescer::default(), home: Home::here() }))
+        Self(Arc::new(Shared { backend, retention, coalescer: Coalescer::default(), home }))
     }
 
     /// Checks that the bytes of a key are a record, or a blank, that this version of the crate reads. For tools that inspect a
@@ -329,7 +333,9 @@ impl<B: Backend> Store for CompareAndSwap<B> {
 
     fn sibling(&self, options: &StoreOptions) -> Result<Option<Arc<dyn Store>>> {
         let sibling = self.0.backend.sibling(options)?;
-        Ok(sibling.map(|backend| -> Arc<dyn Store> { Arc::new(Self::new(backend, options.retention)) }))
+        let at =
+            |backend| -> Arc<dyn Store> { Arc::new(Self::at(Arc::clone(&self.0.home), backend, options.retention)) };
+        Ok(sibling.map(at))
     }
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {

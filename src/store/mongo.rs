@@ -39,7 +39,7 @@
 //! | `index.rs` | the TTL index |
 //! | `watch.rs` | notifications of a handle: [`Store::watch`] |
 //! | `follow/streams.rs` | change streams, one after the other, which together leave out no change |
-//! | `follow/shared_stream.rs` | the change stream that all subscribers of a runtime share |
+//! | `follow/shared_stream.rs` | the change stream that all subscribers share |
 //! | `follow.rs` | the changes of the record of a key, or of the records of a prefix: [`Store::follow`] |
 //! | `preflight.rs` | checks of the deployment before the first request |
 //! | `mongo.rs` | the store |
@@ -160,7 +160,18 @@ impl MongoStore {
         retention: Duration,
         connections: u32,
     ) -> Self {
-        Self::build(database, collection.into(), retention, Home::here(), ClientShare::of_caller(connections))
+        Self::of_caller(database, collection.into(), retention, Home::here(), connections)
+    }
+
+    /// The same, whose tasks run on this home.
+    pub(crate) fn of_caller(
+        database: &Database,
+        collection: String,
+        retention: Duration,
+        home: Arc<Home>,
+        connections: u32,
+    ) -> Self {
+        Self::build(database, collection, retention, home, ClientShare::of_caller(connections))
     }
 
     /// Creates a store that owns its client, whose pool has this many connections. The shutdown of the last of its handles
@@ -234,7 +245,8 @@ impl MongoStore {
         deadline: Deadline,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> BoxFuture<Result<T>> {
-        task::run(self.context.runtime(), deadline, self.context.requests.track_future(work))
+        let (context, work) = (Arc::clone(&self.context), self.context.requests.track_future(work));
+        Box::pin(async move { task::run(context.runtime(), deadline, work).await })
     }
 }
 
@@ -294,15 +306,15 @@ impl Store for MongoStore {
         since: HybridTime,
         notifications: UnboundedSender<Notification>,
     ) -> BoxFuture<Result<()>> {
-        let context = Arc::clone(&self.context);
-        let watch = async move { watch::watch(&context, handle, since, &notifications).await };
-        Box::pin(task::run_until_end(self.context.runtime(), watch))
+        let (context, store) = (Arc::clone(&self.context), Arc::clone(&self.context));
+        let watch = async move { watch::watch(&store, handle, since, &notifications).await };
+        Box::pin(async move { task::run_until_end(context.runtime(), watch).await })
     }
 
     fn follow(&self, filter: &KeyFilter, known: Vec<Key>, states: Sender<FollowedState>) -> BoxFuture<Result<()>> {
-        let (context, filter) = (Arc::clone(&self.context), filter.clone());
-        let follow = async move { follow::follow(&context, &filter, known, &states).await };
-        Box::pin(task::run_until_end(self.context.runtime(), follow))
+        let (context, store, filter) = (Arc::clone(&self.context), Arc::clone(&self.context), filter.clone());
+        let follow = async move { follow::follow(&store, &filter, known, &states).await };
+        Box::pin(async move { task::run_until_end(context.runtime(), follow).await })
     }
 
     /// Opens a store of another collection or database on the same client. `None` if both are those of this store.

@@ -8,31 +8,34 @@
 //!
 //! Invariant: a task runs on the home, whichever runtime starts it.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::{runtime::Handle, task::JoinHandle};
 use tokio_util::{sync::DropGuard, task::TaskTracker};
 
-use crate::types::error::{Error, Result, Source};
+use crate::types::{
+    error::{Error, Result, Source},
+    lock::lock,
+};
 
 /// The runtime of a handle or a store.
 #[derive(Debug)]
 pub(crate) struct Home {
     runtime: OnceLock<Handle>,
     /// Ends the thread of the runtime, if the handle has one of its own.
-    _thread: Option<DropGuard>,
+    thread: Mutex<Option<DropGuard>>,
 }
 
 impl Home {
     /// The runtime in which this is called. Outside of one, that of the first task.
     pub(crate) fn here() -> Arc<Self> {
         let runtime = Handle::try_current().map_or_else(|_none| OnceLock::new(), OnceLock::from);
-        Arc::new(Self { runtime, _thread: None })
+        Arc::new(Self { runtime, thread: Mutex::default() })
     }
 
     /// A runtime whose thread ends when this is dropped.
     pub(crate) fn on_thread(runtime: Handle, thread: DropGuard) -> Arc<Self> {
-        Arc::new(Self { runtime: OnceLock::from(runtime), _thread: Some(thread) })
+        Arc::new(Self { runtime: OnceLock::from(runtime), thread: Mutex::new(Some(thread)) })
     }
 
     /// The runtime. Must be called inside of one: see [`current`].
@@ -43,6 +46,14 @@ impl Home {
     /// The runtime, if there is one yet.
     pub(crate) fn known(&self) -> Option<&Handle> {
         self.runtime.get()
+    }
+
+    /// Keeps the thread until the process ends.
+    #[cfg(feature = "mongodb")]
+    pub(crate) fn keep_thread(&self) {
+        if let Some(thread) = lock(&self.thread).take() {
+            drop(thread.disarm());
+        }
     }
 
     /// Starts a task that a tracker waits for.
@@ -65,5 +76,8 @@ pub(crate) fn current() -> Result<Handle> {
 
 /// The error of a call whose task was dropped by its runtime.
 pub(crate) fn ended(cause: impl Into<Source>) -> Error {
-    Error::unavailable("the runtime in which this handle was made has ended: make a new handle").caused_by(cause)
+    Error::unavailable(
+        "the task of this request ended early: if the runtime in which the handle was made has ended, make a new handle; otherwise retry",
+    )
+    .caused_by(cause)
 }

@@ -34,6 +34,19 @@ fn gaps(made: &[Reading]) -> Vec<Duration> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_delay_may_be_longer_than_the_operation_timeout() {
+    let store = Faulty::new();
+    let holder = store.seal().acquire("k").await.unwrap();
+    let retry = Retry::fixed(secs(300)).attempts(3);
+    let refused = store.seal().acquire("k").retry(retry.clone()).await;
+    assert!(matches!(refused, Err(Error::RetriesExhausted { attempts: 3, .. })), "{refused:?}");
+    let retrying = tokio::spawn(store.seal().acquire("k").retry(retry).into_future());
+    tokio::time::sleep(secs(100)).await;
+    holder.release().await.unwrap();
+    drop(retrying.await.unwrap().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_policy_ends_after_its_attempts_with_an_error_of_its_own() {
     let store = Faulty::new();
     let holder = store.seal().acquire("k").await.unwrap();

@@ -26,7 +26,8 @@ type Found = std::result::Result<Arc<dyn Peer>, String>;
 /// All that are wanted, by name, with servers of their own started for those that need them.
 pub(crate) async fn all(set: &Set, wanted: impl Fn(&str) -> bool) -> Vec<(&'static str, Found)> {
     let uri = || set.uri().to_owned();
-    let on_mongodb: [Arc<dyn Peer>; 5] = [
+    let on_mongodb: [Arc<dyn Peer>; 6] = [
+        Arc::new(mongoseal::Connected(uri())),
         Arc::new(mongoseal::Peer(uri())),
         Arc::new(mongodb_lock::Peer(uri())),
         Arc::new(mongo_lock_async::Peer(uri())),

@@ -84,11 +84,16 @@ fn as_users(set: &ReplicaSet) -> String {
 
 /// A client for a peer, with this database by default; everything else as the driver has it.
 pub(crate) async fn client(uri: &str, database: &str, setup: &Setup) -> Result<Client> {
+    Ok(Client::with_options(options(uri, database, setup).await?)?)
+}
+
+/// The options of such a client.
+pub(crate) async fn options(uri: &str, database: &str, setup: &Setup) -> Result<ClientOptions> {
     let mut options = ClientOptions::parse(uri).await?;
     options.default_database = Some(database.into());
     options.write_concern.clone_from(&setup.write_concern);
     options.command_event_handler.clone_from(&setup.listener);
-    Ok(Client::with_options(options)?)
+    Ok(options)
 }
 
 /// A write concern in a command, in a word.

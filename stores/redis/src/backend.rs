@@ -72,8 +72,8 @@ pub type RedisStore = CompareAndSwap<RedisBackend>;
 ///
 /// A handle that connects to it opens connections of its own, which its thread reads.
 ///
-/// A [sibling](mongoseal::Builder::sibling_of) has the replicas of the other handle. For a handle with other replicas on the
-/// same connections, connect to a clone.
+/// A [sibling](mongoseal::Builder::sibling_of) has the replicas of the other handle. For a handle with other replicas, connect
+/// to a clone.
 ///
 /// # Examples
 ///

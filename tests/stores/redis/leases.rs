@@ -140,10 +140,13 @@ pub(crate) async fn a_lease_is_kept_while_the_runtime_of_its_holder_is_blocked()
             let builder = Mongoseal::builder().collection(format!("dt{}", fastrand::u64(..)));
             let seal = open(builder, server).await.unwrap();
             let lease = seal.acquire("k").ttl(secs(4)).await.unwrap();
+            let sibling =
+                Mongoseal::builder().collection(format!("ds{}", fastrand::u64(..))).sibling_of(&seal).unwrap();
+            let of_sibling = sibling.acquire("k").ttl(secs(4)).await.unwrap();
             // The caller's runtime uses the connection, and does not read it afterwards.
             assert!(seal.inspect("k").await.unwrap().is_some());
             std::thread::sleep(secs(6));
-            lease.is_valid()
+            lease.is_valid() && of_sibling.is_valid()
         })
     });
     assert!(tokio::task::spawn_blocking(|| held.join().unwrap()).await.unwrap());

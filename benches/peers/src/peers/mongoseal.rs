@@ -8,7 +8,30 @@ use crate::{
     set,
 };
 
-/// Where the set is.
+/// Where the set is. Each handle opens a client, as most do.
+pub(super) struct Connected(pub(super) String);
+
+#[async_trait]
+impl crate::peer::Peer for Connected {
+    fn about(&self) -> &About {
+        &About {
+            name: "mongoseal-connect",
+            version: "0.1",
+            waits: "a queue at the server and a change stream, its default",
+            lasts: "30 s, its default, and is refreshed",
+            only_waits: None,
+            on_mongodb: true,
+            note: Some("`connect` opens a client of up to 64 connections"),
+        }
+    }
+
+    async fn client(&self, setup: &Setup) -> Result<Box<dyn Client>> {
+        let options = set::options(&self.0, "peers_mongoseal", setup).await?;
+        Ok(Box::new(Handle(Mongoseal::builder().ttl(setup.ttl).connect_with(options).await?)))
+    }
+}
+
+/// Where the set is. The handles are on clients of ten connections, the driver's default.
 pub(super) struct Peer(pub(super) String);
 
 #[async_trait]

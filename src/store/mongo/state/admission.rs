@@ -5,8 +5,8 @@
 //! with requests whose callers have given up: each later request would be sent after its own caller had given up, too.
 //!
 //! Mechanism: each request but a refresh takes a permit. There are permits for half of the connections, and some for reads
-//! alone: no lock keeps a read waiting. Acquires and reads pass a gate before that, which lets as many through as there are
-//! permits. A request is queued in the driver as long as requests that were sent before it end, and none that was sent
+//! alone: no lock keeps a read waiting. Acquires and reads wait at a gate before that, and only one of them waits for a
+//! permit. A request is queued in the driver as long as requests that were sent before it end, and none that was sent
 //! after it.
 //!
 //! Invariants: what keeps or ends a lease waits for none of the acquires and reads that wait. If a caller gives up while its request waits for a permit, the request is never sent. A request keeps its
@@ -38,8 +38,8 @@ const LEAST_TIME: Duration = Duration::from_millis(500);
 /// The permits of a client, and what its requests tell about the driver's queue.
 pub(in crate::store::mongo) struct Admission {
     permits: Arc<Semaphore>,
-    /// The acquires and reads that have a permit, or wait for one.
-    gate: Arc<Semaphore>,
+    /// The right of an acquire or a read to wait for a permit.
+    gate: Semaphore,
     /// For reads alone.
     reads: Arc<Semaphore>,
     order: Arc<Order>,
@@ -54,15 +54,9 @@ struct Order {
     latest: AtomicU64,
 }
 
-/// The permit of a request, and its place in the gate.
-struct Permit {
-    _permit: OwnedSemaphorePermit,
-    _place: Option<OwnedSemaphorePermit>,
-}
-
 /// The right of a request to be under way.
 pub(in crate::store::mongo) struct Admitted {
-    permit: Permit,
+    permit: OwnedSemaphorePermit,
     order: Arc<Order>,
 }
 
@@ -83,15 +77,13 @@ impl Default for Preflight {
 impl Admission {
     /// For at most this many requests, and this many reads beside them.
     pub(in crate::store::mongo) fn new(many: usize, reads: usize) -> Self {
-        let [permits, gate, reads] =
-            [many, many, reads].map(|many| Arc::new(Semaphore::new(many.min(Semaphore::MAX_PERMITS))));
-        Self { permits, gate, reads, order: Arc::default() }
+        let [permits, reads] = [many, reads].map(|many| Arc::new(Semaphore::new(many.min(Semaphore::MAX_PERMITS))));
+        Self { permits, gate: Semaphore::new(1), reads, order: Arc::default() }
     }
 
     /// Waits until another request that keeps or ends a lease may be under way.
     pub(in crate::store::mongo) async fn admit(&self, deadline: Deadline) -> Result<Admitted> {
-        let permit = Arc::clone(&self.permits).acquire_owned();
-        self.admit_with(async { Ok(Permit { _permit: permit.await?, _place: None }) }, deadline).await
+        self.admit_with(Arc::clone(&self.permits).acquire_owned(), deadline).await
     }
 
     /// Waits until another acquire may be under way.
@@ -105,22 +97,22 @@ impl Admission {
         let either = async {
             tokio::select! {
                 biased;
-                permit = reads.acquire_owned() => Ok(Permit { _permit: permit?, _place: None }),
+                permit = reads.acquire_owned() => permit,
                 permit = self.pass_gate() => permit,
             }
         };
         self.admit_with(either, deadline).await
     }
 
-    async fn pass_gate(&self) -> std::result::Result<Permit, AcquireError> {
-        let (gate, permits) = (Arc::clone(&self.gate), Arc::clone(&self.permits));
-        let place = gate.acquire_owned().await?;
-        Ok(Permit { _permit: permits.acquire_owned().await?, _place: Some(place) })
+    /// Waits behind the acquires and reads that came before. The last of them gives its place up when it has its permit.
+    async fn pass_gate(&self) -> std::result::Result<OwnedSemaphorePermit, AcquireError> {
+        let _place = self.gate.acquire().await?;
+        Arc::clone(&self.permits).acquire_owned().await
     }
 
     async fn admit_with(
         &self,
-        permit: impl Future<Output = std::result::Result<Permit, AcquireError>>,
+        permit: impl Future<Output = std::result::Result<OwnedSemaphorePermit, AcquireError>>,
         deadline: Deadline,
     ) -> Result<Admitted> {
         let permit = timeout(deadline.remaining(), permit).await;
@@ -245,8 +237,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_keeps_a_lease_waits_for_one_of_the_commands_under_way_and_for_no_acquire_or_read_that_waits() {
-        let (admission, mut running) = (Arc::new(Admission::new(2, 1)), JoinSet::new());
+        let (admission, mut running) = (Arc::new(Admission::new(4, 1)), JoinSet::new());
         let deadline = Deadline::after(Clock::tokio(), 1_000 * SECOND);
+        // Those that wait find permits in use by what keeps a lease.
+        for _ in 0..4 {
+            let admitted = admission.admit(deadline).await.unwrap();
+            running.spawn(admitted.run(deadline, sleep(SECOND)));
+        }
         for number in 0..100 {
             let admission = Arc::clone(&admission);
             running.spawn(async move {
@@ -260,10 +257,10 @@ mod tests {
         }
         tokio::task::yield_now().await;
         let soon = Deadline::after(Clock::tokio(), SECOND + SECOND / 2);
-        let (first, second) = tokio::join!(admission.admit(soon), admission.admit(soon));
-        drop((first.unwrap(), second.unwrap()));
+        let keeping = tokio::join!(admission.admit(soon), admission.admit(soon), admission.admit(soon));
+        drop((keeping.0.unwrap(), keeping.1.unwrap(), keeping.2.unwrap()));
         running.join_all().await;
-        assert_eq!((free(&admission), admission.gate.available_permits()), (2, 2));
+        assert_eq!((free(&admission), admission.gate.available_permits()), (4, 1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     future::{pending, ready},
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -69,9 +69,14 @@ pub(super) async fn serve(shared: Arc<Shared>, id: Id, begin: BeginLease, mut re
 
 /// Waits for the grant, or for the request that ends the wait.
 async fn wait(shared: &Shared, id: &Id, begin: BeginLease, requests: &mut Requests) -> Option<Held> {
-    let (output, lease) = (shared.output.clone(), id.clone());
+    // A place that comes late is not printed behind the end of the wait.
+    let is_waiting = Arc::new(Mutex::new(true));
+    let (output, lease, waits) = (shared.output.clone(), id.clone(), Arc::clone(&is_waiting));
     let on_queued = move |ahead: usize| {
-        output.print(&Event::Waiting { lease: lease.clone(), position: ahead.saturating_add(1) });
+        let waits = waits.lock().unwrap_or_else(PoisonError::into_inner);
+        if *waits {
+            output.print(&Event::Waiting { lease: lease.clone(), position: ahead.saturating_add(1) });
+        }
     };
     let mut grant = Box::pin(begin.begin(shared.seal.clone(), on_queued));
     let refuse = |request: Id, lease, refusal| shared.output.print(&Event::refused(Some(request), lease, refusal));
@@ -93,6 +98,7 @@ async fn wait(shared: &Shared, id: &Id, begin: BeginLease, requests: &mut Reques
                 Verb::End(Ending::Release(None) | Ending::Resign) => {
                     // The library withdraws the waiter in the background.
                     drop(grant);
+                    *is_waiting.lock().unwrap_or_else(PoisonError::into_inner) = false;
                     refuse(id.clone(), None, Refusal::new("cancelled", "a request ended the wait"));
                     shared.output.print(&Event::Released { id: request, lease: id.clone(), confirmed: false });
                     return None;
