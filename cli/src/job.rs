@@ -195,6 +195,8 @@ impl Job {
 
     async fn follow(&mut self, leases: &Leases<'_>, signals: &mut Signals) -> Result<End, Failure> {
         let mut lost = false;
+        // Until the runtime knows that the socket takes data, it refuses a write. A signal that is already here would be lost.
+        self.commands.writable().await?;
         loop {
             self.send_deadline(leases);
             self.kill_if_due();
