@@ -156,7 +156,8 @@ pub(crate) async fn a_waiter_is_granted_the_key_only_after_the_replicas_acknowle
     let replica = Redis::start_replica(&primary).await;
     let follows = async || send::<u32>(&primary, "WAIT 1 100").await == 1;
     eventually(secs(30), "the replica follows", follows).await;
-    let connect = || hasty().connect_to(replicated(primary.url())).into_future();
+    // The release waits for the replica, however long the test takes.
+    let connect = || Mongoseal::builder().operation_timeout(secs(60)).connect_to(replicated(primary.url()));
     let (holder, waiter) = (connect().await.unwrap(), connect().await.unwrap());
     let lease = holder.acquire("k").ttl(secs(60)).await.unwrap();
     let token = lease.token();
@@ -164,11 +165,12 @@ pub(crate) async fn a_waiter_is_granted_the_key_only_after_the_replicas_acknowle
     let is_queued = async || holder.inspect("k").await.unwrap().unwrap().queue.len() == 1;
     eventually(secs(30), "the waiter is queued", is_queued).await;
     replica.pause();
-    drop(lease.release().await);
+    let releasing = tokio::spawn(async move { lease.release().await });
     let is_granted = async || holder.inspect("k").await.unwrap().unwrap().holders.iter().any(|held| held.token > token);
     eventually(secs(30), "the primary has the grant", is_granted).await;
     assert!(!waiting.is_finished(), "no replica has acknowledged the grant");
     replica.resume();
+    releasing.await.unwrap().unwrap();
     assert!(waiting.await.unwrap().unwrap().token() > token);
 }
 
