@@ -2,17 +2,18 @@
 
 use mongodb::{Client, bson::doc};
 use mongoseal::{Error, Lease, LeaseState, Mongoseal};
-use mongoseal_test_support::{How, ReplicaSet};
+use mongoseal_test_support::{How, ReplicaSet, Walk};
 
 use crate::{connect, millis, secs};
 
-pub(super) async fn a_deposed_primary_confirms_no_acquire_and_no_refresh() {
+pub(super) async fn a_deposed_primary_confirms_no_verb() {
     let set = ReplicaSet::builder().members(3).election_timeout(secs(20)).proxied().start().await;
     let old = set.primary().await;
     // Speaks to the old primary only, and past the proxies: never cut off from it.
     let seal = connect(Mongoseal::builder().operation_timeout(secs(3)), set.direct_uri(old)).await;
     let kept = seal.acquire("kept").ttl(secs(300)).without_refresh().await.unwrap();
     let short = seal.acquire("taken").ttl(millis(500)).without_refresh().await.unwrap();
+    let walk = Walk::prepare(&seal).await;
 
     set.proxy().isolate_member(old, How::Reset);
     let new = (old + 1) % 3;
@@ -49,7 +50,9 @@ pub(super) async fn a_deposed_primary_confirms_no_acquire_and_no_refresh() {
     let restarted = connect(Mongoseal::builder().operation_timeout(secs(3)), set.direct_uri(old)).await;
     let resume = async |lease: &Lease| restarted.resume(lease.key(), lease.id(), lease.token()).await.map(drop);
     let anew = async || seal.acquire("new").await.map(drop);
-    let answers: [_; 5] = tokio::join!(resume(&short), resume(&kept), anew(), kept.refresh(), kept.verify()).into();
+    let answers =
+        async { <[_; 5]>::from(tokio::join!(resume(&short), resume(&kept), anew(), kept.refresh(), kept.verify())) };
+    let (answers, ()) = tokio::join!(answers, walk.none_is_confirmed(&seal));
     for answer in answers {
         assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
     }

@@ -30,7 +30,7 @@ async fn connect(builder: Builder, uri: String) -> Mongoseal {
 fn main() -> ExitCode {
     let mut tests = trials![Turn::Waiting =>
         apart::an_acquire_is_granted_by_its_own_write_and_not_by_an_earlier_attempt_that_executes_meanwhile,
-        deposed::a_deposed_primary_confirms_no_acquire_and_no_refresh,
+        deposed::a_deposed_primary_confirms_no_verb,
         failover::a_handle_starts_with_a_member_down_and_a_collection_without_its_index,
         failover::tokens_grow_and_a_lease_lives_on_over_step_down_and_kill_of_the_primary,
         unconfirmed::a_write_concern_error_on_a_committed_write_is_asked_again_and_then_unavailable,

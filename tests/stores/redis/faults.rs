@@ -2,8 +2,8 @@
 
 use std::future::IntoFuture;
 
-use mongoseal::{Error, FencingToken, LeaseId, Metadata, Mongoseal, ReleaseOutcome, Result};
-use mongoseal_test_support::{Redis, eventually, secs};
+use mongoseal::{Error, Mongoseal};
+use mongoseal_test_support::{Redis, Walk, eventually, secs};
 
 use crate::{hasty, open, replicated, send};
 
@@ -97,58 +97,11 @@ pub(crate) async fn no_verb_is_confirmed_before_enough_replicas_have_acknowledge
     eventually(secs(30), "the replica follows", follows).await;
     // Time for several attempts.
     let seal = Mongoseal::builder().operation_timeout(secs(3)).connect_to(replicated(primary.url())).await.unwrap();
-    let long = secs(600);
-    let mut leases = Vec::new();
-    for number in 0..10 {
-        leases.push(seal.acquire(format!("k{number}")).ttl(long).await.unwrap());
-    }
-    for name in ["g/1", "g/2"] {
-        seal.acquire(name).group("g").ttl(long).await.unwrap().orphan();
-    }
-    let shared = seal.acquire("shared").shared().ttl(long).await.unwrap();
-    let set = seal.acquire_all(["s/1", "s/2"]).ttl(long).await.unwrap();
-    let larger = FencingToken::new(leases[0].token().get() + 1_000_000).unwrap();
-    let released = leases.pop().unwrap();
-    let [put, cleared, with_value, downgraded, transferred, noted, refreshed, revoked, revoked_one] = &leases[..]
-    else {
-        panic!("there are {} leases", leases.len())
-    };
-    cleared.put_value("before").await.unwrap();
+    let walk = Walk::prepare(&seal).await;
     replica.pause();
-    let is_unconfirmed = |verb: &str, error: Option<Error>| match error {
-        Some(Error::Unavailable { .. }) => {}
-        other => panic!("{verb} was confirmed, or has failed otherwise: {other:?}"),
-    };
-    let is_not_released = |verb: &str, outcome: Result<ReleaseOutcome>| match outcome {
-        Err(Error::Unavailable { .. }) | Ok(ReleaseOutcome::Unknown) => {}
-        other => panic!("{verb} was confirmed: {other:?}"),
-    };
-    tokio::join!(
-        async { is_unconfirmed("acquire", seal.acquire("new").await.err()) },
-        async { is_unconfirmed("put_value", put.put_value("after").await.err()) },
-        async { is_unconfirmed("clear_value", cleared.clear_value().await.err()) },
-        async { is_unconfirmed("release_with_value", with_value.release_with_value("last").await.err()) },
-        async { is_unconfirmed("downgrade", downgraded.downgrade(3).await.err()) },
-        async { is_unconfirmed("upgrade", shared.upgrade().await.err()) },
-        async { is_unconfirmed("transfer", transferred.transfer(LeaseId::random()).await.err()) },
-        async { is_unconfirmed("update_metadata", noted.update_metadata(Metadata::default()).await.err()) },
-        async { is_unconfirmed("refresh", refreshed.refresh().await.err()) },
-        async { is_not_released("release", released.release().await) },
-        async { is_unconfirmed("revoke", seal.revoke(revoked.key()).await.err()) },
-        async {
-            is_unconfirmed("revoke of a token", seal.revoke(revoked_one.key()).token(revoked_one.token()).await.err());
-        },
-        async { is_unconfirmed("raise", seal.raise_token_floor("raised", larger).await.err()) },
-        async { is_unconfirmed("refresh_group", seal.refresh_group("g", long).await.err()) },
-        async {
-            match set.release().await {
-                Err(error) => is_not_released("release of a set", Err(error)),
-                Ok(ended) => ended.into_iter().for_each(|(_, ended)| is_not_released("release of a set", Ok(ended))),
-            }
-        },
-    );
+    walk.none_is_confirmed(&seal).await;
     replica.resume();
-    assert!(seal.raise_token_floor("raised", larger).await.unwrap() >= larger);
+    seal.acquire("after").await.unwrap().release().await.unwrap();
 }
 
 pub(crate) async fn a_waiter_is_granted_the_key_only_after_the_replicas_acknowledged_it() {
