@@ -118,6 +118,12 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// Reads the record of a key, linearizably.
     fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>>;
 
+    /// Reads the record of a key as [`read`](Self::read) does, for the holder of a lease: to verify it, or to confirm its end. A
+    /// store that bounds its requests lets it pass the reads that wait.
+    fn read_held(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
+        self.read(key, deadline)
+    }
+
     /// Reads the store's clock, which ends leases, at some time between the call and its answer.
     fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>>;
 

@@ -269,7 +269,7 @@ impl Lease {
         let can_be_outdated = !context.store.capabilities().linearizable_reads;
         let until = context.operation_deadline();
         let read = retry::until_definite(until, context.settings.attempt, |deadline| async move {
-            let read = context.store.read(&lease.key, deadline).await?;
+            let read = context.store.read_held(&lease.key, deadline).await?;
             match loss_of(lease, read.as_ref()) {
                 // A record in which the lease holds the key is no older than the grant.
                 None => Ok(read.and_then(|read| read.record.value)),

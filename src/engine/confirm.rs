@@ -39,7 +39,7 @@ pub(crate) async fn confirm_loss(
     lease: &LeaseInner,
     deadline: Deadline,
 ) -> Result<Option<LossCause>> {
-    Ok(loss_of(lease, context.store.read(&lease.key, deadline).await?.as_ref()))
+    Ok(loss_of(lease, context.store.read_held(&lease.key, deadline).await?.as_ref()))
 }
 
 /// What a read shows of a lease of this process: whether it is lost, and why. `None`: it is held.

@@ -251,7 +251,7 @@ pub(crate) async fn complete(context: &Context, lease: &LeaseInner, completion: 
                     return Err(outcome.unexpected("a completion"));
                 }
             }
-            let read = context.store.read(&lease.key, deadline).await?;
+            let read = context.store.read_held(&lease.key, deadline).await?;
             let done = read.as_ref().and_then(|read| read.record.done.as_ref());
             if done.is_some_and(|done| done.token == lease.token) {
                 return Ok(Ok(()));

@@ -89,7 +89,7 @@ pub(crate) async fn put(
                 Outcome::ValuePut | Outcome::ValueOutdated { .. } | Outcome::Absent => {}
                 outcome => return Err(outcome.unexpected("a write of a value")),
             }
-            let read = context.store.read(key, deadline).await?;
+            let read = context.store.read_held(key, deadline).await?;
             let value = read.as_ref().and_then(|read| read.record.value.as_ref());
             if put.is_in(value) {
                 return Ok((put, PutEnd::Stored));

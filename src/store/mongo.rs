@@ -279,6 +279,16 @@ impl Store for MongoStore {
         self.read_request(deadline, async move { context.read(&key, deadline).await })
     }
 
+    fn read_held(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
+        let (store, key) = (self.clone(), key.clone());
+        Box::pin(self.context.requests.track_future(async move {
+            let admitted = store.context.client.requests().admit_held_read(deadline).await?;
+            let context = Arc::clone(&store.context);
+            let read = async move { context.read(&key, deadline).await };
+            store.request(deadline, admitted.run(deadline, read)).await
+        }))
+    }
+
     fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
         let context = Arc::clone(&self.context);
         self.read_request(deadline, async move { context.now(deadline).await })

@@ -115,8 +115,9 @@ where
     let delayed = set.proxy().delay_replies(name, millis(200));
     let mut asking = burst("then", many);
     let began = Instant::now();
-    let (put, ended, completed) =
-        tokio::join!(with_value.put_value(&7).into_future(), released.release(), tick.complete());
+    let (put, verified, ended, completed) =
+        tokio::join!(with_value.put_value(&7).into_future(), lease.verify(), released.release(), tick.complete());
+    verified.unwrap();
     put.unwrap();
     ended.unwrap();
     completed.unwrap();

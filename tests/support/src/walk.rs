@@ -73,7 +73,9 @@ impl Walk {
                 match set.release().await {
                     Err(error) => is_not_released("release of a set", Err(error)),
                     Ok(ended) => {
-                        ended.into_iter().for_each(|(_, ended)| is_not_released("release of a set", Ok(ended)))
+                        for (_, ended) in ended {
+                            is_not_released("release of a set", Ok(ended));
+                        }
                     }
                 }
             },

@@ -91,6 +91,19 @@ impl Admission {
         self.admit_with(self.pass_gate(), deadline).await
     }
 
+    /// Waits until another read of a holder may be under way.
+    pub(in crate::store::mongo) async fn admit_held_read(&self, deadline: Deadline) -> Result<Admitted> {
+        let (reads, permits) = (Arc::clone(&self.reads), Arc::clone(&self.permits));
+        let either = async {
+            tokio::select! {
+                biased;
+                permit = reads.acquire_owned() => permit,
+                permit = permits.acquire_owned() => permit,
+            }
+        };
+        self.admit_with(either, deadline).await
+    }
+
     /// Waits until another read may be under way.
     pub(in crate::store::mongo) async fn admit_read(&self, deadline: Deadline) -> Result<Admitted> {
         let reads = Arc::clone(&self.reads);
@@ -257,7 +270,7 @@ mod tests {
         }
         tokio::task::yield_now().await;
         let soon = Deadline::after(Clock::tokio(), SECOND + SECOND / 2);
-        let keeping = tokio::join!(admission.admit(soon), admission.admit(soon), admission.admit(soon));
+        let keeping = tokio::join!(admission.admit(soon), admission.admit_held_read(soon), admission.admit(soon));
         drop((keeping.0.unwrap(), keeping.1.unwrap(), keeping.2.unwrap()));
         running.join_all().await;
         assert_eq!((free(&admission), admission.gate.available_permits()), (4, 1));
