@@ -48,7 +48,7 @@ async fn migrate(name: &str, steps: &[&str]) -> Result<()> {
     let client = Client::with_uri_str(&uri).await?;
     let database = client.default_database().unwrap_or_else(|| client.database("mongoseal"));
     // The ttl is how long the others wait for a pod that died.
-    let seal = Mongoseal::builder().owner(name).ttl(Duration::from_millis(1_500)).on(&database)?;
+    let seal = Mongoseal::builder().owner(name).ttl(Duration::from_millis(1_500)).on_shared_client(&database)?;
     let migrated = seal.scope(async |seal| run_open_steps(seal, &database, name, steps).await).await;
     // Otherwise a task of the driver can outlive the runtime, and prints that it has panicked.
     client.shutdown().immediate(true).await;

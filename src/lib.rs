@@ -24,7 +24,7 @@
 //!
 //! | to | see |
 //! |---|---|
-//! | open a handle, and shut it down | [`Mongoseal::connect`], [`Mongoseal::new`], [`Builder`]; [`Mongoseal::scope`], [`Mongoseal::shutdown`] |
+//! | open a handle, and shut it down | [`Mongoseal::connect`], [`Mongoseal::on_shared_client`], [`Builder`]; [`Mongoseal::scope`], [`Mongoseal::shutdown`] |
 //! | test code that acquires leases | [`Mongoseal::in_memory_on`] and [`store::MemoryStore`]; faults and a clock in the module `testing` of the feature `test-util`; [its page](guide::testing) |
 //! | acquire one key | [`Mongoseal::acquire`], [`Acquire`], [`Retry`], [`Acquire::with`] |
 //! | acquire several keys, or none | [`Mongoseal::acquire_all`], [`LeaseSet`] |
@@ -48,7 +48,7 @@
 //! # Choosing
 //!
 //! **How to open a handle.** [`Mongoseal::connect`] takes a connection string and owns its client, so that slow queries
-//! cannot delay a refresh: prefer it. [`Mongoseal::new`] uses a database of a client of yours. [`Mongoseal::in_memory`] needs
+//! cannot delay a refresh: prefer it. [`Mongoseal::on_shared_client`] uses a database of a client of yours. [`Mongoseal::in_memory`] needs
 //! no server: it is for tests, examples and a single process. [`Builder::connect_to`] opens a store of another package.
 //! [`Builder`] has the settings. A program without async opens a handle of the module `blocking`.
 //!

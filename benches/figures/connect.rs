@@ -67,7 +67,7 @@ pub(crate) async fn measure(measured: &MeasuredSet) -> Figures {
 /// How many commands a handle sends up to its first lease.
 async fn commands(measured: &MeasuredSet) -> u32 {
     let (client, sent) = noting_client(&as_users(measured.set)).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_figures"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_figures"));
     let lease = seal.acquire("first").await.expect("the key is free");
     let sent = u32::try_from(sent.take().len()).expect("a first lease takes few commands");
     lease.release().await.expect("it is released");

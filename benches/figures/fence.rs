@@ -15,7 +15,7 @@ use crate::{
 /// The documents of a client of its own, one of them there, and a lease.
 async fn documents(measured: &MeasuredSet) -> (Mongoseal, Lease, Collection<Document>) {
     let client = bare_client(measured.set).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_figures"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_figures"));
     let lease = seal.acquire("fenced").await.expect("the key is free");
     let documents = client.database("mongoseal_figures").collection::<Document>("fenced");
     let one = documents.fenced(&lease).update_one(doc! { "_id": 1 }, doc! {}).upsert(true).await;

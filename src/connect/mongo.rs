@@ -39,31 +39,22 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(30);
 const DEFAULT_COLLECTION: &str = "mongoseal";
 
 impl Mongoseal {
-    /// Makes a handle on the collection `mongoseal` of a database, with the default settings. The client stays the
-    /// caller's and is never closed. The deployment is checked with the first acquire, or by
-    /// [`prepare`](Self::prepare).
+    /// Makes a handle on a client of the caller's, on the collection `mongoseal` of a database, with the default settings. The
+    /// client is never closed. The deployment is checked with the first acquire, or by [`prepare`](Self::prepare).
     ///
-    /// If the client's `serverSelectionTimeoutMS` is longer than the operation timeout, as it is by default, errors
-    /// cannot say why no server could be reached.
-    ///
-    /// If a server is overloaded, the driver resends a command up to two times by itself, and waits up to 10 seconds in
-    /// between. An acquire that is resent like that can be granted after it was taken back, and then holds the key for a
-    /// ttl. So set [`max_adaptive_retries`](ClientOptions::max_adaptive_retries) of your client to `Some(0)`, or
-    /// `maxAdaptiveRetries=0` in its connection string, as [`connect`](Self::connect) does.
-    ///
-    /// Set its [`max_connecting`](ClientOptions::max_connecting) to 8, too, or `maxConnecting=8`. By default the driver opens
-    /// two connections to a server at a time, and has no timeout for that. After a failover over a slow network, refreshes
-    /// then wait for a connection until leases have expired. Behind a load balancer or a NAT, set its
-    /// [`max_idle_time`](ClientOptions::max_idle_time), too, or `maxIdleTimeMS=50000`: see
-    /// [services](crate::guide::services#behind-a-load-balancer-or-nat).
-    ///
-    /// A handle that waits, or has held a lease for a second, keeps one connection of the client's pool, of 10 by
-    /// default, for its change stream. So make many such handles [siblings](Builder::sibling_of) of one, which
-    /// share a stream, or give the client a larger `maxPoolSize` and set [`Builder::connections`].
+    /// Prefer [`connect`](Self::connect), which opens a client and a thread for the leases, and [`client`](Self::client)
+    /// returns that client. This handle shares the caller's runtime: work that blocks all its threads stops the refreshes. It
+    /// shares the connections, 10 by default: slow queries delay refreshes, and each handle that waits or holds keeps one of
+    /// them for its change stream, so make [siblings](Builder::sibling_of), or set a larger `maxPoolSize` and
+    /// [`Builder::connections`]. And it shares the options, so set what `connect` sets. `maxAdaptiveRetries=0`: otherwise the
+    /// driver resends a command to an overloaded server, and an acquire can be granted after it was taken back.
+    /// `maxConnecting=8`: otherwise two connections that hang while they open stop all others. `maxIdleTimeMS=50000` behind a
+    /// [load balancer or NAT](crate::guide::services#behind-a-load-balancer-or-nat). `serverSelectionTimeoutMS` below the
+    /// operation timeout: otherwise errors cannot say why no server could be reached.
     #[must_use]
-    pub fn new(database: &Database) -> Self {
+    pub fn on_shared_client(database: &Database) -> Self {
         // A test proves that the default settings are valid, so this cannot fail.
-        match Self::builder().on(database) {
+        match Self::builder().on_shared_client(database) {
             Ok(seal) => seal,
             Err(error) => unreachable!("the default settings are valid: {error}"),
         }
@@ -194,14 +185,12 @@ impl Builder {
         Ok(seal)
     }
 
-    /// Makes a handle on a collection of a database. The client stays the caller's and is never closed. The
-    /// deployment is checked with the first acquire, or by [`Mongoseal::prepare`]. [`Mongoseal::new`] says which options
-    /// the client should have.
+    /// Makes a handle on a collection of a database, on a client of the caller's: see [`Mongoseal::on_shared_client`].
     ///
     /// # Errors
     ///
     /// [`Error::Invalid`] if the settings contradict each other.
-    pub fn on(self, database: &Database) -> Result<Mongoseal> {
+    pub fn on_shared_client(self, database: &Database) -> Result<Mongoseal> {
         if self.options.database.as_ref().is_some_and(|name| name != database.name()) {
             return Err(Error::invalid(
                 "two databases are named, one in the settings and one in the call: leave out the one in the settings",
@@ -236,7 +225,7 @@ impl<M> Builder<M> {
     /// Siblings share these connections. Give handles on one client that are no siblings, and requests of yours on that client,
     /// connections of their own: `maxPoolSize` must be the sum.
     ///
-    /// For a handle on a client of the caller's: see [`on`](Self::on). [`connect`](Self::connect) opens its own client
+    /// For a handle on a client of the caller's: see [`on_shared_client`](Self::on_shared_client). [`connect`](Self::connect) opens its own client
     /// and reads `maxPoolSize` from the connection string.
     pub fn connections(mut self, many: u32) -> Self {
         self.options.connections = Some(many);

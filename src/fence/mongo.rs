@@ -69,7 +69,7 @@ pub trait Fence<T: Send + Sync> {
     ///
     /// let client = Client::with_uri_str("mongodb://db0,db1,db2/shop?replicaSet=rs0").await?;
     /// let orders = client.database("shop").collection::<Document>("orders");
-    /// let seal = Mongoseal::new(&client.database("shop"));
+    /// let seal = Mongoseal::on_shared_client(&client.database("shop"));
     /// let lease = seal.acquire("orders/4711").await?;
     /// let paid = doc! { "$set": { "state": "paid" } };
     /// match orders.fenced(&lease).update_one(doc! { "_id": 4711 }, paid).await {

@@ -132,7 +132,7 @@ pub(crate) fn check_database(name: &str) -> Result<()> {
 /// Each command sets its own concerns, so those of the caller's client, database and collection have no effect. The
 /// journals of a majority acknowledge a write, reads are linearizable, and both go to the primary. No command is a
 /// retryable write, whatever `retryWrites` says: each request can be resent, and the engine does that. If the server is
-/// overloaded, the driver resends commands by itself: see [`Mongoseal::new`](crate::Mongoseal::new).
+/// overloaded, the driver resends commands by itself: see [`Mongoseal::on_shared_client`](crate::Mongoseal::on_shared_client).
 #[derive(Clone, Debug)]
 pub struct MongoStore {
     pub(crate) context: Arc<MongoContext>,
@@ -145,7 +145,7 @@ impl MongoStore {
     /// The client is the caller's and is never closed. The store bounds its requests as for a pool of 10 connections,
     /// the driver's default. [`with_connections`](Self::with_connections) makes one for a larger pool. Several stores on
     /// one client, but for siblings, need connections of their own: `maxPoolSize` must be the sum.
-    /// [`Mongoseal::new`](crate::Mongoseal::new) says which options the client should have.
+    /// [`Mongoseal::on_shared_client`](crate::Mongoseal::on_shared_client) says which options the client should have.
     #[must_use]
     pub fn new(database: &Database, collection: impl Into<String>, retention: Duration) -> Self {
         Self::with_connections(database, collection, retention, DRIVER_POOL)

@@ -132,9 +132,9 @@ pub(super) async fn acquires_of_locked_keys_through_a_pool_of_ten_cost_the_handl
         Mongoseal::builder().on_store(Arc::new(store)).unwrap()
     };
     let (own, of_the_caller, abandoned) = tokio::join!(
-        acquire_locked_keys(&set, "own", secs(60), Mongoseal::new),
+        acquire_locked_keys(&set, "own", secs(60), Mongoseal::on_shared_client),
         acquire_locked_keys(&set, "of_the_caller", secs(60), on_store),
-        acquire_locked_keys(&set, "abandoned", millis(300), Mongoseal::new),
+        acquire_locked_keys(&set, "abandoned", millis(300), Mongoseal::on_shared_client),
     );
     let lost = [own, of_the_caller, abandoned].map(|(lost, _)| lost);
     assert_eq!(lost, [0, 0, 0], "lost, of 40 each");

@@ -35,7 +35,7 @@ pub(super) async fn leases_on_a_client_of_their_own_outlive_slow_queries() {
     let client = Client::with_uri_str(set.uri()).await.unwrap();
     let database = client.database("service");
     let own = connect(Mongoseal::builder().database("service"), set.uri()).await;
-    let shared = Mongoseal::new(&database);
+    let shared = Mongoseal::on_shared_client(&database);
     let (leases, on_shared) = (hold(&own, "own").await, hold(&shared, "shared").await);
     let (own_leader, leader_on_shared) =
         (own.campaign("own").ttl(TTL).await.unwrap(), shared.campaign("shared").ttl(TTL).await.unwrap());

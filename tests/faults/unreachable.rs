@@ -40,7 +40,9 @@ pub(super) async fn every_call_on_a_dead_network_ends_with_the_operation_timeout
     }
     // Several at once on a handle that was never prepared do not wait for one another.
     let fresh = Mongoseal::builder().operation_timeout(secs(1));
-    let fresh = fresh.on(&mongodb::Client::with_uri_str(set.uri_with("appName=holder")).await.unwrap().database("app"));
+    let fresh = fresh.on_shared_client(
+        &mongodb::Client::with_uri_str(set.uri_with("appName=holder")).await.unwrap().database("app"),
+    );
     let fresh = fresh.unwrap();
     let began = Instant::now();
     let asking: Vec<_> = (0..8).map(|key| tokio::spawn(fresh.acquire(format!("k{key}")).into_future())).collect();

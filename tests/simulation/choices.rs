@@ -86,8 +86,8 @@ table! {
     Handle {
         OwnHandle: [],
         Sibling: ["sibling_of"],
-        OnPoolOf10: ["on"],
-        OnPoolOf64: ["on", "connections"],
+        OnPoolOf10: ["on_shared_client"],
+        OnPoolOf64: ["on_shared_client", "connections"],
         OwnThread: ["connect"],
         BlockingHandle: [],
     }

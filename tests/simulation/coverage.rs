@@ -19,7 +19,6 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
             "drift_allowance_ppm",
             "in_memory",
             "in_memory_on",
-            "new",
             "observer",
             "on_store",
             "operation_timeout",

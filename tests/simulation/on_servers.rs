@@ -119,7 +119,7 @@ fn connect_to_set(
             }
             let client = Client::with_uri_str(uri).await.expect("a valid string");
             let builder = if which == OnPoolOf64 { builder.connections(64) } else { builder };
-            builder.on(&client.database(DATABASE))
+            builder.on_shared_client(&client.database(DATABASE))
         })
     }
 }

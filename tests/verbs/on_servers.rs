@@ -36,7 +36,7 @@ async fn on_mongodb() -> World {
     let (opened, records) = (db.database.clone(), db.records());
     World::new(
         Abilities { has_current_reads: true, has_notifications: true },
-        move |builder: Builder| builder.on(&opened).unwrap(),
+        move |builder: Builder| builder.on_shared_client(&opened).unwrap(),
         move |key| {
             let records = records.clone();
             Box::pin(async move {

@@ -140,7 +140,7 @@ fn holder_that_is_suspended() {
     runtime.block_on(async {
         // On the runtime of this thread: `connect` would start another one.
         let client = mongodb::Client::with_uri_str(std::env::var(URI).unwrap()).await.unwrap();
-        let seal = Mongoseal::new(&client.default_database().unwrap());
+        let seal = Mongoseal::on_shared_client(&client.default_database().unwrap());
         let lease = seal.acquire("suspended").ttl(secs(300)).await.unwrap();
         let work = lease.run(async {
             tokio::task::yield_now().await;

@@ -32,7 +32,7 @@ impl Fleet {
     pub(crate) async fn on(set: &ReplicaSet, name: &str) -> Self {
         let database = set.client().await.database(&format!("mongoseal_{name}"));
         database.drop().await.unwrap();
-        let seal = Mongoseal::new(&database);
+        let seal = Mongoseal::on_shared_client(&database);
         Self { uri: set.uri(), database, seal, grace: Duration::ZERO, heard: Heard::new() }
     }
 

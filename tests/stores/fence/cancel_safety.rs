@@ -85,7 +85,7 @@ async fn a_transaction_dropped_in_its_commit_may_be_made_all_the_same() {
     let database = client.database(db.database.name());
     let orders = database.collection::<Document>("orders");
     db.put(doc! { "_id": 1, "n": 0 }).await;
-    let lease = Mongoseal::new(&database).acquire("k").await.unwrap();
+    let lease = Mongoseal::on_shared_client(&database).acquire("k").await.unwrap();
     let slow = doc! { "blockConnection": true, "blockTimeMS": 1_000 };
     let slow = db.set.fail_command("dropped_commit", &["commitTransaction"], slow, 1).await;
     let transaction = lease.transaction(async |session| -> mongoseal::Result<()> {

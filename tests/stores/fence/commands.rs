@@ -81,7 +81,7 @@ async fn a_write_is_confirmed_by_a_majority_and_its_journal_whatever_the_client_
     assert_eq!(look.get_document("projection").unwrap(), &doc! { "_id": 0, "fence": 1 }, "the token alone");
     assert!(look.contains_key("maxTimeMS"));
 
-    let lease = Mongoseal::new(&database).acquire("k").await.unwrap();
+    let lease = Mongoseal::on_shared_client(&database).acquire("k").await.unwrap();
     sent.take();
     lease
         .transaction(async |session| -> mongoseal::Result<()> {
@@ -105,7 +105,7 @@ async fn a_transaction_that_met_a_refresh_refreshes_the_lease_before_it_runs_aga
     let (client, sent) = noting_client(&db.set.uri()).await;
     let database = client.database(db.database.name());
     let orders = database.collection::<Document>("orders");
-    let lease = Mongoseal::new(&database).acquire("k").ttl(secs(3_600)).await.unwrap();
+    let lease = Mongoseal::on_shared_client(&database).acquire("k").ttl(secs(3_600)).await.unwrap();
     sent.take();
     let mut runs = 0;
     lease

@@ -41,7 +41,7 @@ async fn a_commit_that_is_refused_for_a_while_is_retried_and_one_that_is_not_mad
         ("an overload that lasts", overload(), FOREVER),
     ] {
         let patience = if times == FOREVER { secs(3) } else { secs(60) };
-        let seal = Mongoseal::builder().operation_timeout(patience).on(&database).unwrap();
+        let seal = Mongoseal::builder().operation_timeout(patience).on_shared_client(&database).unwrap();
         let lease = seal.acquire("k").ttl(secs(60)).await.unwrap();
         let point = db.set.fail_command("commit", &["commitTransaction"], data, times).await;
         let orders = database.collection::<Document>("orders");
@@ -80,7 +80,7 @@ async fn an_abort_that_is_refused_for_a_while_is_retried_and_leaves_nothing_lock
     let db = TestDatabase::new("mongoseal_fence_abort").await;
     db.put(doc! { "_id": 1, "n": 0 }).await;
     let database = named(&db, "abort").await;
-    let seal = Mongoseal::builder().operation_timeout(secs(60)).on(&database).unwrap();
+    let seal = Mongoseal::builder().operation_timeout(secs(60)).on_shared_client(&database).unwrap();
     let lease = seal.acquire("k").await.unwrap();
     let orders = database.collection::<Document>("orders");
     let overload = doc! { "errorCode": 462, "errorLabels": ["SystemOverloadedError", "RetryableError"] };

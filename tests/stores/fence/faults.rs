@@ -110,7 +110,7 @@ async fn a_write_takes_no_longer_than_its_timeout() {
 #[tokio::test]
 async fn a_transaction_does_not_wait_past_its_timeout_to_be_aborted() {
     let (_set, database, slow) = blocking("abortTransaction").await;
-    let seal = Mongoseal::builder().operation_timeout(secs(2)).on(&database).unwrap();
+    let seal = Mongoseal::builder().operation_timeout(secs(2)).on_shared_client(&database).unwrap();
     let lease = seal.acquire("k").await.unwrap();
     let orders = database.collection::<Document>("orders");
     let failed = lease.transaction(async |session| -> mongoseal::Result<()> {

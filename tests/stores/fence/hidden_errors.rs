@@ -76,7 +76,7 @@ async fn work_whose_primary_steps_down_twice_is_run_again_and_commits() {
     let database = Client::with_options(options).unwrap().database("shop");
     let orders = database.collection::<Document>("orders");
     orders.insert_one(doc! { "_id": 1, "n": 0 }).await.unwrap();
-    let seal = Mongoseal::builder().operation_timeout(secs(120)).on(&database).unwrap();
+    let seal = Mongoseal::builder().operation_timeout(secs(120)).on_shared_client(&database).unwrap();
     let lease = seal.acquire("k").ttl(secs(300)).without_refresh().await.unwrap();
     let runs = AtomicU32::new(0);
     lease

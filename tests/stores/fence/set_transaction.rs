@@ -72,7 +72,7 @@ async fn transactions_of_sets_that_share_their_keys_all_commit() {
     const EACH: i32 = 4;
     let db = TestDatabase::new("mongoseal_fence_set_shared").await;
     db.put(doc! { "_id": 0 }).await;
-    let patient = Mongoseal::builder().operation_timeout(secs(120)).on(&db.database).unwrap();
+    let patient = Mongoseal::builder().operation_timeout(secs(120)).on_shared_client(&db.database).unwrap();
     let one = async |id: i32, keys: [&str; 2]| {
         let set = patient.acquire_all(keys).shared().ttl(secs(300)).await.unwrap();
         let orders = db.orders();

@@ -122,7 +122,7 @@ async fn of_an_expiry_and_a_transaction_that_race_never_both() {
 async fn a_process_that_dies_before_its_commit_keeps_the_key_until_mongodb_ends_the_transaction() {
     let set = ReplicaSet::builder().parameter("transactionLifetimeLimitSeconds", "4").start().await;
     let database = set.client().await.database("mongoseal_fence_dead");
-    let seal = Mongoseal::builder().operation_timeout(secs(1)).on(&database).unwrap();
+    let seal = Mongoseal::builder().operation_timeout(secs(1)).on_shared_client(&database).unwrap();
     let lease = seal.acquire("k").ttl(millis(500)).without_refresh().await.unwrap();
     // As the transaction leaves the record when its process dies between its two last commands.
     let other = set.client().await;

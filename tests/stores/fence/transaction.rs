@@ -189,7 +189,7 @@ async fn what_can_be_tried_again_is_and_counts_once() {
         both(&db, n).await;
     }
     let never = db.set.fail_command("transient", &["commitTransaction"], doc! { "errorCode": 91 }, 1_000_000).await;
-    let impatient = Mongoseal::builder().operation_timeout(secs(1)).on(&ours.database).unwrap();
+    let impatient = Mongoseal::builder().operation_timeout(secs(1)).on_shared_client(&ours.database).unwrap();
     let other = impatient.acquire("other").await.unwrap();
     let (done, _) = add(&ours, &other, millis(0)).await;
     assert!(matches!(&done, Err(Error::Unavailable { .. })), "{done:?}");
@@ -217,7 +217,7 @@ async fn work_that_ends_its_transaction_itself_is_told_so() {
 #[tokio::test]
 async fn a_transaction_that_meets_a_refresh_in_each_run_says_so_and_does_not_cost_the_lease() {
     let db = two_orders("long").await;
-    let seal = Mongoseal::builder().operation_timeout(secs(3)).on(&db.database).unwrap();
+    let seal = Mongoseal::builder().operation_timeout(secs(3)).on_shared_client(&db.database).unwrap();
     let lease = seal.acquire("k").ttl(secs(300)).await.unwrap();
     let (orders, mut runs) = (db.orders(), 0);
     let done = lease

@@ -28,7 +28,7 @@ async fn a_standalone_server_is_refused() {
     let server = Standalone::start().await;
     invalid(Mongoseal::connect(server.uri()).await, "run rs.initiate()");
     let client = mongodb::Client::with_uri_str(server.uri()).await.unwrap();
-    let seal = Mongoseal::new(&client.database("app"));
+    let seal = Mongoseal::on_shared_client(&client.database("app"));
     invalid(seal.acquire("k").await, "run rs.initiate()");
     assert_eq!(client.database("app").list_collection_names().await.unwrap(), [] as [String; 0]);
 }
@@ -42,7 +42,7 @@ async fn an_unreachable_server_is_unavailable_within_the_operation_timeout_and_t
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     assert!(!source(&error).is_empty(), "{error:?}");
     let client = mongodb::Client::with_uri_str("mongodb://127.0.0.1:1/?replicaSet=rs0").await.unwrap();
-    let acquire = builder.on(&client.database("app")).unwrap().acquire("k");
+    let acquire = builder.on_shared_client(&client.database("app")).unwrap().acquire("k");
     let error = tokio::time::timeout(secs(25), acquire.into_future()).await.unwrap().unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
 }
@@ -339,7 +339,10 @@ async fn a_wrong_index_is_refused_though_it_could_not_be_looked_at_the_first_tim
     db.records().create_index(index).await.unwrap();
     let client = mongodb::Client::with_uri_str(db.set.uri_with("appName=blip")).await.unwrap();
     let blip = db.set.fail_command("blip", &["listIndexes"], doc! { "closeConnection": true }, 1).await;
-    invalid(Mongoseal::new(&client.database("mongoseal_blip")).acquire("k").await, "drop it, or set the retention");
+    invalid(
+        Mongoseal::on_shared_client(&client.database("mongoseal_blip")).acquire("k").await,
+        "drop it, or set the retention",
+    );
     assert_eq!(blip.off().await, 1);
 }
 
@@ -350,7 +353,7 @@ async fn a_client_that_keeps_to_the_stable_api_is_served() {
     let api = ServerApi::builder().version(ServerApiVersion::V1).strict(true).build();
     options.server_api = Some(api);
     let client = mongodb::Client::with_options(options).unwrap();
-    let lease = Mongoseal::new(&client.database("mongoseal_stable")).acquire("k").await.unwrap();
+    let lease = Mongoseal::on_shared_client(&client.database("mongoseal_stable")).acquire("k").await.unwrap();
     lease.refresh().await.unwrap();
     lease.verify().await.unwrap();
     lease.release().await.unwrap();
@@ -360,7 +363,7 @@ async fn a_client_that_keeps_to_the_stable_api_is_served() {
 async fn troubles_that_pass_are_asked_through() {
     let db = TestDatabase::new("mongoseal_passing").await;
     let client = mongodb::Client::with_uri_str(db.set.uri_with("appName=passing")).await.unwrap();
-    let seal = Mongoseal::new(&client.database("mongoseal_passing"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_passing"));
     let lease = seal.acquire("k").await.unwrap();
     for code in [11600, 11601, 202, 211, 365, 10107, 91, 112] {
         let trouble = doc! { "errorCode": code, "errmsg": "passing" };

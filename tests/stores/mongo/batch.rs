@@ -24,7 +24,7 @@ async fn leases(seal: &Mongoseal, count: usize) -> Vec<Lease> {
 async fn a_thousand_leases_of_a_handle_are_refreshed_by_about_16_commands_an_interval() {
     let db = TestDatabase::new("mongoseal_batch").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_batch"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_batch"));
     let many = by_length(1_000, 2_000);
     let leases = leases(&seal, many).await;
     // Until each has been refreshed once, and those between two batches have joined one.

@@ -31,7 +31,7 @@ async fn connecting_warns_of_a_member_that_was_primary_with_a_clock_that_is_ahea
     let said_by_connecting = async || {
         let (said, _guard) = Said::listen();
         // The subscriber is that of this thread.
-        Mongoseal::new(&set.client().await.database("test")).prepare().await.unwrap();
+        Mongoseal::on_shared_client(&set.client().await.database("test")).prepare().await.unwrap();
         said.take()
     };
     let said = said_by_connecting().await;

@@ -11,7 +11,7 @@ use crate::{TestDatabase, eventually, millis, noting_client, secs};
 async fn an_acquire_is_one_find_and_modify_and_a_release_is_one_command() {
     let db = TestDatabase::new("mongoseal_counted").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_counted"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_counted"));
     seal.prepare().await.unwrap();
     let names = || sent.take_names();
     let mut checks = names();
@@ -76,7 +76,7 @@ async fn the_release_of_a_lease_whose_record_is_gone_writes_nothing() {
 async fn of_fifty_first_acquires_two_check_the_deployment() {
     let db = TestDatabase::new("mongoseal_first").await;
     let (client, sent) = noting_client(&db.set.uri_with("appName=first")).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_first"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_first"));
     let acquires: Vec<_> = (0..50).map(|key| tokio::spawn(seal.acquire(format!("{key}")).into_future())).collect();
     for acquire in acquires {
         drop(acquire.await.unwrap().unwrap());
@@ -89,7 +89,7 @@ async fn of_fifty_first_acquires_two_check_the_deployment() {
 async fn every_write_is_confirmed_by_the_journals_of_a_majority_and_says_how_long_it_may_take() {
     let db = TestDatabase::new("mongoseal_journaled").await;
     let (client, commands) = noting_client(&db.set.uri_with("w=1&journal=false")).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_journaled"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_journaled"));
     seal.prepare().await.unwrap();
     // Each kind of write that the store sends, by the call that sends it. On a busy machine a call sends it again.
     let sent = |call: &str, kind: &str| {
@@ -146,7 +146,7 @@ async fn each_of_many_acquires_and_releases_at_once_is_a_command_of_its_own() {
     const MANY: usize = 70;
     let db = TestDatabase::new("mongoseal_many").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
-    let seal = Mongoseal::builder().owner("$owner").on(&client.database("mongoseal_many")).unwrap();
+    let seal = Mongoseal::builder().owner("$owner").on_shared_client(&client.database("mongoseal_many")).unwrap();
     seal.prepare().await.unwrap();
     // Of new keys, and of known ones.
     for _ in 0..2 {

@@ -46,7 +46,7 @@ async fn concerns_and_preference_of_the_caller_do_not_count() {
         .build();
     let handles = [
         Mongoseal::builder().database(name).connect(&weak).await.unwrap(),
-        Mongoseal::new(&client.database_with_options(name, options)),
+        Mongoseal::on_shared_client(&client.database_with_options(name, options)),
     ];
     for seal in &handles {
         let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();

@@ -33,7 +33,7 @@ fn wait(seal: &Mongoseal, times: usize) -> JoinSet<Result<Lease>> {
 async fn hundreds_who_come_at_once_are_queued_by_few_commands_and_served_in_their_order() {
     let db = TestDatabase::new("mongoseal_crowd_hundreds").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_crowd_hundreds"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_crowd_hundreds"));
     let first = db.seal().acquire("k").await.unwrap();
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut waiting = JoinSet::new();
@@ -70,7 +70,7 @@ async fn hundreds_who_come_at_once_are_queued_by_few_commands_and_served_in_thei
 async fn a_request_that_the_server_refuses_costs_no_other_of_its_command_its_place() {
     let db = TestDatabase::new("mongoseal_crowd_refused").await;
     let (client, sent) = noting_client(&db.set.uri_with("appName=crowd_refused")).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_crowd_refused"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_crowd_refused"));
     seal.prepare().await.unwrap();
     let _holder = db.seal().acquire("k").await.unwrap();
     let admitted = doc! { "queue.metadata.refused": { "$exists": false } };
@@ -100,7 +100,7 @@ async fn handles(db: &TestDatabase, name: &str, count: usize) -> Vec<(Mongoseal,
     let mut handles = Vec::new();
     for _ in 0..count {
         let (client, sent) = noting_client(&db.set.uri_with("maxPoolSize=64")).await;
-        handles.push((Mongoseal::new(&client.database(name)), sent));
+        handles.push((Mongoseal::on_shared_client(&client.database(name)), sent));
     }
     handles
 }
@@ -174,7 +174,7 @@ async fn a_crowd_of_acquires_that_are_dropped_leaves_the_queue_by_few_commands()
 async fn one_that_is_not_answered_does_not_hold_up_the_others_until_it_gives_up() {
     let db = TestDatabase::new("mongoseal_crowd_hung").await;
     let client = mongodb::Client::with_uri_str(db.set.uri_with("appName=crowd_hung")).await.unwrap();
-    let seal = Mongoseal::new(&client.database("mongoseal_crowd_hung"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_crowd_hung"));
     let _holder = seal.acquire("k").await.unwrap();
     let slow = doc! { "blockConnection": true, "blockTimeMS": 20_000 };
     let point = db.set.fail_command("crowd_hung", &["findAndModify"], slow, 1).await;
@@ -195,7 +195,7 @@ async fn a_crowd_that_is_not_answered_asks_again_and_nobody_is_queued_twice() {
         let name = format!("crowd_fault_{number}");
         let db = TestDatabase::new(&format!("mongoseal_{name}")).await;
         let client = mongodb::Client::with_uri_str(db.set.uri_with(&format!("appName={name}"))).await.unwrap();
-        let seal = Mongoseal::new(&client.database(&format!("mongoseal_{name}")));
+        let seal = Mongoseal::on_shared_client(&client.database(&format!("mongoseal_{name}")));
         let holder = seal.acquire("k").await.unwrap();
         let point = db.set.fail_command(&name, &["findAndModify"], fault, 3).await;
         let mut waiting = wait(&seal, 20);

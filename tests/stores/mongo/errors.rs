@@ -91,7 +91,7 @@ impl Subject {
     }
 
     fn seal(&self, timeout: Duration) -> Mongoseal {
-        Mongoseal::builder().operation_timeout(timeout).on(&self.database).unwrap()
+        Mongoseal::builder().operation_timeout(timeout).on_shared_client(&self.database).unwrap()
     }
 }
 
@@ -280,7 +280,7 @@ async fn no_command_is_sent_after_its_call_has_ended_and_a_dropped_acquire_is_no
     let opened = builder().connect(set.uri_with("appName=resent&maxAdaptiveRetries=5")).await.unwrap();
     let options = ClientOptions::parse(set.uri_with("appName=resent&maxAdaptiveRetries=0")).await.unwrap();
     let client = Client::with_options(options).unwrap();
-    let of_caller = Mongoseal::builder().on(&client.database("mongoseal_resent")).unwrap();
+    let of_caller = Mongoseal::builder().on_shared_client(&client.database("mongoseal_resent")).unwrap();
     of_caller.prepare().await.unwrap();
     for (whose, seal) in [("opened", &opened), ("of the caller", &of_caller)] {
         let hasty = Mongoseal::builder().operation_timeout(millis(20)).sibling_of(seal).unwrap();

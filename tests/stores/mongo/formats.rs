@@ -108,7 +108,7 @@ async fn a_watch_ends_with_the_error_when_a_newer_build_writes_the_record() {
 async fn a_duplicate_key_of_two_first_inserts_is_retried_after_one_read() {
     let db = TestDatabase::new("mongoseal_first_inserts").await;
     let (client, sent) = noting_client(&db.set.uri_with("appName=first")).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_first_inserts"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_first_inserts"));
     seal.prepare().await.unwrap();
     sent.take();
     let taken =

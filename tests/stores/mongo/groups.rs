@@ -37,7 +37,7 @@ async fn a_group_of_many_leases_is_refreshed_and_released_in_two_commands_each()
     let (many, leases) = (many(), take_many(&holder).await);
     let _beside = holder.acquire("volumes/beside").await.unwrap();
     let (client, sent) = noting_client(&db.set.uri()).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_groups"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_groups"));
     seal.prepare().await.unwrap();
     let names = || sent.take_names();
     names();
@@ -104,7 +104,7 @@ async fn a_group_whose_holders_refresh_all_the_time_is_refreshed() {
 async fn a_group_is_refreshed_though_more_requests_for_its_keys_come_than_the_client_has_connections() {
     let db = TestDatabase::new("mongoseal_wanted_group").await;
     let client = mongodb::Client::with_uri_str(db.set.uri_with("maxPoolSize=10")).await.unwrap();
-    let seal = Mongoseal::new(&client.database("mongoseal_wanted_group"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_wanted_group"));
     let mut asking = JoinSet::new();
     for number in 0..30 {
         let lease = seal.acquire(format!("k{number}")).group("g").ttl(secs(60)).without_refresh().await.unwrap();
@@ -162,7 +162,7 @@ async fn groups_and_tokens_of_other_keys_are_not_mixed_up() {
 async fn a_set_of_keys_is_released_by_one_command() {
     let db = TestDatabase::new("mongoseal_set_commands").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_set_commands"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_set_commands"));
     let all = seal.acquire_all(["a", "b", "c", "d"]).await.unwrap();
     sent.take();
     assert!(all.release().await.unwrap().iter().all(|(_, how)| *how == mongoseal::ReleaseOutcome::Released));
@@ -259,7 +259,7 @@ async fn what_is_done_to_many_leases_is_confirmed_by_a_majority_or_not_believed(
     let db = TestDatabase::new("mongoseal_confirmed_group").await;
     let server = db.set;
     let (client, sent) = noting_client(&server.uri_with("appName=confirmed&w=1")).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_confirmed_group"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_confirmed_group"));
     let unconfirmed = || doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
     let both = seal.acquire_all(["a", "b"]).group("g").await.unwrap();
     let failing = server.fail_command("confirmed", &["update"], unconfirmed(), 1).await;

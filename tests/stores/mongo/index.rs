@@ -10,7 +10,7 @@ async fn a_handle_makes_the_index_again_in_the_background_after_a_drop_of_the_co
     let (client, sent) = noting_client(&db.set.uri()).await;
     let made = || sent.count("createIndexes");
     let builder = Mongoseal::builder().retention(secs(6)).ttl(secs(2));
-    let seal = builder.on(&client.database(db.database.name())).unwrap();
+    let seal = builder.on_shared_client(&client.database(db.database.name())).unwrap();
     drop(seal.acquire("before").await.unwrap().release().await.unwrap());
     assert_eq!(made(), 1);
 

@@ -52,7 +52,7 @@ pub(crate) async fn seen(store: &dyn Store, of: &str) -> (Record, StoreTime) {
 async fn an_inspection_is_one_linearizable_read_and_a_list_is_one_aggregation() {
     let db = TestDatabase::new("mongoseal_inspected").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_inspected"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_inspected"));
     assert_eq!(seal.inspect("k").await.unwrap(), None);
     // By another handle: one that holds a lease listens.
     let holder = db.build(Mongoseal::builder().owner("me"));
@@ -330,7 +330,7 @@ async fn documents_of_somebody_else_are_left_out_of_lists_and_left_by_purges() {
 async fn a_list_goes_on_where_a_reply_was_full() {
     let db = TestDatabase::new("mongoseal_full_reply").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_full_reply"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_full_reply"));
     seal.prepare().await.unwrap();
     // By another handle: one that holds a lease listens.
     let _lease = db.seal().acquire("lease").ttl(secs(60)).without_refresh().await.unwrap();

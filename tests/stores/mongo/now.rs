@@ -9,7 +9,7 @@ use crate::{TestDatabase, noting_client};
 async fn the_time_is_read_by_one_command_whatever_is_in_the_collection() {
     let db = TestDatabase::new("mongoseal_now").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
-    let seal = Mongoseal::new(&client.database(db.database.name()));
+    let seal = Mongoseal::on_shared_client(&client.database(db.database.name()));
     seal.prepare().await.unwrap();
     db.records().drop().await.unwrap();
     sent.take();

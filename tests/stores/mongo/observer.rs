@@ -24,7 +24,7 @@ async fn the_time_of_a_hand_over_is_at_most_that_since_the_release_was_sent() {
                 seen.lock().unwrap().push(*took);
             }
         }))
-        .on(&client.database("mongoseal_observer"))
+        .on_shared_client(&client.database("mongoseal_observer"))
         .unwrap();
     let holding = db.seal();
     // The oplog has the change of a small document as a whole, and that of a large one as a difference.

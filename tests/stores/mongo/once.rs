@@ -15,7 +15,7 @@ async fn number(tick: &TickLease) -> Result<u64> {
 async fn a_tick_costs_two_reads_and_two_writes_and_a_completed_tick_one_read() {
     let db = TestDatabase::new("mongoseal_once_commands").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_once_commands"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_once_commands"));
     seal.prepare().await.unwrap();
     let sent_by = async |tick: u64| {
         sent.take();

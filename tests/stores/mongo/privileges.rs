@@ -49,7 +49,7 @@ impl LimitedUser {
         set.add_user("user", "pw", "app", vec![]).await;
         let database = Client::with_uri_str(set.uri_as("user", "pw", "app")).await.unwrap().database("app");
         let root = set.client().await.database("app");
-        let others = Mongoseal::new(&root);
+        let others = Mongoseal::on_shared_client(&root);
         others.prepare().await.unwrap();
         Self { database, root, others }
     }
@@ -77,7 +77,7 @@ impl LimitedUser {
     async fn perform(&self, what: &str, key: &str, granted: [&[&str]; 2], said: &Said) -> Result<(), Error> {
         self.grant_all().await;
         self.root.collection::<Document>("orders").insert_one(doc! { "_id": key, "n": 0 }).await.unwrap();
-        let seal = Mongoseal::builder().operation_timeout(secs(5)).on(&self.database).unwrap();
+        let seal = Mongoseal::builder().operation_timeout(secs(5)).on_shared_client(&self.database).unwrap();
         seal.prepare().await.unwrap();
         let ready = self.prepare(what, key, &seal).await;
         let begun = if what == "complete a tick" { Some(begin(&seal, key).await) } else { None };
@@ -195,7 +195,7 @@ impl LimitedUser {
             "read the leader" => drop(seal.leader(key).await?),
             "read the time" => drop(seal.now().await?),
             "purge" => drop(seal.purge().await?),
-            "make the index" => Mongoseal::new(&self.database).prepare().await?,
+            "make the index" => Mongoseal::on_shared_client(&self.database).prepare().await?,
             "fenced update" => {
                 assert_eq!(fenced.update_one(there, set.clone()).await?.matched_count, 1);
                 assert_eq!(fenced.update_one(away, set).await?.matched_count, 0);

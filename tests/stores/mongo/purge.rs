@@ -11,7 +11,7 @@ use crate::{TestDatabase, millis, noting_client, secs};
 async fn a_purge_removes_exactly_what_has_expired_and_leaves_the_records() {
     let db = TestDatabase::new("mongoseal_purged").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_purged"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_purged"));
     seal.prepare().await.unwrap();
     // By another handle: one that holds a lease listens and refreshes.
     let live = db.seal().acquire("live").ttl(secs(60)).await.unwrap();
@@ -38,7 +38,7 @@ async fn a_purge_removes_exactly_what_has_expired_and_leaves_the_records() {
 async fn a_purge_that_meets_a_network_error_says_so() {
     let db = TestDatabase::new("mongoseal_purge_broken").await;
     let client = mongodb::Client::with_uri_str(db.set.uri_with("appName=purge_broken")).await.unwrap();
-    let seal = Mongoseal::new(&client.database("mongoseal_purge_broken"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_purge_broken"));
     forget(seal.acquire("k").ttl(millis(500)).without_refresh().await.unwrap());
     tokio::time::sleep(millis(600)).await;
     let broken = db.set.fail_command("purge_broken", &["findAndModify"], doc! { "closeConnection": true }, 1).await;

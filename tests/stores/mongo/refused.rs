@@ -33,7 +33,7 @@ const UNTIMED: Duration = secs(600);
 async fn on_client(uri: &str, builder: Builder) -> Mongoseal {
     let mut options = ClientOptions::parse(uri).await.unwrap();
     options.server_selection_timeout = Some(secs(1));
-    builder.on(&Client::with_options(options).unwrap().database("mongoseal_refused")).unwrap()
+    builder.on_shared_client(&Client::with_options(options).unwrap().database("mongoseal_refused")).unwrap()
 }
 
 /// What the set says to a client of its own.

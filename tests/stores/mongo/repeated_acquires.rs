@@ -8,7 +8,7 @@ use crate::{GRACE, Sent, TestDatabase, eventually, millis, noting_client, secs};
 /// A handle that was refused `k`, which somebody else holds, and the commands it has sent since.
 async fn refused(db: &TestDatabase, name: &str) -> (Mongoseal, Sent) {
     let (client, sent) = noting_client(&db.set.uri_with(&format!("appName={name}"))).await;
-    let seal = Mongoseal::new(&client.database(db.database.name()));
+    let seal = Mongoseal::on_shared_client(&client.database(db.database.name()));
     assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
     sent.take();
     (seal, sent)

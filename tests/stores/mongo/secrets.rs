@@ -224,7 +224,7 @@ async fn a_document_of_sixteen_mebibytes_under_a_key_is_an_error_and_not_the_end
     set.admin(0, larger).await.unwrap();
     let database = set.client().await.database("huge");
     let records = database.collection::<Document>("mongoseal");
-    let seal = Mongoseal::new(&database);
+    let seal = Mongoseal::on_shared_client(&database);
     let most = 16 * 1024 * 1024 - 200;
     records.insert_one(doc! { "_id": "foreign", "somebody": filler(most) }).await.unwrap();
     assert!(matches!(seal.acquire("foreign").await, Err(Error::Corrupt { .. })));

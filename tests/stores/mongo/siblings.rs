@@ -41,7 +41,7 @@ async fn siblings_that_are_more_than_the_connections_lose_no_lease_and_have_one_
     let hold = secs(env::var("MONGOSEAL_HOLD").map_or(by_length(2, 12), |seconds| seconds.parse().unwrap()));
     let db = TestDatabase::new("mongoseal_siblings").await;
     let client = Client::with_uri_str(db.set.uri_with("appName=siblings&maxPoolSize=10")).await.unwrap();
-    let first = Mongoseal::new(&client.database("mongoseal_siblings"));
+    let first = Mongoseal::on_shared_client(&client.database("mongoseal_siblings"));
     let siblings: Vec<Mongoseal> =
         (0..by_length(20, 100)).map(|_| Mongoseal::builder().sibling_of(&first).unwrap()).collect();
     let mut leases = Vec::new();

@@ -84,7 +84,7 @@ async fn what_is_wrong_with_a_certificate_or_a_login_is_said_without_secrets() {
             let mut options = mongodb::options::ClientOptions::parse(&uri).await.unwrap();
             options.server_selection_timeout = Some(within / 2);
             let client = mongodb::Client::with_options(options).unwrap();
-            let on = Mongoseal::builder().operation_timeout(within).on(&client.database("app")).unwrap();
+            let on = Mongoseal::builder().operation_timeout(within).on_shared_client(&client.database("app")).unwrap();
             let asked = on.acquire("k").await;
             (what, cause, [connected.unwrap_err(), asked.unwrap_err()])
         });

@@ -34,7 +34,7 @@ async fn a_value_is_a_document_that_a_shell_shows_and_an_older_build_keeps_the_f
 async fn a_grant_has_the_value_on_each_path_and_the_reading_after_it_sends_nothing() {
     let db = TestDatabase::new("mongoseal_value_paths").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_value_paths"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_value_paths"));
     seal.acquire("k").await.unwrap().release_with_value(&0).await.unwrap();
     for (number, max_hold) in [(1, None), (2, Some(secs(60))), (3, None)] {
         let acquire = seal.acquire("k");

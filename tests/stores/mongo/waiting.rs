@@ -19,7 +19,7 @@ async fn waiters_whose_change_streams_are_open_ask_nothing_and_are_told_of_their
     for _ in 0..4 {
         let (client, commands) = noting_client(&db.set.uri()).await;
         sent.push(commands);
-        let seal = streams.builder().on(&client.database("mongoseal_waiting")).unwrap();
+        let seal = streams.builder().on_shared_client(&client.database("mongoseal_waiting")).unwrap();
         waiting.spawn(async move {
             // It asks by itself after a third of this time.
             let lease = seal.acquire("k").ttl(secs(300)).wait(secs(900)).await.unwrap();

@@ -205,7 +205,7 @@ async fn fields_of_others_are_no_events_and_what_is_no_record_any_more_is_the_en
 async fn a_change_stream_killed_on_the_server_goes_on_where_it_was() {
     let db = TestDatabase::new("mongoseal_cut").await;
     let (client, sent) = noting_client(&db.set.uri_with("appName=cut")).await;
-    let seal = Mongoseal::new(&client.database("mongoseal_cut"));
+    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_cut"));
     // A collection that was just made may have no snapshot yet.
     seal.prepare().await.unwrap();
     let too_soon = doc! { "errorCode": 246, "errmsg": "too soon" };

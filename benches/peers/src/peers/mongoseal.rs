@@ -50,7 +50,7 @@ impl crate::peer::Peer for Peer {
 
     async fn client(&self, setup: &Setup) -> Result<Box<dyn Client>> {
         let client = set::client(&self.0, "peers_mongoseal", setup).await?;
-        let seal = Mongoseal::builder().ttl(setup.ttl).on(&client.database("peers_mongoseal"))?;
+        let seal = Mongoseal::builder().ttl(setup.ttl).on_shared_client(&client.database("peers_mongoseal"))?;
         seal.prepare().await?;
         Ok(Box::new(Handle(seal)))
     }

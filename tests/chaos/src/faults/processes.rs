@@ -55,7 +55,7 @@ impl Chaos<ReplicaSet> {
         let seal = mongoseal::Mongoseal::builder()
             .ttl(Duration::from_secs(2))
             .retention(RETENTION)
-            .on(&database)
+            .on_shared_client(&database)
             .expect("the settings are valid");
         let prepared = seal.prepare().await;
         format!("dropped: {}, made again: {}", dropped.is_ok(), prepared.is_ok())

@@ -87,7 +87,7 @@ impl Servers for ReplicaSet {
 
     async fn seal(&self, builder: Builder) -> Mongoseal {
         let database = self.client().await.database(DATABASE);
-        builder.retention(RETENTION).on(&database).expect("the settings are valid")
+        builder.retention(RETENTION).on_shared_client(&database).expect("the settings are valid")
     }
 
     async fn prepare(&self) {

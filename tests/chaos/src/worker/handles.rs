@@ -52,7 +52,7 @@ impl Handles {
                     ClientOptions::parse(&spec.uri).await.expect("the runner's connection string is valid");
                 let is_overdrawn = spec.sabotage() == Some(Sabotage::OverdrawnPool);
                 options.max_pool_size = Some(if is_overdrawn { OVERDRAWN } else { POOL });
-                // As `Mongoseal::new` says of a client of the caller's.
+                // As `Mongoseal::on_shared_client` says of a client of the caller's.
                 options.max_connecting = Some(8);
                 options.max_adaptive_retries = Some(0);
                 let client = Client::with_options(options).expect("the options are valid");
@@ -61,7 +61,8 @@ impl Handles {
                     let connections = if is_overdrawn { 100 * OVERDRAWN } else { connections };
                     Arc::new(MongoStore::with_connections(&database, "mongoseal", RETENTION, connections))
                 };
-                let independent = || builder(spec).retention(RETENTION).on(&database).expect("the settings are valid");
+                let independent =
+                    || builder(spec).retention(RETENTION).on_shared_client(&database).expect("the settings are valid");
                 let connect = |builder: Builder| -> BoxFuture<Result<Mongoseal>> {
                     let (builder, uri) = (builder.retention(RETENTION).database(&spec.database), spec.uri.clone());
                     Box::pin(async move { builder.connect(uri).await })

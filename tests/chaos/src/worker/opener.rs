@@ -15,7 +15,7 @@ pub(super) async fn run(worker: &Worker) {
     let database = documents.client().database(&worker.spec.database);
     while !worker.is_ending() {
         let builder = handles::builder(&worker.spec).retention(RETENTION).collection(COLLATED);
-        let seal = builder.on(&database).expect("the settings are valid");
+        let seal = builder.on_shared_client(&database).expect("the settings are valid");
         let begin = now();
         let outcome = match seal.prepare().await {
             Ok(()) => "opened".into(),

@@ -55,7 +55,7 @@ impl TestDatabase {
 
     /// A handle with other settings than the default ones.
     pub fn build(&self, builder: Builder) -> Mongoseal {
-        builder.on(&self.database).expect("the settings are valid")
+        builder.on_shared_client(&self.database).expect("the settings are valid")
     }
 
     /// The records of the database's keys.
