@@ -182,6 +182,7 @@ impl Mongoseal {
                 deadline.later_by(SHUTDOWN_MARGIN).wait_for(closing).await;
             };
             shared.siblings().closed.get_or_init(|| close).await;
+            context.home.lend(false);
         }
     }
 

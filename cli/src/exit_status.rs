@@ -229,7 +229,9 @@ impl From<io::Error> for Failure {
 /// Returns what to do about a message, if a limit of this process is the cause.
 fn limit_to_raise(message: &str) -> &'static str {
     let is_of_start = ["spawn worker thread", "cannot start"].iter().any(|words| message.contains(words));
-    if message.contains("Too many open files") {
+    if message.contains("(ulimit") {
+        ""
+    } else if message.contains("Too many open files") {
         ": raise the limit of open files (ulimit -n)"
     } else if is_of_start && message.contains("Resource temporarily unavailable") {
         ": raise the limit of processes and threads (ulimit -u)"

@@ -97,12 +97,12 @@ impl Mongoseal {
     /// [transaction](crate::Lease::transaction) must be of this client. `None`: the handle is in memory, or on another store.
     ///
     /// If [`connect`](Self::connect) opened the client, [`shutdown`](Self::shutdown) closes it. Without a shutdown it outlives
-    /// the handle, and so does the handle's thread, which reads its connections.
+    /// the handle, and so does the handle's thread, which reads its connections: until the process ends.
     #[must_use]
     pub fn client(&self) -> Option<Client> {
         let store: &dyn Any = &*self.shared.context.store;
         let client = store.downcast_ref::<MongoStore>()?.context.client();
-        self.shared.context.home.keep_thread();
+        self.shared.context.home.lend(true);
         Some(client)
     }
 }

@@ -13,7 +13,10 @@
 
 use std::{
     fmt, mem,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock,
+        atomic::{AtomicBool, AtomicU64},
+    },
     time::Duration,
 };
 
@@ -72,6 +75,8 @@ pub(crate) struct LeaseInner {
     /// How long the holder may report no progress.
     stalled_after: Option<Duration>,
     held: Mutex<Held>,
+    /// Whether it is on its way to its caller: a shutdown takes it back.
+    pub(crate) is_ungiven: AtomicBool,
     /// What happens to the lease at the store instead of a plain release.
     pub(crate) end_action: OnceLock<EndAction>,
     /// Receives what the task did at the store when the lease ended. `None`: a call took it.
@@ -164,6 +169,7 @@ impl LeaseInner {
             last_write: AtomicU64::new(0),
             stalled_after,
             held: Mutex::new(held),
+            is_ungiven: AtomicBool::new(false),
             end_action: OnceLock::new(),
             released: Mutex::new(None),
             commands: CommandQueue::default(),

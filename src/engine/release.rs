@@ -9,7 +9,7 @@
 //! - A tick counts as completed only if a write of this lease says so. An answer that wrote nothing can come from a deposed
 //!   primary, so a linearizable read follows it.
 
-use std::mem;
+use std::{mem, sync::atomic::Ordering};
 
 use tracing::{Instrument, debug, warn};
 
@@ -92,7 +92,7 @@ async fn finish(shared: &HandleInner, lease: &LeaseInner, acquire_id: AcquireId)
             }
             release(context, lease, until, false).await.map(End::Released)
         }
-        (LeaseState::SHUT_DOWN, _) => {
+        (LeaseState::SHUT_DOWN, _) if !lease.is_ungiven.load(Ordering::Acquire) => {
             let outcome = shared.releases.release(context, lease.member()).await;
             let until = shared.releases.deadline_at(context, BATCH_PART);
             if outcome == BatchOutcome::Unsent && until.has_passed() {
@@ -141,7 +141,7 @@ async fn finish(shared: &HandleInner, lease: &LeaseInner, acquire_id: AcquireId)
                 ))),
             }
         }
-        (_, Some(EndAction::TakeBack)) => {
+        (LeaseState::SHUT_DOWN, _) | (_, Some(EndAction::TakeBack)) => {
             let request = Request::Leave(record::Leave { lease: lease.id, acquire_id });
             send(context, lease, until, false, request).await.map(End::Released)
         }

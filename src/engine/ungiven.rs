@@ -1,6 +1,9 @@
 //! A lease that was granted and that its caller does not have yet.
 
-use std::{ops::Deref, sync::Arc};
+use std::{
+    ops::Deref,
+    sync::{Arc, atomic::Ordering},
+};
 
 use crate::engine::{end_action::EndAction, held_lease::Lease, lease_inner::LeaseInner, lease_state::LeaseState};
 
@@ -21,12 +24,14 @@ struct TakeBack {
 
 impl Ungiven {
     pub(crate) fn new(lease: Lease) -> Self {
+        lease.lease_inner().is_ungiven.store(true, Ordering::Release);
         Self { on_drop: TakeBack { lease: Arc::clone(lease.lease_inner()), is_given: false }, lease }
     }
 
     /// Gives the lease to the caller, for whom a drop is a release.
     pub(crate) fn give(mut self) -> Lease {
         self.on_drop.is_given = true;
+        self.lease.lease_inner().is_ungiven.store(false, Ordering::Release);
         self.lease
     }
 

@@ -8,34 +8,36 @@
 //!
 //! Invariant: a task runs on the home, whichever runtime starts it.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
 
 use tokio::{runtime::Handle, task::JoinHandle};
 use tokio_util::{sync::DropGuard, task::TaskTracker};
 
-use crate::types::{
-    error::{Error, Result, Source},
-    lock::lock,
-};
+use crate::types::error::{Error, Result, Source};
 
 /// The runtime of a handle or a store.
 #[derive(Debug)]
 pub(crate) struct Home {
     runtime: OnceLock<Handle>,
     /// Ends the thread of the runtime, if the handle has one of its own.
-    thread: Mutex<Option<DropGuard>>,
+    thread: Option<DropGuard>,
+    /// Whether a caller has the client whose connections the thread reads.
+    has_lent: AtomicBool,
 }
 
 impl Home {
     /// The runtime in which this is called. Outside of one, that of the first task.
     pub(crate) fn here() -> Arc<Self> {
         let runtime = Handle::try_current().map_or_else(|_none| OnceLock::new(), OnceLock::from);
-        Arc::new(Self { runtime, thread: Mutex::default() })
+        Arc::new(Self { runtime, thread: None, has_lent: AtomicBool::new(false) })
     }
 
     /// A runtime whose thread ends when this is dropped.
     pub(crate) fn on_thread(runtime: Handle, thread: DropGuard) -> Arc<Self> {
-        Arc::new(Self { runtime: OnceLock::from(runtime), thread: Mutex::new(Some(thread)) })
+        Arc::new(Self { runtime: OnceLock::from(runtime), thread: Some(thread), has_lent: AtomicBool::new(false) })
     }
 
     /// The runtime. Must be called inside of one: see [`current`].
@@ -48,12 +50,10 @@ impl Home {
         self.runtime.get()
     }
 
-    /// Keeps the thread until the process ends.
-    #[cfg(feature = "mongodb")]
-    pub(crate) fn keep_thread(&self) {
-        if let Some(thread) = lock(&self.thread).take() {
-            drop(thread.disarm());
-        }
+    /// Notes that a caller has the client, or, after it was closed, that the client needs no thread.
+    #[cfg_attr(not(feature = "mongodb"), allow(dead_code, reason = "for the client of MongoDB"))]
+    pub(crate) fn lend(&self, has_lent: bool) {
+        self.has_lent.store(has_lent, Ordering::Release);
     }
 
     /// Starts a task that a tracker waits for.
@@ -63,6 +63,17 @@ impl Home {
         task: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
         tasks.spawn_on(task, self.runtime())
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // Without its thread, the client that a caller still has would panic.
+        if self.has_lent.load(Ordering::Acquire)
+            && let Some(thread) = self.thread.take()
+        {
+            drop(thread.disarm());
+        }
     }
 }
 

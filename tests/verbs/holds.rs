@@ -90,6 +90,16 @@ async fn a_call_that_is_dropped_before_it_returns_its_lease_leaves_no_minimum_ho
     store.heal();
     is_free("k", "a tick before the second read").await;
     assert_eq!(store.seal().inspect("k").await.unwrap().unwrap().holders.len(), 0);
+
+    // A shutdown while it waits for its last key.
+    let holder = store.seal().acquire("k").ttl(secs(600)).await.unwrap();
+    let (ended, ()) = tokio::join!(all().wait(secs(600)).into_future(), async {
+        tokio::time::sleep(secs(5)).await;
+        seal.shutdown().await;
+    });
+    assert!(ended.is_err());
+    is_free("a", "the first key of two, after a shutdown").await;
+    holder.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,11 +6,12 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use anstream::{AutoStream, ColorChoice};
 use clap::builder::Styles;
-
+use mongoseal::Clock;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
@@ -22,6 +23,8 @@ use super::{escape, output, table};
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 /// Whether a terminating signal has come.
 static IS_SIGNALLED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+/// How long a message waits for its reader after such a signal.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How many bytes a pipe that is ready takes at once.
 const PIPE_BUF: usize = 4_096;
 
@@ -75,10 +78,12 @@ fn print(label: &str, line: &str) {
 /// Prints a line by one write, unless it is very long. Ignores a closed pipe. If the reader takes nothing, waits until a
 /// terminating signal.
 fn print_line(line: &str) {
-    let stderr = io::stderr();
+    let (stderr, began) = (io::stderr(), Clock::Boot.now());
     for part in format!("{line}\n").as_bytes().chunks(PIPE_BUF) {
         while !takes_more(&stderr) {
-            if IS_SIGNALLED.get().is_some_and(|is_signalled| is_signalled.load(Ordering::Relaxed)) {
+            let is_signalled = IS_SIGNALLED.get().is_some_and(|is_signalled| is_signalled.load(Ordering::Relaxed));
+            // The signal may be an old one, which a command has survived.
+            if is_signalled && Clock::Boot.now().since(began) > PATIENCE {
                 return;
             }
         }

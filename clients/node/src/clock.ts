@@ -4,8 +4,8 @@
 // number of /proc/uptime is its time, cut to 10 ms. A read of it takes 3 µs. A reading is not kept: each clock of Node.js that
 // could say how old it is stops while the machine sleeps.
 //
-// On another clock a deadline counts from the moment before the program was started: the program says in `ready` what its own
-// clock was after that. So the lease ends here no later than there, however late an event is read.
+// A deadline counts from the moment before the program was started: the program says in `ready` what its own clock was after
+// that. So the lease ends here no later than there, whatever clock the program has, and however late an event is read.
 
 import { openSync, readSync } from "node:fs";
 
@@ -18,27 +18,20 @@ const LATE = 10;
 /** The clock by which a client believes in its leases. Times are in milliseconds. */
 export class Clock {
   readonly #read: () => number;
-  readonly #isPrograms: boolean;
   /** When this clock was made, or up to 10 ms earlier. */
   readonly #began: number;
   /** What is added to a time of the program: at most as much as the clocks differ. */
   #offset = -Infinity;
 
-  /**
-   * Is made before the program is started.
-   *
-   * `isPrograms`: whether `read` reads the clock that the program has, unless the two are in different containers.
-   */
-  constructor(read: () => number, isPrograms: boolean) {
+  /** Is made before the program is started. */
+  constructor(read: () => number) {
     this.#read = read;
-    this.#isPrograms = isPrograms;
     this.#began = read() - LATE;
   }
 
   /** Takes the time at which the program was started, on its clock, from an event that has come now. */
   started(startedMs: number): void {
-    const isSame = this.#isPrograms && this.#began <= startedMs && startedMs <= this.#read() + 1;
-    this.#offset = isSame ? 0 : this.#began - startedMs;
+    this.#offset = this.#began - startedMs;
   }
 
   /** The present time, or up to 10 ms later. */
@@ -95,5 +88,5 @@ export function programClock(): Clock {
   } catch {
     // There is none.
   }
-  return read ? new Clock(read, true) : new Clock(elapsed, false);
+  return new Clock(read ?? elapsed);
 }

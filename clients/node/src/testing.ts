@@ -154,7 +154,8 @@ export class FakeServer {
       clearTimeout(first.timer);
       this.#grant(key, first);
     }
-    const [holder] = key.holders;
+    // A key that is shared has no leader.
+    const holder = key.holders.find((lease) => lease.request["shared"] === undefined);
     const leader = holder ? { owner: holder.program.owner, token: holder.token, value: holder.value } : null;
     if (JSON.stringify(leader) !== key.leader) {
       key.leader = JSON.stringify(leader);
@@ -296,7 +297,7 @@ export class FakeServer {
 
 /** The program of one handle. */
 class FakeProgram implements Channel {
-  readonly clock = new Clock(() => Date.now(), true);
+  readonly clock = new Clock(() => Date.now());
   readonly answerWithinMs = 10_000;
   readonly owner: string;
   isOver = false;

@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -29,18 +32,21 @@ pub(super) struct Fixture {
     pub(super) key: Key,
     /// The factor of all times that the requirements wait, and that a slow store could exceed.
     patience: u32,
+    /// Whether the requirement has such a time, beside that of an answer.
+    is_timed: Arc<AtomicBool>,
     /// The records as the state machine has them, and as they were read after each request.
     records: Arc<Mutex<BTreeMap<Key, Record>>>,
 }
 
 impl Fixture {
-    pub(super) fn on(store: Arc<dyn Store>, patience: u32) -> Self {
+    pub(super) fn on(store: Arc<dyn Store>, patience: u32, is_timed: Arc<AtomicBool>) -> Self {
         let key = format!("conformance/{}", LeaseId::random()).parse().expect("the text is a key");
-        Self { store, key, patience, records: Arc::default() }
+        Self { store, key, patience, is_timed, records: Arc::default() }
     }
 
     /// A ttl or a hold of so many milliseconds on a fast store.
     pub(super) fn millis(&self, millis: u64) -> u64 {
+        self.is_timed.store(true, Ordering::Relaxed);
         millis.saturating_mul(self.patience.into())
     }
 

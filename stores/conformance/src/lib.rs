@@ -33,7 +33,10 @@ mod machine;
 mod values;
 mod waiting;
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use fixture::Fixture;
 
@@ -85,7 +88,17 @@ impl Requirement {
     ///
     /// If the store does otherwise.
     pub async fn check(&self, store: Arc<dyn Store>) {
-        (self.run)(Fixture::on(store, self.patience)).await;
+        self.check_noting_time(store, Arc::default()).await;
+    }
+
+    /// Checks a store as [`check`](Self::check) does, and sets `is_timed` once the requirement has a ttl or a hold that a slow
+    /// store could exceed. A failure before that has another cause than slowness.
+    ///
+    /// # Panics
+    ///
+    /// If the store does otherwise.
+    pub async fn check_noting_time(&self, store: Arc<dyn Store>, is_timed: Arc<AtomicBool>) {
+        (self.run)(Fixture::on(store, self.patience, is_timed)).await;
     }
 }
 

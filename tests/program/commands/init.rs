@@ -2,8 +2,8 @@
 #![cfg(target_os = "linux")]
 
 use nix::{
-    sys::signal::Signal::{SIGINT, SIGQUIT, SIGTERM},
-    unistd::Uid,
+    sys::signal::Signal::{self, SIGINT, SIGQUIT, SIGTERM},
+    unistd::{Pid, Uid},
 };
 use tokio::process::Command;
 
@@ -28,6 +28,14 @@ fn contained(sandbox: &Sandbox, arguments: &[&str], has_own_proc: bool) -> Comma
     unshare
 }
 
+/// Whether a process has a handler of this signal.
+fn handles(process: Pid, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    caught & (1 << (signal as i32 - 1)) != 0
+}
+
 #[tokio::test]
 async fn as_process_1_it_ends_after_sigint_and_sigquit_with_128_and_the_number_and_releases_the_key() {
     let sandbox = Sandbox::new("init").await;
@@ -37,7 +45,11 @@ async fn as_process_1_it_ends_after_sigint_and_sigquit_with_128_and_the_number_a
         for sent in [SIGINT, SIGQUIT, SIGTERM] {
             let run = contained(&sandbox, arguments, true).spawn().expect("unshare(1) is installed");
             if arguments[0] == "conform" {
-                tokio::time::sleep(secs(1)).await;
+                // Before that, process 1 ignores the signal.
+                mongoseal_test_support::eventually(secs(20), "it handles signals", async || {
+                    children(id(&run)).first().is_some_and(|inside| handles(*inside, sent))
+                })
+                .await;
             } else {
                 mongoseal_test_support::eventually(secs(20), "the key is held", async || {
                     sandbox.seal.inspect(KEY).await.unwrap().is_some_and(|record| !record.holders.is_empty())

@@ -1,14 +1,17 @@
 //! Runs the conformance suite in the scratch collection, or under the scratch prefix.
 //!
 //! A requirement fails by a panic, whose message is the finding. Each requirement has a time limit, so no requirement ends
-//! or delays the others. A requirement that fails is tried once more with longer times, because a slow server exceeds the times
-//! of the first try.
+//! or delays the others. If a requirement fails that has a ttl or a hold, or that does not end, it is tried once more with longer
+//! times, because a slow server exceeds the times of the first try. Slowness excuses no other failure.
 
 use std::{
     any::Any,
     cell::Cell,
     panic::{self, AssertUnwindSafe},
-    sync::{Arc, Once},
+    sync::{
+        Arc, Once,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -71,34 +74,51 @@ pub(super) fn run<'a>(
 ) -> impl Stream<Item = Checked> + use<'a> {
     silence_caught_panics();
     let checks = requirements.iter().map(|requirement| {
-        let first = requirement.check(Arc::clone(store));
+        let is_timed = Arc::new(AtomicBool::new(false));
+        let first = requirement.check_noting_time(Arc::clone(store), Arc::clone(&is_timed));
         let patient = requirement.with_patience(PATIENCE);
         let store = Arc::clone(store);
-        twice(progress, first, async move { patient.check(store).await })
+        twice(progress, is_timed, first, async move { patient.check(store).await })
     });
     stream::iter(checks.collect::<Vec<_>>()).buffered(PARALLEL)
 }
 
-/// Runs a requirement, and if it fails, `again`: the same with longer times.
-async fn twice(progress: &Progress, first: impl Future<Output = ()>, again: impl Future<Output = ()>) -> Checked {
+/// Runs a requirement. If it fails for a reason that may be slowness, runs `again`: the same with longer times. `is_timed`: what
+/// the first run has noted.
+async fn twice(
+    progress: &Progress,
+    is_timed: Arc<AtomicBool>,
+    first: impl Future<Output = ()>,
+    again: impl Future<Output = ()>,
+) -> Checked {
     let checked = match limited(LIMIT, first).await {
         Ok(()) => Checked::Holds,
-        Err(message) => {
+        Err(Failed { message, is_late: false }) if !is_timed.load(Ordering::Relaxed) => Checked::Fails(message),
+        Err(Failed { message, .. }) => {
             add(&progress.again, 1);
             let ended = limited(LIMIT * PATIENCE, again).await;
             add(&progress.again, -1);
-            ended.map_or_else(Checked::Fails, |()| Checked::HoldsSlowly(message))
+            ended.map_or_else(|failed| Checked::Fails(failed.message), |()| Checked::HoldsSlowly(message))
         }
     };
     add(&progress.ended, 1);
     checked
 }
 
+/// Why a requirement failed, and whether it was stopped because it did not end.
+#[derive(Debug, PartialEq, Eq)]
+struct Failed {
+    message: String,
+    is_late: bool,
+}
+
 /// Runs a requirement, and returns why it failed.
-async fn limited(limit: Duration, requirement: impl Future<Output = ()>) -> Result<(), String> {
+async fn limited(limit: Duration, requirement: impl Future<Output = ()>) -> Result<(), Failed> {
     match timeout(limit, IS_CAUGHT.scope((), AssertUnwindSafe(requirement).catch_unwind())).await {
-        Ok(done) => done.map_err(|panic| message(panic.as_ref())),
-        Err(_elapsed) => Err(format!("it has not ended within {}", time::format(limit))),
+        Ok(done) => done.map_err(|panic| Failed { message: message(panic.as_ref()), is_late: false }),
+        Err(_elapsed) => {
+            Err(Failed { message: format!("it has not ended within {}", time::format(limit)), is_late: true })
+        }
     }
 }
 
@@ -130,39 +150,42 @@ mod tests {
         silence_caught_panics();
         let limit = Duration::from_secs(5);
         assert_eq!(limited(limit, async {}).await, Ok(()));
-        let failed = limited(limit, async { assert_eq!(1, 2, "the counts of {} must be equal", "two") }).await;
-        assert_eq!(
-            failed,
-            Err("assertion `left == right` failed: the counts of two must be equal left: 1 right: 2".into())
-        );
+        let counted = limited(limit, async { assert_eq!(1, 2, "the counts of {} must be equal", "two") }).await;
+        let said = "assertion `left == right` failed: the counts of two must be equal left: 1 right: 2";
+        assert_eq!(counted.unwrap_err().message, said);
         let late = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             panic!("late");
         };
-        assert_eq!(limited(limit, late).await, Err("late".into()));
-        assert_eq!(limited(limit, std::future::pending()).await, Err("it has not ended within 5 s".into()));
+        let failed = |message: &str, is_late| Err(Failed { message: message.into(), is_late });
+        assert_eq!(limited(limit, late).await, failed("late", false));
+        assert_eq!(limited(limit, std::future::pending()).await, failed("it has not ended within 5 s", true));
         assert!(IS_CAUGHT.try_with(|()| ()).is_err());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_requirement_that_fails_is_tried_once_more_with_a_longer_limit_and_one_that_holds_is_not() {
+    async fn a_requirement_that_fails_is_tried_once_more_if_slowness_can_be_the_cause() {
         silence_caught_panics();
         let progress = Progress::default();
         let fail = |message: &'static str| async move { panic!("{message}") };
-        let never = async { unreachable!("a requirement that holds is not run again") };
-        assert_eq!(twice(&progress, async {}, never).await, Checked::Holds);
+        let never = || async { unreachable!("it is not run again") };
+        let timed = || Arc::new(AtomicBool::new(true));
+        assert_eq!(twice(&progress, timed(), async {}, never()).await, Checked::Holds);
         let late = async { tokio::time::sleep(LIMIT * 2).await };
-        assert_eq!(twice(&progress, fail("late"), late).await, Checked::HoldsSlowly("late".into()));
+        assert_eq!(twice(&progress, timed(), fail("late"), late).await, Checked::HoldsSlowly("late".into()));
         assert_eq!(progress.text(9), "checked 2 of 9 requirements");
-        let mut both = std::pin::pin!(twice(&progress, fail("first"), async {
+        let mut both = std::pin::pin!(twice(&progress, timed(), fail("first"), async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             panic!("second");
         }));
         assert_eq!((&mut both).now_or_never(), None);
         assert_eq!(progress.text(9), "checked 2 of 9 requirements, 1 more with longer times");
         assert_eq!(both.await, Checked::Fails("second".into()));
-        let hang = twice(&progress, std::future::pending(), std::future::pending());
+        let hang = twice(&progress, Arc::default(), std::future::pending(), std::future::pending());
         assert_eq!(hang.await, Checked::Fails("it has not ended within 4 m".into()));
+        // Two grants of one key are no matter of time.
+        let wrong = twice(&progress, Arc::default(), fail("two were granted the key"), never());
+        assert_eq!(wrong.await, Checked::Fails("two were granted the key".into()));
     }
 
     #[tokio::test(start_paused = true)]

@@ -332,9 +332,8 @@ class Run:
         elif not isinstance(started, (int, float)):
             what = "says no `started_ms`, without which the time of its deadlines is not known"
         else:
-            if not self._began_ms <= started <= now_ms() + 1:
-                # It is another clock. The program was started after `_began_ms`, so no deadline comes out too late.
-                self._ahead_ms = started - self._began_ms
+            # The program was started after `_began_ms`, so no deadline comes out too late, whatever its clock is.
+            self._ahead_ms = started - self._began_ms
             self._is_ready = True
             _tell(self._starters, {})
             return

@@ -179,8 +179,9 @@ class FakeMongoseal:
     def _show_leader(self, key: str) -> None:
         state = self._keys[key]
         leader = None
-        if state.holders:
-            lease = state.holders[0]
+        # A key that is shared has no leader.
+        lease = next((lease for lease in state.holders if "shared" not in lease.options), None)
+        if lease is not None:
             leader = {"owner": lease.program.owner, "token": lease.token, "value": lease.options.get("value", "")}
         if leader != state.leader:
             state.leader = leader

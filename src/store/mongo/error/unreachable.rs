@@ -24,9 +24,6 @@ pub(super) fn translate(message: &str) -> Error {
 /// servers or this process are slow.
 fn no_primary(message: &str) -> String {
     let is_any = |kind: &str| message.contains(&format!("Type: {kind},"));
-    if ["RsPrimary", "Mongos"].into_iter().any(is_any) {
-        return "the MongoDB primary answers, but this request was not sent in time, because too many calls wait: let fewer calls run at once, and retry".into();
-    }
     let causes = causes(message);
     if !causes.is_empty() {
         return format!(
@@ -35,6 +32,9 @@ fn no_primary(message: &str) -> String {
     }
     if ["RsSecondary", "RsArbiter", "RsOther"].into_iter().any(is_any) {
         return "the MongoDB replica set has no primary at the moment: check the set's state, and retry".into();
+    }
+    if is_any("RsGhost") {
+        return "the MongoDB server answers, and belongs to no replica set yet: run rs.initiate() (one member is enough), or wait until it has joined its set, and retry".into();
     }
     "no server of the MongoDB replica set has answered in time: check the network, and whether too many calls or programs run at once, and retry".into()
 }
@@ -151,8 +151,7 @@ mod tests {
         let refused = "{ Address: a:1, Type: Unknown, Error: Kind: I/O error: refused, labels: {} }";
         assert!(said(refused).contains("check addresses, TLS options"));
         for (servers, says) in [
-            ("{ Address: a:1, Type: RsPrimary, Average RTT: 1ms }", "too many calls wait"),
-            (&format!("{refused}, {{ Address: b:1, Type: RsPrimary, Average RTT: 1ms }}"), "too many calls wait"),
+            ("{ Address: a:1, Type: RsGhost, Average RTT: 1ms }", "rs.initiate()"),
             ("{ Address: a:1, Type: RsSecondary, Average RTT: 1ms }", "has no primary at the moment"),
             ("{ Address: a:1, Type: Unknown }", "has answered in time"),
         ] {
