@@ -84,12 +84,12 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the settings contradict each other, or if one of them, the connector or the deployment must be
-    /// changed. [`Error::Unavailable`] if the store did not answer within the operation timeout.
+    /// [`Error::Invalid`](crate::Error::Invalid) if the settings contradict each other, or if one of them, the connector or the
+    /// deployment must be changed. [`Error::Unavailable`](crate::Error::Unavailable) if the store did not answer within the operation timeout.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the store. A check that is in flight may go on and does no harm.
+    /// Dropping the future drops the store and ends the thread. A check that is in flight may go on and does no harm.
     pub async fn connect_to(self, connector: impl Connector) -> Result<Mongoseal> {
         runtime::current()?;
         on_own_thread(|home| self.connect_to_on(connector, home)).await
