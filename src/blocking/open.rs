@@ -2,9 +2,6 @@
 
 use std::sync::Arc;
 
-#[cfg(feature = "mongodb")]
-use mongodb::options::ClientOptions;
-
 use super::{Mongoseal, executor::Blocking};
 use crate::{
     store::{Connector, MemoryStore, Store, runtime::Home},
@@ -30,16 +27,6 @@ impl Builder {
     pub fn connect(self, uri: impl AsRef<str>) -> Result<Mongoseal> {
         let uri = uri.as_ref().to_owned();
         self.start(|settings| async move { settings.connect_on(uri, Home::here()).await })
-    }
-
-    /// Connects with options of the driver: see [`mongoseal::Builder::connect_with`](crate::Builder::connect_with).
-    ///
-    /// # Errors
-    ///
-    /// As [`mongoseal::Mongoseal::connect`](crate::Mongoseal::connect), and those of the [`Builder`].
-    #[cfg(feature = "mongodb")]
-    pub fn connect_with(self, options: ClientOptions) -> Result<Mongoseal> {
-        self.start(|settings| async move { settings.open_on(options, Home::here()).await })
     }
 
     /// Opens a store by the connector of its package, and makes a handle on it: see
