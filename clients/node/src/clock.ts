@@ -23,10 +23,10 @@ export class Clock {
   /** What is added to a time of the program: at most as much as the clocks differ. */
   #offset = -Infinity;
 
-  /** Is made before the program is started. */
-  constructor(read: () => number) {
+  /** Is made before the program is started. `late`: how much later than the present time a reading can be. */
+  constructor(read: () => number, late = 0) {
     this.#read = read;
-    this.#began = read() - LATE;
+    this.#began = read() - late;
   }
 
   /** Takes the time at which the program was started, on its clock, from an event that has come now. */
@@ -88,5 +88,5 @@ export function programClock(): Clock {
   } catch {
     // There is none.
   }
-  return new Clock(read ?? elapsed);
+  return read ? new Clock(read, LATE) : new Clock(elapsed);
 }

@@ -292,7 +292,7 @@ test("a deadline counts from the moment before the program was started, whatever
     [503, -487],
   ] as const) {
     let time = 1_000;
-    const clock = new Clock(() => time);
+    const clock = new Clock(() => time, 10);
     // The event that says it is read late, and so is the grant, which was written 100 ms after the start.
     time = 9_000;
     clock.started(startedMs);
@@ -351,7 +351,7 @@ test("a program for another machine is named as that", async () => {
 
 test("a clock that stands still while the machine sleeps is corrected by the next event", () => {
   let time = 110;
-  const elapsed = new Clock(() => time);
+  const elapsed = new Clock(() => time, 10);
   elapsed.started(60_000);
   // Written at once, and read after 10 s.
   time = 10_110;
