@@ -4,13 +4,16 @@
 // number of /proc/uptime is its time, cut to 10 ms. A read of it takes 3 µs. A reading is not kept: each clock of Node.js that
 // could say how old it is stops while the machine sleeps.
 //
-// A deadline counts from the moment before the program was started: the program says in `ready` what its own clock was after
-// that. So the lease ends here no later than there, whatever clock the program has, and however late an event is read.
+// On another clock a deadline counts from the moment before the program was started: the program says in `ready` what its own
+// clock was after that. So the lease ends here no later than there, however late an event is read.
 
 import { openSync, readSync } from "node:fs";
 
 /** A lease whose deadline is larger has no expiry. */
 const WITHOUT_EXPIRY = 2 ** 44;
+
+/** A program on the same clock that takes longer to start is taken for one on another clock. */
+const SLOWEST_START = 2_000;
 
 /** How much later than the present time a reading of /proc/uptime can be. */
 const LATE = 10;
@@ -18,20 +21,27 @@ const LATE = 10;
 /** The clock by which a client believes in its leases. Times are in milliseconds. */
 export class Clock {
   readonly #read: () => number;
+  readonly #isPrograms: boolean;
   /** When this clock was made, or up to 10 ms earlier. */
   readonly #began: number;
   /** What is added to a time of the program: at most as much as the clocks differ. */
   #offset = -Infinity;
 
-  /** Is made before the program is started. `late`: how much later than the present time a reading can be. */
-  constructor(read: () => number, late = 0) {
+  /**
+   * Is made before the program is started.
+   *
+   * `isPrograms`: whether `read` reads the clock that the program has, unless the two are in different containers.
+   */
+  constructor(read: () => number, isPrograms: boolean) {
     this.#read = read;
-    this.#began = read() - late;
+    this.#isPrograms = isPrograms;
+    this.#began = read() - LATE;
   }
 
   /** Takes the time at which the program was started, on its clock, from an event that has come now. */
   started(startedMs: number): void {
-    this.#offset = this.#began - startedMs;
+    const isSame = this.#isPrograms && this.#began <= startedMs && startedMs <= this.#began + SLOWEST_START;
+    this.#offset = isSame ? 0 : this.#began - startedMs;
   }
 
   /** The present time, or up to 10 ms later. */
@@ -88,5 +98,5 @@ export function programClock(): Clock {
   } catch {
     // There is none.
   }
-  return read ? new Clock(read, LATE) : new Clock(elapsed);
+  return read ? new Clock(read, true) : new Clock(elapsed, false);
 }

@@ -297,7 +297,7 @@ export class FakeServer {
 
 /** The program of one handle. */
 class FakeProgram implements Channel {
-  readonly clock = new Clock(() => Date.now());
+  readonly clock = new Clock(() => Date.now(), true);
   readonly answerWithinMs = 10_000;
   readonly owner: string;
   isOver = false;

@@ -283,16 +283,17 @@ test("a program that ends at once is started again by the next request", async (
   await until("no program is left", () => childrenOf(process.pid).length === 0);
 });
 
-test("a deadline counts from the moment before the program was started, whatever its clock is", () => {
-  for (const [startedMs, difference] of [
-    [1_003, 13],
-    // In another container: ahead, by no more than the start took to be read, and behind.
-    [61_003, 60_013],
-    [4_003, 3_013],
-    [503, -487],
+test("the clock of the program is taken as it is, and another one is reckoned with from the start of the program", () => {
+  for (const [isPrograms, startedMs, difference] of [
+    [true, 1_003, 0],
+    // In another container: ahead, and behind.
+    [true, 61_003, 60_013],
+    [true, 503, -487],
+    [false, 1_003, 13],
+    [false, 61_003, 60_013],
   ] as const) {
     let time = 1_000;
-    const clock = new Clock(() => time, 10);
+    const clock = new Clock(() => time, isPrograms);
     // The event that says it is read late, and so is the grant, which was written 100 ms after the start.
     time = 9_000;
     clock.started(startedMs);
@@ -351,7 +352,7 @@ test("a program for another machine is named as that", async () => {
 
 test("a clock that stands still while the machine sleeps is corrected by the next event", () => {
   let time = 110;
-  const elapsed = new Clock(() => time, 10);
+  const elapsed = new Clock(() => time, false);
   elapsed.started(60_000);
   // Written at once, and read after 10 s.
   time = 10_110;

@@ -38,6 +38,8 @@ _BACKLOG_SECONDS = 0.01
 """After which time the thread tries again to write what the program has not read."""
 _CHECK_SECONDS = 1.0
 """How often the deadlines are looked at: a wait does not count the time in which the machine sleeps."""
+_SLOWEST_START_MS = 2_000
+"""A program on the same clock that takes longer to start is taken for one on another clock."""
 _EXIT_SECONDS = 5.0
 """How long the program can take to exit after it has closed its output."""
 _ENDINGS = ("release", "resign", "complete")
@@ -332,8 +334,9 @@ class Run:
         elif not isinstance(started, (int, float)):
             what = "says no `started_ms`, without which the time of its deadlines is not known"
         else:
-            # The program was started after `_began_ms`, so no deadline comes out too late, whatever its clock is.
-            self._ahead_ms = started - self._began_ms
+            if not 0 <= started - self._began_ms <= _SLOWEST_START_MS:
+                # It is another clock. The program was started after `_began_ms`, so no deadline comes out too late.
+                self._ahead_ms = started - self._began_ms
             self._is_ready = True
             _tell(self._starters, {})
             return
