@@ -26,9 +26,8 @@ use crate::{
 /// of the pool. An eighth of the pool lets it grow beside seven of them.
 const MAX_CONNECTING: u32 = DEFAULT_POOL.div_euclid(8);
 
-/// How long a connection may be unused before it is closed. Networks forget connections on which nothing is sent, and tell
-/// nobody: the load balancers of Azure by default after 4 minutes, those of AWS after 350 seconds, or 60 if they are set to
-/// that. The keepalive of the driver comes after 120 seconds. A burst on forgotten connections waits for replies until it
+/// How long a connection may be unused before the driver closes it. Networks drop unused connections without an error: the
+/// load balancers of Azure by default after 4 minutes, those of AWS after 350 seconds, or 60 if they are set to that. The keepalive of the driver comes after 120 seconds. A burst on forgotten connections waits for replies until it
 /// fails. A connection that the pool opens again costs a handshake.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(50);
 

@@ -13,7 +13,7 @@ use super::context::Context;
 use crate::types::deadline::Deadline;
 
 /// How much longer a caller waits for the task of its call, which ends by itself if its runtime is driven.
-const TASK_MARGIN: Duration = Duration::from_secs(1);
+const ANSWER_MARGIN: Duration = Duration::from_secs(1);
 
 /// When a call ends: at the operation timeout, or, if it has waited for a key, after its wait and the operation timeout. All
 /// requests of the call share one.
@@ -45,7 +45,7 @@ impl CallLimit {
         let mut answer = pin!(answer);
         loop {
             let has_waited = self.has_waited.load(Ordering::Relaxed);
-            if let Some(answer) = self.next(context).later_by(TASK_MARGIN).wait_for(&mut answer).await {
+            if let Some(answer) = self.next(context).later_by(ANSWER_MARGIN).wait_for(&mut answer).await {
                 return Some(answer);
             }
             let waits = has_waited || self.has_waited.load(Ordering::Relaxed);

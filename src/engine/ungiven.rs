@@ -17,20 +17,16 @@ pub(crate) struct Ungiven {
 }
 
 /// Takes a lease back when it is dropped, unless the lease was given to the caller.
-struct TakeBack {
-    lease: Arc<LeaseInner>,
-    is_given: bool,
-}
+struct TakeBack(Arc<LeaseInner>);
 
 impl Ungiven {
     pub(crate) fn new(lease: Lease) -> Self {
         lease.lease_inner().is_ungiven.store(true, Ordering::Release);
-        Self { on_drop: TakeBack { lease: Arc::clone(lease.lease_inner()), is_given: false }, lease }
+        Self { on_drop: TakeBack(Arc::clone(lease.lease_inner())), lease }
     }
 
     /// Gives the lease to the caller, for whom a drop is a release.
-    pub(crate) fn give(mut self) -> Lease {
-        self.on_drop.is_given = true;
+    pub(crate) fn give(self) -> Lease {
         self.lease.lease_inner().is_ungiven.store(false, Ordering::Release);
         self.lease
     }
@@ -55,7 +51,7 @@ impl Ungiven {
 
 impl TakeBack {
     fn begin(&self) {
-        self.lease.end_with(EndAction::TakeBack, &LeaseState::RELEASED);
+        self.0.end_with(EndAction::TakeBack, &LeaseState::RELEASED);
     }
 }
 
@@ -69,7 +65,7 @@ impl Deref for Ungiven {
 
 impl Drop for TakeBack {
     fn drop(&mut self) {
-        if !self.is_given {
+        if self.0.is_ungiven.load(Ordering::Acquire) {
             self.begin();
         }
     }

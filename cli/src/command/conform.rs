@@ -232,11 +232,7 @@ fn finding_of(requirement: &Requirement, checked: Checked) -> Finding {
             format!("holds only with longer times, so the server or this machine is slow ({message})"),
             SLOW,
         ),
-        Checked::Fails(message) => Finding::fail(
-            name,
-            format!("failed twice, also with longer times: {message}"),
-            "report it, with the version of the server",
-        ),
+        Checked::Fails(message) => Finding::fail(name, message, "report it, with the version of the server"),
     }
 }
 

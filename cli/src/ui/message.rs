@@ -102,7 +102,8 @@ fn takes_more(stderr: &io::Stderr) -> bool {
     }
 }
 
-/// Has a message that nobody reads given up after this signal. The program handles it, so it does not end the write.
+/// After this signal, the program drops a message that its reader does not take within [`PATIENCE`]. The program handles the
+/// signal, so the signal does not end the write.
 pub(crate) fn give_up_after(signal: i32) -> io::Result<()> {
     let is_signalled = IS_SIGNALLED.get_or_init(Arc::default);
     signal_hook::flag::register(signal, Arc::clone(is_signalled)).map(drop)

@@ -10,7 +10,7 @@
 //! - [`Postgres`] and [`Redis`] are other storages that a lease can protect, if they are installed.
 //! - [`Etcd`] is a cluster with locks to compare with, if it is installed.
 //! - [`built`] finds an example that was built, and [`free_port`] a port for it.
-//! - [`Walk`] demands of each verb that a store which can confirm nothing confirms it to nobody.
+//! - [`Walk`] calls each verb on a store that can confirm none, and fails if the verb returns a confirmation.
 //! - [`libfaketime`] finds or fetches a library for clocks that a test can shift.
 //!
 //! All functions fail by a panic that names what was expected and what was found, because the caller is a test.

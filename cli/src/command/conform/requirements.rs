@@ -40,7 +40,7 @@ pub(super) enum Checked {
     Holds,
     /// It failed with this message, and holds with longer times.
     HoldsSlowly(String),
-    /// It failed twice. The message is that of the second try.
+    /// It fails with this message.
     Fails(String),
 }
 
@@ -98,7 +98,10 @@ async fn twice(
             add(&progress.again, 1);
             let ended = limited(LIMIT * PATIENCE, again).await;
             add(&progress.again, -1);
-            ended.map_or_else(|failed| Checked::Fails(failed.message), |()| Checked::HoldsSlowly(message))
+            match ended {
+                Ok(()) => Checked::HoldsSlowly(message),
+                Err(again) => Checked::Fails(format!("failed twice, also with longer times: {}", again.message)),
+            }
         }
     };
     add(&progress.ended, 1);
@@ -180,9 +183,10 @@ mod tests {
         }));
         assert_eq!((&mut both).now_or_never(), None);
         assert_eq!(progress.text(9), "checked 2 of 9 requirements, 1 more with longer times");
-        assert_eq!(both.await, Checked::Fails("second".into()));
+        assert_eq!(both.await, Checked::Fails("failed twice, also with longer times: second".into()));
         let hang = twice(&progress, Arc::default(), std::future::pending(), std::future::pending());
-        assert_eq!(hang.await, Checked::Fails("it has not ended within 4 m".into()));
+        let expected = "failed twice, also with longer times: it has not ended within 4 m";
+        assert_eq!(hang.await, Checked::Fails(expected.into()));
         // Two grants of one key are no matter of time.
         let wrong = twice(&progress, Arc::default(), fail("two were granted the key"), never());
         assert_eq!(wrong.await, Checked::Fails("two were granted the key".into()));

@@ -5,8 +5,8 @@
 //! with requests whose callers have given up: each later request would be sent after its own caller had given up, too.
 //!
 //! Mechanism: each request but a refresh takes a permit. There are permits for half of the connections, and some for reads
-//! alone: no lock keeps a read waiting. Acquires and reads wait at a gate before that, and only one of them waits for a
-//! permit. A request is queued in the driver as long as requests that were sent before it end, and none that was sent
+//! alone: no lock keeps a read waiting. Acquires and reads, but for those of a holder, wait at a gate before that, and only
+//! one of them waits for a permit. A request is queued in the driver as long as requests that were sent before it end, and none that was sent
 //! after it.
 //!
 //! Invariants: what keeps or ends a lease waits for none of the acquires and reads that wait. If a caller gives up while its request waits for a permit, the request is never sent. A request keeps its
@@ -93,28 +93,24 @@ impl Admission {
 
     /// Waits until another read of a holder may be under way.
     pub(in crate::store::mongo) async fn admit_held_read(&self, deadline: Deadline) -> Result<Admitted> {
-        let (reads, permits) = (Arc::clone(&self.reads), Arc::clone(&self.permits));
-        let either = async {
-            tokio::select! {
-                biased;
-                permit = reads.acquire_owned() => permit,
-                permit = permits.acquire_owned() => permit,
-            }
-        };
-        self.admit_with(either, deadline).await
+        self.admit_with(self.read_share_or(Arc::clone(&self.permits).acquire_owned()), deadline).await
     }
 
     /// Waits until another read may be under way.
     pub(in crate::store::mongo) async fn admit_read(&self, deadline: Deadline) -> Result<Admitted> {
-        let reads = Arc::clone(&self.reads);
-        let either = async {
-            tokio::select! {
-                biased;
-                permit = reads.acquire_owned() => permit,
-                permit = self.pass_gate() => permit,
-            }
-        };
-        self.admit_with(either, deadline).await
+        self.admit_with(self.read_share_or(self.pass_gate()), deadline).await
+    }
+
+    /// Waits for a permit for reads alone, or for the other one.
+    async fn read_share_or(
+        &self,
+        other: impl Future<Output = std::result::Result<OwnedSemaphorePermit, AcquireError>>,
+    ) -> std::result::Result<OwnedSemaphorePermit, AcquireError> {
+        tokio::select! {
+            biased;
+            permit = Arc::clone(&self.reads).acquire_owned() => permit,
+            permit = other => permit,
+        }
     }
 
     /// Waits behind the acquires and reads that came before. The last of them gives its place up when it has its permit.

@@ -144,7 +144,7 @@ impl Proxy {
     }
 
     /// Forgets the present connections of the client `app_name`, as a network address translation that has seen nothing on
-    /// them for a while: requests on them are lost, and nobody is told. Those of the driver's monitoring, which are never
+    /// them for a while: requests on them are lost, and the client gets no error. Those of the driver's monitoring, which are never
     /// silent, stay. The hits count requests.
     pub fn forget_present(&self, app_name: &str) -> Hits {
         self.rules.forget_present(app_name)
