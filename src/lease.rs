@@ -20,11 +20,11 @@ use tokio_util::sync::CancellationToken;
 pub use crate::engine::held_lease::Lease;
 use crate::{
     engine::{
-        command_queue::RefreshCommand,
         confirm::{confirm_loss, stale_error},
         context::Context,
         held_lease::TASK_MARGIN,
         lease_state::{LeaseState, ReleaseOutcome},
+        mailbox::RefreshCommand,
         retry,
     },
     record::{Outcome, Request},
@@ -287,12 +287,13 @@ impl Lease {
         lease.check()?;
         self.context().ensure_open()?;
         let (reply, done) = oneshot::channel();
-        lease.commands.refresh(RefreshCommand { ttl, metadata, reply });
-        // At the operation timeout the task replies with the error of the last attempt.
-        match self.context().operation_deadline().later_by(TASK_MARGIN).wait_for(done).await {
+        let until = self.context().operation_deadline();
+        lease.request_refresh(RefreshCommand { ttl, metadata, until: until.reading(), reply });
+        // At the operation timeout the keeper replies with the error of the last attempt.
+        match until.later_by(TASK_MARGIN).wait_for(done).await {
             Some(answer) => answer.unwrap_or_else(|_ended| Err(lease.end_error())),
             None => Err(Error::unavailable(
-                "the lease's task did not answer within the operation timeout: drive the runtime in which the handle was made, and retry while the lease is valid",
+                "the handle did not answer within the operation timeout: drive the runtime in which the handle was made, and retry while the lease is valid",
             )),
         }
     }

@@ -3,8 +3,8 @@
 //! Purpose: an acquire ends in a lease or leaves nothing held, even if its caller drops it or the store does not
 //! answer.
 //!
-//! Mechanism: the task sends the request, waits in the key's queue or retries, and returns the lease. Then it becomes
-//! the task of that lease. If an acquire fails and a request is in doubt, the task takes it back.
+//! Mechanism: the task sends the request, waits in the key's queue or retries, and gives the lease to the keeper and to the
+//! caller. If an acquire fails and a request is in doubt, the task takes it back.
 //!
 //! Invariant: a request that was sent ends before it is taken back.
 
@@ -26,8 +26,8 @@ use crate::{
         call_limit::CallLimit,
         context::{Context, shut_down_error},
         handle_inner::HandleInner,
+        keeper,
         lease_inner::LeaseInner,
-        lease_task::LeaseTask,
         notifier::{WaiterGuard, Wake},
         observer::{AcquireMode, AcquireOutcome, HandleEvent, Observers},
         refresh::{self, Refreshing},
@@ -50,7 +50,7 @@ use crate::{
     },
 };
 
-/// A checked acquire. It becomes the task of the lease that it is granted.
+/// A checked acquire.
 pub(crate) struct AcquireTask {
     pub(crate) shared: Arc<HandleInner>,
     pub(crate) key: Key,
@@ -98,32 +98,19 @@ struct QueuePlace {
 const EXPIRY_MARGIN: Duration = Duration::from_millis(5);
 
 impl AcquireTask {
-    /// Acquires the key in this span, replies, and keeps the lease until it ends.
-    pub(crate) fn run(self, reply: oneshot::Sender<Result<Ungiven>>, span: Span) -> impl Future<Output = ()> + Send {
-        // Boxed, because it is much larger than the lease task that replaces it.
-        let granted = Box::pin(self.acquire(reply, span));
-        async move {
-            if let Some(task) = granted.await {
-                task.run().await;
-            }
-        }
-    }
-
-    /// Acquires the key and replies. Returns the task of the lease.
-    async fn acquire(self, mut reply: oneshot::Sender<Result<Ungiven>>, span: Span) -> Option<Box<LeaseTask>> {
+    /// Acquires the key in this span, and replies.
+    pub(crate) async fn run(self, mut reply: oneshot::Sender<Result<Ungiven>>, span: Span) {
         let shared = Arc::clone(&self.shared);
         match self.obtain(&shared, &mut reply).instrument(span.clone()).await {
             Ok(lease) => {
                 self.report.granted(span, &lease);
-                let (held, task) = LeaseTask::start(shared, lease, (self.ttl, self.refreshing), self.terms.acquire_id);
+                let held = keeper::keep(&shared, &lease, (self.ttl, self.refreshing));
                 // If the caller is gone, this takes the lease back.
                 drop(reply.send(Ok(Ungiven::new(held))));
-                Some(task)
             }
             Err(error) => {
                 self.report.failed(span, &error, reply.is_closed());
                 self.fail(error, reply).await;
-                None
             }
         }
     }

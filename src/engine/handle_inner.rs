@@ -17,10 +17,11 @@ use tokio::sync::OnceCell;
 use crate::{
     engine::{
         context::{Context, shut_down_error},
+        mailbox::Mailbox,
         notifier::Notifier,
         own_leases::OwnLeases,
-        refresh_schedule::Schedules,
         release_batch::ReleaseQueue,
+        schedule::Schedule,
         settings::Settings,
     },
     store::{
@@ -42,12 +43,14 @@ pub(crate) struct HandleInner {
     siblings: Arc<Siblings>,
     /// `None`: the handle was shut down.
     membership: Mutex<Option<Arc<Membership>>>,
-    /// The leases whose tasks have not ended.
+    /// The leases that have not ended at the store.
     pub(crate) own_leases: OwnLeases,
     /// The releases of the shutdown.
     pub(crate) releases: ReleaseQueue,
-    /// When leases are refreshed, and in which parts.
-    pub(crate) schedules: Arc<Schedules>,
+    /// What the keeper of the leases has to do, and when.
+    pub(crate) schedule: Mutex<Schedule>,
+    /// The messages to the keeper.
+    pub(crate) mailbox: Arc<Mailbox>,
 }
 
 impl HandleInner {
@@ -80,18 +83,14 @@ impl HandleInner {
         settings.check_ttl(ttl, settings.grace_for(ttl))?;
         let (store, is_prepared) = (Arc::clone(&siblings.store), Arc::clone(&siblings.is_prepared));
         let context = Context::new(store, settings, is_prepared, Arc::clone(&siblings.home));
-        let schedules = Arc::new(Schedules::new(
-            Arc::clone(&context),
-            Arc::clone(&siblings.notifier),
-            Arc::clone(&siblings.refresh_permits),
-        ));
         Ok(Arc::new(Self {
             context,
             siblings,
             membership: Mutex::new(Some(membership)),
             own_leases: OwnLeases::default(),
             releases: ReleaseQueue::default(),
-            schedules,
+            schedule: Mutex::default(),
+            mailbox: Arc::default(),
         }))
     }
 

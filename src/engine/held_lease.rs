@@ -23,12 +23,12 @@ use crate::{
     },
 };
 
-/// How much longer a call on a lease waits than the lease's task, which ends with the operation timeout.
+/// How much longer a call on a lease waits than what it waits for, which ends with the operation timeout.
 pub(crate) const TASK_MARGIN: Duration = Duration::from_millis(100);
 
 /// A lease: the right to act on its key until it ends, and the [`FencingToken`](crate::FencingToken) for the storage.
 ///
-/// A background task refreshes the lease. While the store cannot be reached the lease is
+/// The handle refreshes the lease in the background. While the store cannot be reached the lease is
 /// [`AtRisk`](LeaseState::AtRisk). At its deadline it is [`Lost`](LeaseState::Lost); the deadline is counted from
 /// before the last confirmed request was sent. A lost lease stays lost.
 ///
@@ -37,7 +37,7 @@ pub(crate) const TASK_MARGIN: Duration = Duration::from_millis(100);
 ///
 /// # Drop
 ///
-/// Dropping a lease releases it in the background. The drop only notifies the lease's task, so it does not block,
+/// Dropping a lease releases it in the background. The drop only sends a message to the handle, so it does not block,
 /// cannot fail and needs no runtime. If the runtime of its handle has ended, the ttl ends the lease.
 #[must_use = "a lease is released when it is dropped, and `let _ =` drops it at once: bind it to a variable"]
 pub struct Lease {
@@ -50,19 +50,19 @@ impl Lease {
         Self { shared, inner: lease }
     }
 
-    /// The state that the lease shares with its task.
+    /// The state that the lease shares with its handle.
     pub(crate) fn lease_inner(&self) -> &Arc<LeaseInner> {
         &self.inner
     }
 
-    /// Waits until the task has ended the lease at the store, and returns what it did.
+    /// Waits until the lease has ended at the store, and returns how.
     pub(crate) async fn wait_for_end(&self) -> Result<End> {
         self.inner.wait_for_end(&self.shared.context).await
     }
 }
 
 impl LeaseInner {
-    /// Waits until the task has ended the lease at the store, and returns what it did. If the future is dropped before, the
+    /// Waits until the lease has ended at the store, and returns how. If the future is dropped before, the
     /// next call waits.
     pub(crate) async fn wait_for_end(&self, context: &Context) -> Result<End> {
         let released = lock(&self.released).take();
@@ -77,7 +77,7 @@ impl LeaseInner {
         };
         let Some(end) = context.operation_deadline().later_by(TASK_MARGIN).wait_for(released).await else {
             return Err(Error::unavailable(
-                "the lease's task did not end it within the operation timeout: drive the runtime in which the handle was made; otherwise the lease ends with its ttl, or by a revocation if it has no expiry",
+                "the handle did not end the lease within the operation timeout: drive the runtime in which the handle was made; otherwise the lease ends with its ttl, or by a revocation if it has no expiry",
             ));
         };
         end.unwrap_or_else(|source| {
@@ -96,7 +96,7 @@ impl LeaseInner {
     }
 }
 
-/// Waits for what the task of a lease did. If it is dropped before, the next call on the lease can wait.
+/// Waits for what was done at the store. If it is dropped before, the next call on the lease can wait.
 struct Waiting<'a> {
     lease: &'a LeaseInner,
     released: Option<oneshot::Receiver<Result<End>>>,

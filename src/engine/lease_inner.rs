@@ -29,14 +29,15 @@ use tracing::{debug, warn};
 
 use crate::{
     engine::{
-        command_queue::CommandQueue,
         end_action::{End, EndAction},
         lease_state::LeaseState,
+        mailbox::{About, Mailbox, RefreshCommand},
         observer::{HandleEvent, Observers},
         release_batch::{Member, ReleaseBatch},
     },
     record::{LeaseSpec, StoredValue},
     types::{
+        acquire_id::AcquireId,
         clock::Clock,
         error::{EndReason, Error, LossCause, Result},
         key::Key,
@@ -62,6 +63,8 @@ const LAST_WARNING: f64 = 0.94;
 pub(crate) struct LeaseInner {
     pub(crate) key: Key,
     pub(crate) id: LeaseId,
+    /// The acquire by which the store knows the holder.
+    pub(crate) acquire_id: AcquireId,
     /// The owner in the record. A resumed lease keeps the owner of its acquire.
     pub(crate) owner: Owner,
     pub(crate) token: FencingToken,
@@ -81,8 +84,6 @@ pub(crate) struct LeaseInner {
     pub(crate) end_action: OnceLock<EndAction>,
     /// Receives what the task did at the store when the lease ended. `None`: a call took it.
     pub(crate) released: Mutex<Option<oneshot::Receiver<Result<End>>>>,
-    /// The commands to its task.
-    pub(crate) commands: CommandQueue,
     /// Cancelled after the state has become `Lost` or `Ended`.
     pub(crate) ended: CancellationToken,
 }
@@ -90,6 +91,8 @@ pub(crate) struct LeaseInner {
 /// What changes while a lease is held.
 struct Held {
     state: LeaseState,
+    /// Where its keeper gets messages. `None`: it has none yet.
+    keeper: Option<Arc<Mailbox>>,
     /// Whether no other lease can be granted while this one is held. A downgrade ends that.
     is_exclusive: bool,
     granted_value: GrantedValue,
@@ -147,6 +150,7 @@ impl LeaseInner {
     ) -> Self {
         let held = Held {
             state: LeaseState::Held,
+            keeper: None,
             is_exclusive: terms.sharing.is_exclusive(),
             granted_value: GrantedValue::Unknown,
             deadline: last_deadline.into_iter().fold(deadline, Reading::min),
@@ -161,6 +165,7 @@ impl LeaseInner {
         Self {
             key,
             id: terms.lease,
+            acquire_id: terms.acquire_id,
             owner: terms.owner.clone(),
             token,
             grace: terms.grace,
@@ -172,7 +177,6 @@ impl LeaseInner {
             is_ungiven: AtomicBool::new(false),
             end_action: OnceLock::new(),
             released: Mutex::new(None),
-            commands: CommandQueue::default(),
             ended: CancellationToken::new(),
         }
     }
@@ -266,8 +270,11 @@ impl LeaseInner {
 
     /// Notes that the holder makes progress, or that it gets the lease now.
     pub(crate) fn record_progress(&self) {
-        let stalls_at = self.stalled_after.map(|after| self.clock.now().after(after));
-        self.lock().stalls_at = stalls_at;
+        let Some(after) = self.stalled_after else { return };
+        let before = self.lock().stalls_at.replace(self.clock.now().after(after));
+        if before.is_none() {
+            self.tell_keeper(About::Progress);
+        }
     }
 
     /// Notes that the holder cannot stall until [`record_progress`](Self::record_progress): it does not have the lease yet,
@@ -279,6 +286,30 @@ impl LeaseInner {
     /// When the holder has stalled unless it reports progress before.
     pub(crate) fn stalls_at(&self) -> Option<Reading> {
         self.lock().stalls_at
+    }
+
+    /// Names its keeper, which is told when it ends, or at once if it has ended.
+    pub(crate) fn set_keeper(&self, keeper: &Arc<Mailbox>) {
+        let is_over = {
+            let mut held = self.lock();
+            held.keeper = Some(Arc::clone(keeper));
+            held.state.is_over()
+        };
+        if is_over {
+            self.tell_keeper(About::End);
+        }
+    }
+
+    /// Requests a refresh. If the lease has no keeper, or has ended, the reply is dropped.
+    pub(crate) fn request_refresh(&self, command: RefreshCommand) {
+        self.tell_keeper(About::Refresh(Box::new(command)));
+    }
+
+    fn tell_keeper(&self, message: About) {
+        let keeper = self.lock().keeper.clone();
+        if let Some(keeper) = keeper {
+            keeper.send((self.acquire_id.number, message));
+        }
     }
 
     /// Notes that work runs which must stop when the lease ends, until the token is dropped. Call it before the check that
@@ -362,13 +393,16 @@ impl LeaseInner {
             Some(held.state.clone())
         });
         let (key, token) = (&self.key, self.token);
-        match ended {
+        match &ended {
             Some(LeaseState::Lost { cause }) => warn!(%key, %token, %cause, "the lease is lost"),
             Some(LeaseState::Ended { reason }) => debug!(%key, %token, %reason, "the holder ended the lease"),
             _ => {}
         }
         self.ended.cancel();
         self.report_end();
+        if ended.is_some() {
+            self.tell_keeper(About::End);
+        }
     }
 
     /// Cancels another token when the lease ends, or at once if it has ended.

@@ -1,7 +1,7 @@
 //! Acts at the store on a lease that has ended in this process: releases it, transfers it, completes its tick, or leaves it
 //! to its ttl.
 //!
-//! Mechanism: the task of the lease calls [`run`] after the lease has ended. What happens depends on the cause of the end
+//! Mechanism: a task of the lease calls [`run`] after the lease has ended. What happens depends on the cause of the end
 //! and on the [`EndAction`] that the holder has set.
 //!
 //! Invariants:
@@ -29,7 +29,6 @@ use crate::{
     record::{self, Outcome, Request},
     spans,
     types::{
-        acquire_id::AcquireId,
         deadline::Deadline,
         error::{EndReason, Error, LossCause, Result},
         lease_id::LeaseId,
@@ -42,13 +41,13 @@ const RELEASE_PART: f64 = 0.2;
 
 /// Acts at the store on a lease that has ended, and returns what it did. Its span is that of a release, and ends before
 /// the caller has the answer.
-pub(crate) async fn run(shared: &HandleInner, lease: &LeaseInner, acquire_id: AcquireId) -> Result<End> {
+pub(crate) async fn run(shared: &HandleInner, lease: &LeaseInner) -> Result<End> {
     let context = &*shared.context;
     let began = context.clock().now();
     let waiting = lease.end_action.get().and_then(EndAction::take_caller_span);
     let span = spans::release(waiting.as_deref(), &lease.key, lease.token);
     drop(waiting);
-    let end = finish(shared, lease, acquire_id).instrument(span.clone()).await;
+    let end = finish(shared, lease).instrument(span.clone()).await;
     span.record("outcome", end.as_ref().map_or_else(Error::kind, End::word));
     if !matches!(end, Ok(End::Orphaned)) {
         context.settings.observers.emit(|| HandleEvent::ReleaseFinished {
@@ -79,7 +78,7 @@ fn report_failure(shared: &HandleInner, lease: &LeaseInner, error: &Error) {
     }
 }
 
-async fn finish(shared: &HandleInner, lease: &LeaseInner, acquire_id: AcquireId) -> Result<End> {
+async fn finish(shared: &HandleInner, lease: &LeaseInner) -> Result<End> {
     let context = &*shared.context;
     let until = context.operation_deadline();
     match (lease.recorded_state(), lease.end_action.get()) {
@@ -142,7 +141,7 @@ async fn finish(shared: &HandleInner, lease: &LeaseInner, acquire_id: AcquireId)
             }
         }
         (LeaseState::SHUT_DOWN, _) | (_, Some(EndAction::TakeBack)) => {
-            let request = Request::Leave(record::Leave { lease: lease.id, acquire_id });
+            let request = Request::Leave(record::Leave { lease: lease.id, acquire_id: lease.acquire_id });
             send(context, lease, until, false, request).await.map(End::Released)
         }
         (_, Some(EndAction::Orphan)) => Ok(End::Orphaned),

@@ -18,8 +18,9 @@ use crate::{
         context::Context,
         handle_inner::HandleInner,
         held_lease::Lease,
+        keeper,
         lease_inner::LeaseInner,
-        lease_task::LeaseTask,
+        lease_state::LeaseState,
         observer::HandleEvent,
         refresh::{self, Confirmed, Refreshing},
         retry::{self, Limit},
@@ -85,9 +86,10 @@ pub(crate) async fn resume(shared: &Arc<HandleInner>, spec: ResumeSpec) -> Resul
     notifier.add_resumed(acquire_id.number, &lease)?;
     let (key, token) = (&lease.key, lease.token);
     lease.observe(&context.settings.observers, false, HandleEvent::Resumed { key, token });
-    let (held, task) = LeaseTask::start(Arc::clone(shared), lease, (ttl, refreshing), acquire_id);
-    if context.spawn(task.run()).is_finished() {
-        return Err(runtime::ended("the lease has no task"));
+    let held = keeper::keep(shared, &lease, (ttl, refreshing));
+    // If the runtime of the handle has ended, nothing keeps the lease.
+    if held.lease_inner().recorded_state() == LeaseState::SHUT_DOWN {
+        return Err(runtime::ended("the lease has no keeper"));
     }
     Ok(held)
 }
@@ -149,7 +151,8 @@ async fn confirm(
     let until = context.clock().now().after(validity).max(found.until);
     let granted = (spec.token, found.tick);
     let (key, clock) = (spec.key.clone(), context.clock());
-    let lease = Arc::new(LeaseInner::new(key, &found.terms, granted, clock, until, found.last_deadline, None));
+    let terms = LeaseSpec { acquire_id, ..found.terms.clone() };
+    let lease = Arc::new(LeaseInner::new(key, &terms, granted, clock, until, found.last_deadline, None));
     let span = spans::refresh(Some((&lease.key, lease.token)), 1);
     match refresh::attempt(span, context, &lease, found.ttl, None, Some(acquire_id), answer_by).await? {
         Some(Confirmed { sent, .. }) if lease.extend_deadline(sent.after(validity)) => Ok(lease),

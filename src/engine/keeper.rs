@@ -1,0 +1,345 @@
+//! The keeper of a handle: the task that refreshes and ends its leases.
+//!
+//! Mechanism: the task runs while the handle has leases. It reads its messages, does what its [schedule](super::schedule)
+//! finds, and sends the refreshes. A lease that has ended gets a task of its own, which acts on it at the store.
+//!
+//! Invariants:
+//! - A lease is registered before its holder has it, and until its last request is answered. Until then its handle notifies it
+//!   of a revocation, and makes acquires of its key wait for its release.
+//! - Each lease ends in this process: if a runtime drops the task, it ends all its leases.
+//! - The clock is read every two seconds, so the keeper notices that the machine was suspended.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
+    task::yield_now,
+};
+use tracing::Span;
+
+use crate::{
+    engine::{
+        context::Context,
+        end_action::End,
+        handle_inner::HandleInner,
+        held_lease::Lease,
+        in_flight,
+        lease_inner::LeaseInner,
+        lease_state::LeaseState,
+        mailbox::About,
+        refresh::{self, Confirmed, PartAnswer, Refreshing},
+        release,
+        schedule::{Kept, Part, PartEnd, Single, SingleEnd, Todo},
+    },
+    record::lease_refs,
+    spans,
+    store::{BoxFuture, pool::RefreshPermits},
+    types::{
+        error::{Error, Result},
+        lock::lock,
+        token::HybridTime,
+        ttl::Ttl,
+    },
+};
+
+/// How long a lease is held before its handle listens for a revocation of it: to listen for one that is held for a moment is
+/// not worth it.
+const LISTEN_AFTER: Duration = Duration::from_secs(1);
+
+/// How many leases the keeper ends before other tasks of its runtime get a turn.
+const TURN: usize = 512;
+
+/// Keeps a lease from now on, and returns the holder's side of it.
+pub(crate) fn keep(shared: &Arc<HandleInner>, lease: &Arc<LeaseInner>, (ttl, refreshing): (Ttl, Refreshing)) -> Lease {
+    let (context, number) = (&shared.context, lease.acquire_id.number);
+    let (released, done) = oneshot::channel();
+    *lock(&lease.released) = Some(done);
+    let held = Lease::new(Arc::clone(shared), Arc::clone(lease));
+    shared.siblings().notifier.add_holder(number, lease);
+    shared.own_leases.add(lease);
+    let now = context.clock().now();
+    // A waiter's granted request was sent a while ago, and the deadline counts from then. The deadline of a lease that is
+    // resumed with a shorter ttl is further away.
+    let sent = lease.deadline().before(context.settings.validity(ttl)).min(now);
+    let kept = Kept::new(Arc::clone(lease), released, (ttl, refreshing), sent, now.after(LISTEN_AFTER));
+    lock(&shared.schedule).add(number, kept);
+    if shared.mailbox.open() {
+        let keeper = Keeper { shared: Arc::clone(shared), is_done: false };
+        context.spawn(keeper.run());
+    }
+    lease.set_keeper(&shared.mailbox);
+    held
+}
+
+/// Ends all leases when it is dropped by its runtime.
+struct Keeper {
+    shared: Arc<HandleInner>,
+    is_done: bool,
+}
+
+/// A lease that has ended and is acted on at the store.
+struct Ending {
+    /// Before what a caller waits for.
+    registration: Registration,
+    released: oneshot::Sender<Result<End>>,
+}
+
+/// Ends when it is dropped.
+struct Registration {
+    shared: Arc<HandleInner>,
+    lease: Arc<LeaseInner>,
+}
+
+/// An answer to a request that the keeper has sent.
+enum Answer {
+    Part(Part, PartAnswer),
+    /// `None`: the lease has ended before.
+    Single(Single, Span, Option<Result<Option<Confirmed>>>),
+}
+
+impl Keeper {
+    fn context(&self) -> &Arc<Context> {
+        &self.shared.context
+    }
+
+    /// Keeps leases until there are none.
+    async fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        let HandleInner { context, schedule, mailbox, .. } = &*shared;
+        let RefreshPermits { parts, singles, retries } = &*shared.siblings().refresh_permits;
+        let clock = context.clock();
+        let mut sent = Vec::new();
+        loop {
+            if self.read_messages() || (context.closing.is_cancelled() && self.end_leases()) {
+                yield_now().await;
+                continue;
+            }
+            let todo = {
+                let mut schedule = lock(schedule);
+                if schedule.is_empty() && mailbox.close_if_empty() {
+                    self.is_done = true;
+                    return;
+                }
+                schedule.collect(clock.now())
+            };
+            let Todo { part, single, next, .. } = todo;
+            self.act(todo, &mut sent);
+            tokio::select! {
+                biased;
+                () = context.closing.cancelled(), if !context.closing.is_cancelled() => {}
+                answer = in_flight::next_answer(&mut sent), if !sent.is_empty() => self.handle(answer),
+                permit = Arc::clone(parts).acquire_owned(), if part.is_some() => {
+                    if let (Some(ttl), Ok(permit)) = (part, permit) {
+                        sent.extend(self.send_part(ttl, permit));
+                    }
+                }
+                permits = acquire(singles, retries, single), if single.is_some() => {
+                    sent.extend(single.and_then(|(ttl, _)| self.send_single(ttl, permits)));
+                }
+                () = mailbox.added() => {}
+                () = clock.sleep_until(next) => {}
+            }
+        }
+    }
+
+    /// Reads messages. Returns whether there may be more.
+    fn read_messages(&self) -> bool {
+        let messages = self.shared.mailbox.take(TURN);
+        let is_more = messages.len() == TURN;
+        let now = self.context().clock().now();
+        for (number, about) in messages {
+            let mut schedule = lock(&self.shared.schedule);
+            match about {
+                About::Refresh(command) => schedule.request(number, now, command),
+                About::Progress => schedule.recheck(number),
+                About::End => {
+                    let ended = schedule.remove(number);
+                    drop(schedule);
+                    if let Some(kept) = ended {
+                        self.begin_end(kept);
+                    }
+                }
+            }
+        }
+        is_more
+    }
+
+    /// Ends some of the leases because of the shutdown. Returns whether there were any.
+    fn end_leases(&self) -> bool {
+        let leases = lock(&self.shared.schedule).end(TURN);
+        for lease in &leases {
+            lease.end(&LeaseState::SHUT_DOWN);
+        }
+        !leases.is_empty()
+    }
+
+    /// Starts a task that acts at the store on the end of a lease, and replies.
+    fn begin_end(&self, kept: Kept) {
+        let Kept { lease, released, .. } = kept;
+        let registration = Registration { shared: Arc::clone(&self.shared), lease };
+        self.context().spawn(Ending { registration, released }.run());
+    }
+
+    /// Does what is due now.
+    fn act(&self, todo: Todo, sent: &mut Vec<BoxFuture<Answer>>) {
+        for (lease, cause) in todo.lost {
+            lease.lose(cause);
+        }
+        for lease in todo.silent {
+            lease.record_at_risk(&refresh::unanswered_error());
+        }
+        for (reply, error) in todo.unconfirmed {
+            drop(reply.send(Err(error.unwrap_or_else(refresh::unanswered_error))));
+        }
+        if let Some(tick) = todo.listen_since {
+            self.listen_since(tick);
+        }
+        for ttl in todo.probes {
+            sent.extend(self.send_single(ttl, Vec::new()));
+        }
+    }
+
+    /// Starts a listener if there is none, for what happens after this tick.
+    fn listen_since(&self, tick: HybridTime) {
+        self.shared.siblings().notifier.listen(self.context(), tick);
+    }
+
+    /// Sends a part of a class, if there are leases for it.
+    fn send_part(&self, ttl: Ttl, permit: OwnedSemaphorePermit) -> Option<BoxFuture<Answer>> {
+        let context = Arc::clone(self.context());
+        let clock = context.clock();
+        let is_listener_missing = self.shared.siblings().notifier.is_listener_missing(clock.now());
+        let part = lock(&self.shared.schedule).send_part(ttl, clock, permit, is_listener_missing)?;
+        Some(Box::pin(async move {
+            let leases = lease_refs(part.members.iter().map(|(_, lease)| (lease.key.clone(), lease.token)));
+            let answer = refresh::attempt_part(&context, &leases, part.ttl, part.deadline).await;
+            Answer::Part(part, answer)
+        }))
+    }
+
+    /// Sends a refresh of the first lease of a class that waits to be refreshed alone.
+    fn send_single(&self, class: Ttl, permits: Vec<OwnedSemaphorePermit>) -> Option<BoxFuture<Answer>> {
+        let context = Arc::clone(self.context());
+        let single = lock(&self.shared.schedule).send_single(class, context.clock(), permits)?;
+        Some(Box::pin(async move {
+            let Single { lease, ttl, metadata, deadline, .. } = &single;
+            let span = spans::refresh(Some((&lease.key, lease.token)), 1);
+            let attempt = refresh::attempt(span.clone(), &context, lease, *ttl, metadata.as_ref(), None, *deadline);
+            let answer = tokio::select! {
+                biased;
+                () = lease.ended.cancelled() => None,
+                answer = attempt => Some(answer),
+            };
+            Answer::Single(single, span, answer)
+        }))
+    }
+
+    fn handle(&self, answer: Answer) {
+        match answer {
+            Answer::Part(part, answer) => self.handle_part(&part, answer),
+            Answer::Single(single, span, answer) => self.handle_single(&single, &span, answer),
+        }
+    }
+
+    /// Handles the answer to a part. Deadlines and states are changed before the lock is taken, because that wakes their
+    /// followers.
+    fn handle_part(&self, part: &Part, answer: PartAnswer) {
+        let PartAnswer { sent, refreshed, span } = answer;
+        let now = self.context().clock().now();
+        let until = sent.after(self.context().settings.validity(part.ttl));
+        let mut confirmed = Vec::new();
+        let end = match refreshed {
+            Ok(true) => {
+                confirmed.extend(part.members.iter().filter_map(|(number, lease)| {
+                    lease.record_round_trip(now.since(sent));
+                    (lease.extend_deadline(until) && lease.is_valid()).then_some(*number)
+                }));
+                PartEnd::Confirmed(sent)
+            }
+            Ok(false) => PartEnd::Partial,
+            Err(error) => {
+                // If a later request was confirmed for a lease, this error changes nothing.
+                refresh::record_error(&span, &error, || {
+                    let leases = part.members.iter().map(|(_, lease)| lease);
+                    let doubtful = leases.filter(|lease| lease.deadline() < until && lease.is_valid());
+                    doubtful.filter(|lease| lease.record_at_risk(&error)).count() > 0
+                });
+                if matches!(error, Error::Unavailable { .. }) { PartEnd::Unanswered } else { PartEnd::Refused }
+            }
+        };
+        lock(&self.shared.schedule).end_part(part, end, &confirmed, now);
+    }
+
+    /// Handles the answer to a refresh of one lease.
+    fn handle_single(&self, single: &Single, span: &Span, answer: Option<Result<Option<Confirmed>>>) {
+        let (now, validity) = (self.context().clock().now(), self.context().settings.validity(single.ttl));
+        let mut tick = None;
+        let end = match answer {
+            Some(Ok(Some(confirmed))) if single.lease.extend_deadline(confirmed.sent.after(validity)) => {
+                tick = Some(confirmed.tick);
+                SingleEnd::Confirmed(confirmed.sent)
+            }
+            Some(Err(error)) => {
+                let is_risk = lock(&self.shared.schedule).is_risk(single);
+                refresh::record_error(span, &error, || is_risk && single.lease.record_at_risk(&error));
+                SingleEnd::Failed(error)
+            }
+            // The state says that the lease is over.
+            _ => SingleEnd::Void,
+        };
+        let ended = lock(&self.shared.schedule).end_single(single, end, now);
+        // Listens again if the listener has failed since.
+        if let Some(tick) = tick.filter(|_| ended.listens) {
+            self.listen_since(tick);
+        }
+        if let Some((reply, error)) = ended.reply {
+            drop(reply.send(error.map_or(Ok(()), Err)));
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if self.is_done {
+            return;
+        }
+        drop(self.shared.mailbox.close());
+        let leases: Vec<_> = lock(&self.shared.schedule).take_all().collect();
+        for (_, Kept { lease, released, .. }) in leases {
+            lease.end(&LeaseState::SHUT_DOWN);
+            drop(Registration { shared: Arc::clone(&self.shared), lease });
+            drop(released);
+        }
+    }
+}
+
+impl Ending {
+    async fn run(self) {
+        let Self { registration, released } = self;
+        let end = release::run(&registration.shared, &registration.lease).await;
+        drop(registration);
+        drop(released.send(end));
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let Self { shared, lease } = self;
+        shared.siblings().notifier.remove_holder(&shared.context, lease.acquire_id.number);
+        shared.own_leases.remove(lease);
+    }
+}
+
+/// Waits for the permits of a single refresh. That of a lease that has failed before needs one of the retries, too.
+async fn acquire(
+    singles: &Arc<Semaphore>,
+    retries: &Arc<Semaphore>,
+    single: Option<(Ttl, bool)>,
+) -> Vec<OwnedSemaphorePermit> {
+    let mut permits = Vec::new();
+    let has_failed = single.is_some_and(|(_, has_failed)| has_failed);
+    for semaphore in Some(retries).filter(|_| has_failed).into_iter().chain([singles]) {
+        permits.extend(Arc::clone(semaphore).acquire_owned().await);
+    }
+    permits
+}

@@ -1,0 +1,130 @@
+//! The messages to the task that keeps the leases of a handle.
+//!
+//! Purpose: a holder, and a drop of its lease, only leave a message, so they never wait.
+//!
+//! Mechanism: the mailbox is open while the task runs.
+//!
+//! Invariant: a message is read by a task, or dropped when the task ends, with its reply.
+
+use std::{collections::VecDeque, mem, sync::Mutex};
+
+use tokio::sync::{Notify, futures::Notified, oneshot};
+
+use crate::types::{error::Result, lock::lock, metadata::Metadata, reading::Reading, ttl::Ttl};
+
+/// A message about the lease of an acquire, by the number of that acquire.
+pub(crate) type Message = (u64, About);
+
+#[derive(Debug)]
+pub(crate) enum About {
+    /// The holder requests a refresh.
+    Refresh(Box<RefreshCommand>),
+    /// The holder can stall from now on.
+    Progress,
+    /// The lease has ended in this process.
+    End,
+}
+
+/// A refresh that the holder requests.
+#[derive(Debug)]
+pub(crate) struct RefreshCommand {
+    /// The ttl from now on, if it changes.
+    pub(crate) ttl: Option<Ttl>,
+    /// The metadata from now on, if it changes.
+    pub(crate) metadata: Option<Metadata>,
+    /// When it is given up, if the lease has not ended before.
+    pub(crate) until: Reading,
+    pub(crate) reply: oneshot::Sender<Result<()>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox {
+    content: Mutex<Content>,
+    added: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Content {
+    is_open: bool,
+    messages: VecDeque<Message>,
+}
+
+impl Mailbox {
+    /// Opens it and wakes the task. Returns whether it was closed: then the caller starts the task.
+    pub(crate) fn open(&self) -> bool {
+        let was_open = mem::replace(&mut lock(&self.content).is_open, true);
+        self.added.notify_one();
+        !was_open
+    }
+
+    /// Adds a message, or drops it if no task runs.
+    pub(crate) fn send(&self, message: Message) {
+        let refused = {
+            let mut content = lock(&self.content);
+            if content.is_open {
+                content.messages.push_back(message);
+                None
+            } else {
+                Some(message)
+            }
+        };
+        // Not under the lock: it wakes the caller that waits for the reply.
+        drop(refused);
+        self.added.notify_one();
+    }
+
+    /// Waits for a message, or for [`open`](Self::open).
+    pub(crate) fn added(&self) -> Notified<'_> {
+        self.added.notified()
+    }
+
+    /// Takes up to so many messages, the oldest first.
+    pub(crate) fn take(&self, most: usize) -> Vec<Message> {
+        let messages = &mut lock(&self.content).messages;
+        messages.drain(..most.min(messages.len())).collect()
+    }
+
+    /// Closes it if there is no message. Returns whether it did.
+    pub(crate) fn close_if_empty(&self) -> bool {
+        let mut content = lock(&self.content);
+        content.is_open = !content.messages.is_empty();
+        !content.is_open
+    }
+
+    /// Closes it, and returns the messages that were not read.
+    pub(crate) fn close(&self) -> VecDeque<Message> {
+        let mut content = lock(&self.content);
+        content.is_open = false;
+        mem::take(&mut content.messages)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot::error::TryRecvError;
+
+    use super::*;
+
+    fn refresh() -> (Message, oneshot::Receiver<Result<()>>) {
+        let (reply, done) = oneshot::channel();
+        ((1, About::Refresh(Box::new(RefreshCommand { ttl: None, metadata: None, until: Reading::MAX, reply }))), done)
+    }
+
+    #[test]
+    fn messages_are_read_in_order_and_those_that_no_task_reads_are_dropped() {
+        let mailbox = Mailbox::default();
+        let (early, mut reply) = refresh();
+        mailbox.send(early);
+        assert_eq!(reply.try_recv().unwrap_err(), TryRecvError::Closed);
+        assert!(mailbox.open() && !mailbox.open());
+        let (asked, mut reply) = refresh();
+        mailbox.send((7, About::End));
+        mailbox.send(asked);
+        assert!(!mailbox.close_if_empty(), "its task goes on");
+        assert!(matches!(mailbox.take(1)[..], [(7, About::End)]));
+        assert_eq!(reply.try_recv().unwrap_err(), TryRecvError::Empty);
+        drop(mailbox.close());
+        assert_eq!(reply.try_recv().unwrap_err(), TryRecvError::Closed);
+        assert!(mailbox.close_if_empty() && mailbox.open());
+    }
+}

@@ -1,0 +1,443 @@
+//! What the keeper of a handle has to do, and when: its leases as plain data.
+//!
+//! Purpose: a hundred thousand leases need few timers and few requests, and a locked record costs no other lease.
+//!
+//! Mechanism: each lease is in one [`Stage`]:
+//!
+//! ```text
+//!           due                    permit                  confirmed
+//! Waiting ───────► Due ──────────────────► Sent in a part ───────────► Waiting
+//!    │                                      ▲  │ one of the part not refreshed, or late again
+//!    │                   late once: Late ───┘  │
+//!    │ due, and is refreshed alone             ▼        permit                confirmed
+//!    └─────────────────────────────────────► Queued ───────────► Sent alone ──────────► Waiting
+//!                                               ▲                     │ failed, or late
+//!                                               └─────────────────────┘
+//! ```
+//!
+//! Leases with one ttl are a [`Class`], whose failures delay no other class. A part is a request for up to [`PART`] leases of
+//! a class: those that are due, the earliest deadlines first, and those past half of their interval. So after one interval,
+//! leases that were acquired one by one share parts. If a part does not refresh all its leases, or is late for the second
+//! time, each of them is refreshed alone. In the queue for that, leases that were not tried come first, and then the earliest
+//! deadlines.
+//!
+//! The leases of a part that is late once take what comes first, a place in another part or in that queue: if an answer
+//! waits for a new connection, too few would be refreshed alone in time. So do those of a part that a release overtook.
+//!
+//! Parts and single refreshes take permits, which bound them to their shares of the connections. An attempt keeps its
+//! permit until it ends: its connection is in use. A late attempt loses it if an attempt that was sent after it is
+//! answered, because then its connection is dead. While nothing at all is answered, single refreshes without a permit
+//! probe the store, and an answer frees the others.
+//!
+//! A refresh that a holder requests is sent alone until one of its attempts is confirmed. The first confirmation counts, also
+//! that of an attempt before: the new deadline is the ttl after that attempt was sent.
+//!
+//! Invariants: each part has a fate of its own. Leases that failed take at most half of the permits, so others get a turn.
+//! Nothing here wakes or calls anyone, so all of it can be done under one lock.
+
+mod class;
+mod kept;
+mod pace;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use class::Class;
+pub(crate) use kept::Kept;
+use kept::{Reply, Stage};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::{
+    engine::{lease_inner::LeaseInner, mailbox::RefreshCommand},
+    types::{
+        clock::Clock,
+        deadline::Deadline,
+        error::{Error, LossCause},
+        metadata::Metadata,
+        reading::Reading,
+        token::HybridTime,
+        ttl::Ttl,
+    },
+};
+
+/// The most leases of a part. With the default pool, eight single refreshes at a time have tried all leases of a part after
+/// a quarter of the ttl. MongoDB takes the same time for each lease of a larger part.
+const PART: usize = 64;
+
+/// The leases that a keeper keeps, by the numbers of their acquires.
+#[derive(Debug, Default)]
+pub(crate) struct Schedule {
+    leases: BTreeMap<u64, Kept>,
+    classes: BTreeMap<Ttl, Class>,
+    /// When each class is checked next.
+    checks: BTreeSet<(Reading, Ttl)>,
+    /// The classes that wait for the permit of a part, by the time since when they can send it.
+    parts: BTreeSet<(Reading, Ttl)>,
+    /// The classes of which a lease waits to be refreshed alone: whether it has failed before, and its deadline.
+    singles: BTreeSet<(bool, Reading, Ttl)>,
+    /// The number of the last attempt. They are in the order in which they were sent.
+    attempts: u64,
+}
+
+/// What a keeper has to do.
+#[derive(Default)]
+pub(crate) struct Todo {
+    /// The leases whose time is over, and why.
+    pub(crate) lost: Vec<(Arc<LeaseInner>, LossCause)>,
+    /// The leases whose refreshes are unanswered for too long.
+    pub(crate) silent: Vec<Arc<LeaseInner>>,
+    /// The refreshes for holders that were not confirmed in time, and their last errors.
+    pub(crate) unconfirmed: Vec<Reply>,
+    /// The tick from which to listen for revocations, for leases that are held for a while now.
+    pub(crate) listen_since: Option<HybridTime>,
+    /// The classes that probe the store.
+    pub(crate) probes: Vec<Ttl>,
+    /// The class that waits longest for the permit of a part.
+    pub(crate) part: Option<Ttl>,
+    /// The class with the first lease to refresh alone, and whether that has failed before.
+    pub(crate) single: Option<(Ttl, bool)>,
+    /// When to look again.
+    pub(crate) next: Reading,
+}
+
+/// Several leases that are refreshed by one request.
+pub(crate) struct Part {
+    pub(crate) ttl: Ttl,
+    number: u64,
+    /// By the numbers of their acquires.
+    pub(crate) members: Vec<(u64, Arc<LeaseInner>)>,
+    pub(crate) deadline: Deadline,
+}
+
+/// How a part ended, for its leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PartEnd {
+    /// All are refreshed, by a request that was sent at this time.
+    Confirmed(Reading),
+    /// One at least is not refreshed.
+    Partial,
+    /// The store has not answered.
+    Unanswered,
+    /// The store refuses the request.
+    Refused,
+}
+
+/// One refresh of one lease.
+pub(crate) struct Single {
+    class: Ttl,
+    number: u64,
+    acquire: u64,
+    /// The refresh for the holder of which it is an attempt.
+    pub(crate) round: Option<u32>,
+    pub(crate) lease: Arc<LeaseInner>,
+    pub(crate) ttl: Ttl,
+    pub(crate) metadata: Option<Metadata>,
+    /// The deadline of the lease when the attempt was sent.
+    pub(crate) ends_at: Reading,
+    pub(crate) deadline: Deadline,
+}
+
+/// How a single refresh ended.
+pub(crate) enum SingleEnd {
+    /// It is confirmed, and was sent at this time.
+    Confirmed(Reading),
+    /// The store has not answered, or refuses it.
+    Failed(Error),
+    /// The lease is over, or was confirmed too late.
+    Void,
+}
+
+/// What follows from the end of a single refresh.
+#[derive(Default)]
+pub(crate) struct SingleEffect {
+    /// The reply to the holder, and the error if its refresh was not confirmed.
+    pub(crate) reply: Option<Reply>,
+    /// Whether the handle listens for revocations of the lease.
+    pub(crate) listens: bool,
+}
+
+impl Schedule {
+    /// Adds a lease, by the number of its acquire. The request that granted it was sent at `sent`.
+    pub(crate) fn add(&mut self, number: u64, kept: Kept) {
+        self.leases.insert(number, kept);
+        self.update(number, |_| {});
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    /// Takes out a lease that has ended.
+    pub(crate) fn remove(&mut self, number: u64) -> Option<Kept> {
+        self.update(number, |kept| kept.stage = Stage::Over);
+        self.leases.remove(&number)
+    }
+
+    /// Takes out all leases.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = (u64, Kept)> {
+        std::mem::take(self).leases.into_iter()
+    }
+
+    /// Up to so many of the leases that are not over. From now on they are.
+    pub(crate) fn end(&mut self, most: usize) -> Vec<Arc<LeaseInner>> {
+        let numbers: Vec<_> = self
+            .leases
+            .iter()
+            .filter(|(_, kept)| kept.stage != Stage::Over)
+            .map(|(number, _)| *number)
+            .take(most)
+            .collect();
+        let mut ended = Vec::new();
+        for number in numbers {
+            self.update(number, |kept| {
+                kept.stage = Stage::Over;
+                ended.push(Arc::clone(&kept.lease));
+            });
+        }
+        ended
+    }
+
+    /// Queues a refresh for the holder. If the lease has ended, the reply is dropped.
+    pub(crate) fn request(&mut self, number: u64, now: Reading, command: Box<RefreshCommand>) {
+        self.update(number, |kept| kept.request(now, command));
+    }
+
+    /// Looks again when to check a lease.
+    pub(crate) fn recheck(&mut self, number: u64) {
+        self.update(number, |_| {});
+    }
+
+    /// The class of this ttl.
+    fn class(&mut self, ttl: Ttl) -> &mut Class {
+        self.touch(ttl);
+        self.classes.entry(ttl).or_insert_with(|| Class::of(ttl))
+    }
+
+    /// Makes sure that the class is checked.
+    fn touch(&mut self, ttl: Ttl) {
+        let class = self.classes.entry(ttl).or_insert_with(|| Class::of(ttl));
+        self.checks.remove(&(class.check_at, ttl));
+        class.check_at = Reading::ORIGIN;
+        self.checks.insert((class.check_at, ttl));
+    }
+
+    /// Changes a lease, and notes where it waits and when to check it.
+    fn update(&mut self, number: u64, change: impl FnOnce(&mut Kept)) {
+        let Some(kept) = self.leases.get_mut(&number) else { return };
+        let before = kept.ttl;
+        if let Some(class) = self.classes.get_mut(&before) {
+            class.take_out(number, kept);
+        }
+        change(kept);
+        kept.check_at = kept.next_check();
+        let ttl = kept.ttl;
+        self.touch(before);
+        self.touch(ttl);
+        if let (Some(class), Some(kept)) = (self.classes.get_mut(&ttl), self.leases.get(&number)) {
+            class.put_in(number, kept);
+        }
+    }
+
+    /// Changes those of these leases that were sent with this attempt and not since.
+    fn update_sent(&mut self, attempt: u64, numbers: impl IntoIterator<Item = u64>, change: impl Fn(&mut Kept)) {
+        for number in numbers {
+            if self.leases.get(&number).is_some_and(|kept| kept.stage == Stage::Sent(attempt)) {
+                self.update(number, &change);
+            }
+        }
+    }
+
+    /// Finds what to do now.
+    pub(crate) fn collect(&mut self, now: Reading) -> Todo {
+        let mut todo = Todo::default();
+        while let Some((check_at, ttl)) = self.checks.first().copied()
+            && check_at <= now
+        {
+            self.check_class(ttl, now, &mut todo);
+        }
+        todo.part = self.parts.first().map(|(_, ttl)| *ttl);
+        todo.single = self.singles.first().map(|(has_failed, _, ttl)| (*ttl, *has_failed));
+        todo.next = self.checks.first().map_or(Reading::MAX, |(check_at, _)| *check_at);
+        todo
+    }
+
+    /// Checks the leases of a class that are due for it, and finds what the class has to send.
+    fn check_class(&mut self, ttl: Ttl, now: Reading, todo: &mut Todo) {
+        let Some(class) = self.classes.get_mut(&ttl) else { return };
+        let (late, retry) = (class.attempts.take_late(now), class.pace.retry);
+        for (attempt, numbers) in late {
+            let act = if numbers.len() == 1 { |kept: &mut Kept, now| kept.queue(now, true) } else { Kept::share_again };
+            self.update_sent(attempt, numbers, |kept| act(kept, now));
+        }
+        while let Some((check_at, number)) = self.classes.get(&ttl).and_then(|class| class.checks.first().copied())
+            && check_at <= now
+        {
+            self.update(number, |kept| kept.check(now, retry, todo));
+        }
+        let Some(class) = self.classes.get_mut(&ttl) else { return };
+        if let Some(part_at) = class.listed.0.take() {
+            self.parts.remove(&(part_at, ttl));
+        }
+        if let Some((has_failed, deadline)) = class.listed.1.take() {
+            self.singles.remove(&(has_failed, deadline, ttl));
+        }
+        self.checks.remove(&(class.check_at, ttl));
+        if class.checks.is_empty() && class.attempts.is_empty() {
+            self.classes.remove(&ttl);
+            return;
+        }
+        let single = class.first_queued().and_then(|number| self.leases.get(&number));
+        let single = single.map(|kept| (kept.failures > 0, kept.lease.deadline()));
+        let (part_at, probe_at) = class.send_times(now, single.is_some());
+        if let Some(at) = part_at.filter(|at| *at <= now) {
+            class.listed.0 = Some(at);
+            self.parts.insert((at, ttl));
+        }
+        if let Some((has_failed, deadline)) = single {
+            class.listed.1 = single;
+            self.singles.insert((has_failed, deadline, ttl));
+        }
+        if probe_at.is_some_and(|at| at <= now) {
+            todo.probes.push(ttl);
+        }
+        let later = [part_at, probe_at, class.attempts.late_after(now)].into_iter().flatten().filter(|at| *at > now);
+        let next = class.checks.first().map_or(Reading::MAX, |(check_at, _)| *check_at);
+        class.check_at = later.fold(next, Reading::min);
+        self.checks.insert((class.check_at, ttl));
+    }
+
+    /// Notes that these leases of a class are sent. Returns the number of the attempt.
+    fn send(
+        &mut self,
+        (ttl, now): (Ttl, Reading),
+        late_at: Reading,
+        numbers: Vec<u64>,
+        permits: Vec<OwnedSemaphorePermit>,
+    ) -> u64 {
+        self.attempts = self.attempts.saturating_add(1);
+        let attempt = self.attempts;
+        for number in &numbers {
+            self.update(*number, |kept| {
+                kept.begin(now);
+                kept.stage = Stage::Sent(attempt);
+            });
+        }
+        self.class(ttl).attempts.add(attempt, late_at, numbers, permits);
+        attempt
+    }
+
+    /// The leases of a part: those that are due, the earliest deadlines first, and those that are ready. One lease
+    /// is no part, and is queued. So is one that must be refreshed alone to listen for revocations: the answer to a
+    /// single refresh has a tick from which to listen, and the answer to a part has none.
+    fn take_part(&mut self, now: Reading, ttl: Ttl, is_listener_missing: bool) -> Vec<(u64, Arc<LeaseInner>)> {
+        let Some(class) = self.classes.get(&ttl) else { return Vec::new() };
+        // An interval is at most half of the ttl, and a lease that is ready is past half of its interval.
+        let ready_until = now.after(ttl.duration().checked_div(4).unwrap_or_default());
+        let ready = class.checks.iter().take_while(|(check_at, _)| *check_at <= ready_until).map(|(_, number)| *number);
+        let is_open = !class.has_late();
+        let ready = ready.filter(|number| is_open && self.leases.get(number).is_some_and(|other| other.is_ready(now)));
+        let mut numbers: Vec<u64> = class.due().chain(ready).take(PART).collect();
+        if numbers.len() == 1 || (is_listener_missing && !numbers.is_empty()) {
+            self.update(numbers.swap_remove(0), |kept| kept.queue(now, false));
+        }
+        let member = |number| Some((number, Arc::clone(&self.leases.get(&number)?.lease)));
+        numbers.into_iter().filter_map(member).collect()
+    }
+
+    /// Takes the next part of a class, if there are leases for it.
+    pub(crate) fn send_part(
+        &mut self,
+        ttl: Ttl,
+        clock: Clock,
+        permit: OwnedSemaphorePermit,
+        is_listener_missing: bool,
+    ) -> Option<Part> {
+        let now = clock.now();
+        self.class(ttl).due_since = None;
+        let mut members = self.take_part(now, ttl, is_listener_missing);
+        let until = members.iter().map(|(_, lease)| lease.deadline()).max()?;
+        let round_trip = members.iter().map(|(_, lease)| lease.round_trip()).max()?;
+        let class = self.class(ttl);
+        let pace = class.pace;
+        let (limit, late) = pace.times(true, round_trip, class.part_failures);
+        let numbers = members.iter().map(|(number, _)| *number).collect();
+        let number = self.send((ttl, now), now.after(late), numbers, vec![permit]);
+        // Keys that are neighbours are stored close to each other, too.
+        members.sort_unstable_by(|(_, one), (_, other)| one.key.cmp(&other.key));
+        Some(Part { ttl, number, members, deadline: pace.deadline(clock, until, limit) })
+    }
+
+    /// Notes how a part ended. `confirmed`: its leases whose deadlines have been moved.
+    pub(crate) fn end_part(&mut self, part: &Part, end: PartEnd, confirmed: &[u64], now: Reading) {
+        let class = self.class(part.ttl);
+        let retry = class.pace.retry;
+        class.end_part(part.number, end, now);
+        let numbers = part.members.iter().map(|(number, _)| *number);
+        match end {
+            PartEnd::Confirmed(sent) => {
+                for number in confirmed {
+                    self.update(*number, |kept| kept.record_confirmed(sent));
+                }
+            }
+            PartEnd::Partial if part.members.iter().any(|(_, lease)| lease.ended.is_cancelled()) => {
+                self.update_sent(part.number, numbers, |kept| kept.share_again(now));
+            }
+            PartEnd::Partial => self.update_sent(part.number, numbers, |kept| kept.queue(now, false)),
+            PartEnd::Unanswered => {
+                self.update_sent(part.number, numbers, |kept| kept.stage = Stage::Due(kept.lease.deadline()));
+            }
+            PartEnd::Refused => self.update_sent(part.number, numbers, |kept| kept.wait_for_interval(now, retry)),
+        }
+    }
+
+    /// Takes the first lease of a class that waits to be refreshed alone.
+    pub(crate) fn send_single(
+        &mut self,
+        class: Ttl,
+        clock: Clock,
+        permits: Vec<OwnedSemaphorePermit>,
+    ) -> Option<Single> {
+        let now = clock.now();
+        let waiting = self.class(class);
+        waiting.queued_since = None;
+        let (pace, acquire) = (waiting.pace, waiting.first_queued()?);
+        let kept = self.leases.get_mut(&acquire)?;
+        let lease = Arc::clone(&kept.lease);
+        let ends_at = lease.deadline();
+        let (limit, late) = pace.times(false, lease.round_trip(), kept.failures);
+        let (round, ttl, metadata, until) = kept.send_alone(ends_at);
+        let number = self.send((class, now), now.after(late), vec![acquire], permits);
+        let deadline = pace.deadline(clock, until, limit);
+        Some(Single { class, number, acquire, round, lease, ttl, metadata, ends_at, deadline })
+    }
+
+    /// Whether an error of this attempt puts its lease at risk: not if another was confirmed meanwhile, because then this one
+    /// only had too little time, and not if it was for a holder that no longer waits for it.
+    pub(crate) fn is_risk(&self, single: &Single) -> bool {
+        let current = self.leases.get(&single.acquire).and_then(Kept::round);
+        (single.round.is_none() || single.round == current) && single.lease.deadline() <= single.ends_at
+    }
+
+    /// Notes how a single refresh ended.
+    pub(crate) fn end_single(&mut self, single: &Single, end: SingleEnd, now: Reading) -> SingleEffect {
+        let is_answered = match &end {
+            SingleEnd::Confirmed(_) => true,
+            SingleEnd::Failed(error) => !matches!(error, Error::Unavailable { .. }),
+            SingleEnd::Void => false,
+        };
+        let class = self.class(single.class);
+        let retry = class.pace.retry;
+        class.attempts.end(single.number, is_answered);
+        let mut effect = SingleEffect::default();
+        self.update(single.acquire, |kept| {
+            effect.reply = kept.end_single(single, end, now, retry);
+            effect.listens = kept.is_listening();
+        });
+        effect
+    }
+}
+
+#[cfg(test)]
+mod tests;
