@@ -1,7 +1,7 @@
 //! The lease: the right to act on a key that is held.
 //!
 //! Mechanism: a [`Lease`], which the engine defines, releases the lease when it is dropped. Its methods here read the state
-//! that the lease shares with its task, and send the holder's requests.
+//! that the lease shares with its keeper, and send the holder's requests.
 
 mod downgrade;
 mod end;
@@ -232,7 +232,7 @@ impl Lease {
         spans::run(span, ("verified", "not verified"), self.confirm()).await
     }
 
-    /// Refreshes the lease now, as the background task does by itself.
+    /// Refreshes the lease now, as the handle does by itself.
     ///
     /// # Errors
     ///

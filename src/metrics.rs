@@ -188,7 +188,7 @@ fn describe() {
         (HAND_OVER_DURATION, "Time from the grant of a key at the store to the notification of its waiter"),
         (HELD_DURATION, "How long a lease was held, by what ended it"),
         (REFRESH_DURATION, "How long a request took that refreshes one lease or a batch of leases"),
-        (RELEASE_DURATION, "How long the task of a lease took to end it at the store"),
+        (RELEASE_DURATION, "How long it took to end a lease at the store"),
     ] {
         describe_histogram!(name, Unit::Seconds, text);
     }

@@ -186,7 +186,7 @@ impl Lease {
         self.wait(|lease| async move { lease.verify().await })
     }
 
-    /// Refreshes the lease now, as the background task does by itself.
+    /// Refreshes the lease now, as the handle does by itself.
     ///
     /// # Errors
     ///

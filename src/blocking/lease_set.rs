@@ -89,7 +89,7 @@ impl LeaseSet {
         })
     }
 
-    /// Refreshes each lease now, as the background tasks do by themselves.
+    /// Refreshes each lease now, as the handle does by itself.
     ///
     /// # Errors
     ///

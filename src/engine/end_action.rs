@@ -76,7 +76,7 @@ impl CallerSpan {
     }
 }
 
-/// What the task of a lease did when the lease ended.
+/// What was done at the store when the lease had ended.
 #[derive(Debug)]
 pub(crate) enum End {
     /// The lease was left to its ttl.

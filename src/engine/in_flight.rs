@@ -1,9 +1,9 @@
-//! Requests in flight, of a lease's task or of a schedule.
+//! The requests in flight of a keeper.
 //!
 //! Purpose: an attempt without an answer may be lost or slow. The refresh is sent again, and the answers to earlier
 //! attempts still count.
 //!
-//! Mechanism: the requests are in a vector, because a lease has few. Without requests it takes no memory.
+//! Mechanism: the requests are in a vector, because permits bound how many there are.
 
 use std::{future::poll_fn, task::Poll};
 
@@ -21,10 +21,6 @@ pub(crate) async fn next_answer<T>(requests: &mut Vec<BoxFuture<T>>) -> T {
                 && let Poll::Ready(answer) = request.as_mut().poll(context)
             {
                 drop(requests.swap_remove(at));
-                if requests.is_empty() {
-                    // Frees the memory: most leases have nothing in flight most of the time.
-                    *requests = Vec::new();
-                }
                 return Poll::Ready(answer);
             }
         }

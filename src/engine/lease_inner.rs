@@ -1,4 +1,4 @@
-//! The state that a lease shares with its task: until when it is held, and how it ended.
+//! The state that a lease shares with its keeper: until when it is held, and how it ended.
 //!
 //! Mechanism: all that changes is plain data behind one lock. A change of the state is sent to the followers after the
 //! lock is released.
@@ -7,7 +7,7 @@
 //! - A lease that has ended, or whose deadline was found passed, is never valid again. A refresh and all who compare the
 //!   deadline read the clock under the lock, so a refresh never moves a deadline that another thread has found passed.
 //! - The first end stays. Each lease reports its start once, and after that its end, once.
-//! - If a lease has ended before its task checks for work, work that begins later finds the lease ended.
+//! - If a lease has ended before its release checks for work, work that begins later finds the lease ended.
 //! - Under the lock nothing is woken, no observer is called, and no other lock of this crate is taken. So whatever is
 //!   woken, and a follower that borrows the state, can call any method.
 
@@ -59,7 +59,7 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(5);
 /// The part of the remaining time after which a silent store puts the lease at risk at the latest.
 const LAST_WARNING: f64 = 0.94;
 
-/// The state that a lease shares with its task.
+/// The state that a lease shares with its keeper.
 pub(crate) struct LeaseInner {
     pub(crate) key: Key,
     pub(crate) id: LeaseId,
@@ -82,7 +82,7 @@ pub(crate) struct LeaseInner {
     pub(crate) is_ungiven: AtomicBool,
     /// What happens to the lease at the store instead of a plain release.
     pub(crate) end_action: OnceLock<EndAction>,
-    /// Receives what the task did at the store when the lease ended. `None`: a call took it.
+    /// Receives what was done at the store when the lease had ended. `None`: a call took it.
     pub(crate) released: Mutex<Option<oneshot::Receiver<Result<End>>>>,
     /// Cancelled after the state has become `Lost` or `Ended`.
     pub(crate) ended: CancellationToken,
@@ -371,7 +371,7 @@ impl LeaseInner {
         self.end(&LeaseState::Lost { cause });
     }
 
-    /// Ends the lease. Its task then does this at the store, unless an earlier call has set what it does. Returns whether this
+    /// Ends the lease. This is then done at the store, unless an earlier call has set what it does. Returns whether this
     /// call has set it: the outcome of another action is not that of this call.
     pub(crate) fn end_with(&self, action: EndAction, end: &LeaseState) -> bool {
         let is_set = self.end_action.set(action).is_ok();
@@ -450,13 +450,13 @@ impl LeaseInner {
         if self.is_valid() { Ok(()) } else { Err(self.end_error()) }
     }
 
-    /// The state now. A deadline that has passed is a loss, even if the task has not run since.
+    /// The state now. A deadline that has passed is a loss, even if the keeper has not run since.
     pub(crate) fn state(&self) -> LeaseState {
         let held = self.lock();
         if held.state.is_over() || self.clock.now() < held.deadline { held.state.clone() } else { held.expired() }
     }
 
-    /// The state as it was recorded: a deadline that has passed changes it when a caller or the task has noticed it.
+    /// The state as it was recorded: a deadline that has passed changes it when a caller or the keeper has noticed it.
     pub(crate) fn recorded_state(&self) -> LeaseState {
         self.lock().state.clone()
     }
@@ -482,7 +482,7 @@ impl LeaseInner {
         let reason = match self.state() {
             LeaseState::Lost { cause } => return self.lost_error(cause),
             LeaseState::Ended { reason } => reason,
-            // Its task has ended before it could end the lease, because its runtime has.
+            // The keeper has ended before it could end the lease, because its runtime has.
             LeaseState::Held | LeaseState::AtRisk => EndReason::ShutDown,
         };
         Error::Ended { key: self.key.clone(), token: self.token, reason }

@@ -5,7 +5,7 @@
 //! Mechanism: the engine calls each observer where the event happens. Without an observer that is one branch.
 //!
 //! Invariants: each lease that a handle is granted or resumes is reported once, and its end after that, once. A panic of
-//! an observer reaches no task of a lease.
+//! an observer does not reach the keeper.
 
 use std::{
     fmt,
@@ -172,7 +172,7 @@ pub enum HandleEvent<'a> {
         /// Whether it was a leadership.
         is_campaign: bool,
     },
-    /// The task of a lease has ended it at the store, or has failed to. A lease that was lost before needs no request. An
+    /// A lease has ended at the store, or the handle has failed to end it there. A lease that was lost before needs no request. An
     /// [orphan](crate::Lease::orphan) has no such event.
     #[non_exhaustive]
     ReleaseFinished {

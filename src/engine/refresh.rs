@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-/// When the task refreshes the lease.
+/// When the keeper refreshes the lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Refreshing {
     /// At a third of the ttl, so two more refreshes can fail.

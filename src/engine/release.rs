@@ -1,7 +1,7 @@
 //! Acts at the store on a lease that has ended in this process: releases it, transfers it, completes its tick, or leaves it
 //! to its ttl.
 //!
-//! Mechanism: a task of the lease calls [`run`] after the lease has ended. What happens depends on the cause of the end
+//! Mechanism: the keeper starts a task for each lease that has ended, which calls [`run`]. What happens depends on the cause of the end
 //! and on the [`EndAction`] that the holder has set.
 //!
 //! Invariants:

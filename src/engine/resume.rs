@@ -4,8 +4,8 @@
 //!
 //! Mechanism: a linearizable read finds the holder with this lease id and token. A refresh, which never creates a lease,
 //! confirms that it still holds the key, and makes this handle the one that is notified of a revocation. If that refresh
-//! of an earlier resume arrives late, this handle learns of a revocation with its next refresh. Then the task of the lease
-//! starts. Until then all runs in the caller's future: if the caller drops it, there is no lease that its drop would
+//! of an earlier resume arrives late, this handle learns of a revocation with its next refresh. Then the keeper
+//! gets the lease. Until then all runs in the caller's future: if the caller drops it, there is no lease that its drop would
 //! release.
 //!
 //! Invariant: nothing but refreshes is sent until the lease is confirmed, and they keep what its acquire has set.
@@ -64,13 +64,13 @@ struct Found {
     tick: HybridTime,
 }
 
-/// Takes a lease up, and starts its task.
+/// Takes a lease up, and gives it to the keeper.
 pub(crate) async fn resume(shared: &Arc<HandleInner>, spec: ResumeSpec) -> Result<Lease> {
     let context = &shared.context;
     context.ensure_open()?;
     spec.id.ensure_some()?;
     let give_up = context.operation_deadline();
-    // The caller may just have orphaned the lease: its task must end first.
+    // The caller may just have orphaned the lease: its end must be over.
     give_up.wait_for(shared.own_leases.wait_for_ends(&spec.key)).await;
     let notifier = &shared.siblings().notifier;
     notifier.ensure_unheld(spec.id)?;

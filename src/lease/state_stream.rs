@@ -59,7 +59,7 @@ impl StateStream {
     /// Waits until the state changes, and returns the new state. After the end of the lease it returns `None`.
     ///
     /// If the state changes several times before the call, the call returns only the last state. A deadline that has
-    /// passed changes [`get`](Self::get) at once; this returns it when the lease's task has noticed it.
+    /// passed changes [`get`](Self::get) at once; this returns it when the handle has noticed it.
     ///
     /// # Cancel safety
     ///

@@ -153,7 +153,7 @@ const LIBRARY: [&[&str]; 12] = [
 /// A file, and the paths of its crate that its code names.
 struct Module {
     file: String,
-    /// Where it is in the tree of modules: `engine`, `lease_task`, `round`.
+    /// Where it is in the tree of modules: `engine`, `schedule`, `kept`.
     path: Vec<String>,
     names: Vec<Vec<String>>,
 }
