@@ -234,7 +234,7 @@ impl MongoStore {
         let store = self.clone();
         // Tracked from the call on, so that `close` waits for a read that has no permit yet.
         Box::pin(self.context.requests.track_future(async move {
-            let admitted = store.context.client.requests().admit_read(deadline).await?;
+            let admitted = store.context.client.requests().admit(deadline).await?;
             store.request(deadline, admitted.run(deadline, work)).await
         }))
     }
@@ -282,7 +282,7 @@ impl Store for MongoStore {
     fn read_held(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
         let (store, key) = (self.clone(), key.clone());
         Box::pin(self.context.requests.track_future(async move {
-            let admitted = store.context.client.requests().admit_held_read(deadline).await?;
+            let admitted = store.context.client.requests().admit_holder(deadline).await?;
             let context = Arc::clone(&store.context);
             let read = async move { context.read(&key, deadline).await };
             store.request(deadline, admitted.run(deadline, read)).await

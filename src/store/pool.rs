@@ -1,10 +1,10 @@
-//! The shares of a pool of connections, and the permits that keep each kind of request to its share.
+//! The two classes of requests that share a pool of connections, and the permits of refreshes.
 //!
-//! Purpose: requests that wait at the server keep their connections. They must leave some to the other kinds.
+//! Purpose: what keeps or ends a lease never waits behind what asks for one.
 //!
 //! Mechanism: [`PoolShares`] splits the connections of a pool.
 //!
-//! Invariant: a refresh never waits for a connection that an acquire or a read keeps.
+//! Invariant: if requests of all kinds wait at the server, one connection at least is left to what keeps or ends leases.
 
 use std::sync::Arc;
 
@@ -15,26 +15,31 @@ pub(crate) const DEFAULT_POOL: u32 = 64;
 
 /// How many requests of each kind may be under way at once.
 ///
-/// Acquires, releases and the like get half of the pool: they may all wait for locked records. A quarter, and not more
-/// than that of the default pool, is for refreshes and reads: servers refresh no faster if more is sent at once, and a
-/// small pool still has some. Of these, three eighths are for the parts of batches, half for single
-/// refreshes, and what is left for reads, but one at least. The rest is for change streams. Of 64 connections these are
-/// 32, 6, 8, 2 and 16; of 10 they are 5, 1, 2, 1 and 2. In a pool of fewer than 16, a read takes the connection of a second
-/// stream; a handle without watches has one.
+/// A quarter of the pool, and not more than that of the default pool, is for what keeps or ends leases: servers refresh no
+/// faster if more is sent at once. Of these, three eighths are for the parts of batches, half for single refreshes, and
+/// what is left for releases, values and checks of holders. All else, which asks for leases, reads or listens, has the other
+/// connections. Of 64 these are 6, 8, 2 and 48.
 ///
-/// Reads may also use the half of the acquires and releases. They need their own share if all of these wait for locked
-/// records, which keep no read waiting.
+/// A pool of fewer than 16 leaves one connection to what keeps or ends leases: of 10, nine are for all else, one of them for
+/// a change stream. More refreshes may be under way, up to 1 part and 2 single ones: they wait in the driver, which then
+/// serves them before each request that comes later.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolShares {
+    /// What asks for leases, reads or listens.
     #[cfg(feature = "mongodb")]
-    pub(crate) requests: usize,
+    pub(crate) asking: usize,
+    /// What ends a lease, or writes or reads for its holder, beside those that use a connection of the others.
     #[cfg(feature = "mongodb")]
-    pub(crate) reads: usize,
+    pub(crate) ending: usize,
+    /// The most change streams of a client of our own.
     #[cfg(feature = "mongodb")]
     pub(crate) streams: usize,
     pub(crate) parts: usize,
     pub(crate) singles: usize,
 }
+
+/// In a smaller pool, one connection is kept for leases.
+const SMALL_POOL: u32 = 16;
 
 impl PoolShares {
     /// The shares of a pool of this many connections.
@@ -42,13 +47,15 @@ impl PoolShares {
         let share = |connections: u32| usize::try_from(connections.max(1)).unwrap_or(Semaphore::MAX_PERMITS);
         let quarter = (connections / 4).clamp(3, DEFAULT_POOL / 4);
         let (parts, singles) = (quarter.saturating_mul(3) / 8, quarter.div_ceil(2));
+        #[cfg(feature = "mongodb")]
+        let kept = if connections < SMALL_POOL { 1 } else { quarter };
         Self {
             #[cfg(feature = "mongodb")]
-            requests: share(connections / 2),
+            asking: share(connections.saturating_sub(kept)),
             #[cfg(feature = "mongodb")]
-            reads: share(quarter.saturating_sub(parts).saturating_sub(singles)),
+            ending: share(quarter.saturating_sub(parts).saturating_sub(singles)),
             #[cfg(feature = "mongodb")]
-            streams: share(connections.saturating_sub(connections / 2).saturating_sub(quarter)),
+            streams: share(quarter),
             parts: share(parts),
             singles: share(singles),
         }
@@ -79,18 +86,19 @@ mod tests {
 
     #[cfg(feature = "mongodb")]
     #[test]
-    fn the_shares_of_a_pool_leave_each_kind_of_request_a_connection_and_are_no_more_than_the_pool() {
-        for connections in 9..2_000 {
-            let PoolShares { requests, reads, streams, parts, singles } = PoolShares::of(connections);
-            let streams_beside_reads = if connections < 16 { streams.min(1) } else { streams };
-            let all = requests + reads + streams_beside_reads + parts + singles;
-            assert!(all <= usize::try_from(connections).unwrap(), "{connections}: {all}");
-            assert!([requests, reads, streams, parts, singles].iter().all(|share| *share > 0), "{connections}");
-            assert!(requests <= usize::try_from(connections / 2).unwrap());
+    fn the_shares_of_a_pool_are_no_more_than_the_pool_and_leave_a_connection_to_what_keeps_leases() {
+        for connections in 2..2_000 {
+            let PoolShares { asking, ending, streams, parts, singles } = PoolShares::of(connections);
+            let kept = usize::try_from(connections).unwrap() - asking;
+            assert!(
+                kept >= if connections < SMALL_POOL { 1 } else { ending + parts + singles },
+                "{connections}: {kept}"
+            );
+            assert!([asking, ending, streams, parts, singles].iter().all(|share| *share > 0), "{connections}");
         }
-        let PoolShares { requests, reads, streams, parts, singles } = PoolShares::of(DEFAULT_POOL);
-        assert_eq!([requests, reads, streams, parts, singles], [32, 2, 16, 6, 8]);
-        let PoolShares { requests, reads, streams, parts, singles } = PoolShares::of(10);
-        assert_eq!([requests, reads, streams, parts, singles], [5, 1, 2, 1, 2]);
+        let PoolShares { asking, ending, streams, parts, singles } = PoolShares::of(DEFAULT_POOL);
+        assert_eq!([asking, ending, streams, parts, singles], [48, 2, 16, 6, 8]);
+        let PoolShares { asking, ending, streams, parts, singles } = PoolShares::of(10);
+        assert_eq!([asking, ending, streams, parts, singles], [9, 1, 3, 1, 2]);
     }
 }

@@ -41,20 +41,25 @@ pub(super) async fn apply(
     let requests = context.client.requests();
     let admitted = match request {
         Request::Refresh(_) => None,
-        Request::Acquire(_) => Some(requests.admit_acquire(deadline).await?),
-        _ => Some(requests.admit(deadline).await?),
+        Request::Acquire(_) => Some(requests.admit(deadline).await?),
+        _ => Some(requests.admit_holder(deadline).await?),
     };
+    let is_acquire = as_acquire(&request).is_some();
+    let limited = admitted.as_ref().filter(|_| is_acquire).map_or(deadline, |admitted| admitted.for_acquire(deadline));
     let sent = Clock::Boot.now();
     ensure_remaining(deadline, least)?;
     let sender = Arc::clone(&context);
     let applied = context.requests.track_future(async move {
-        let applied = sender.apply(&key, slice::from_ref(&request), deadline);
+        let applied = sender.apply(&key, slice::from_ref(&request), limited);
         match admitted {
             Some(admitted) => admitted.run(deadline, applied).await,
             None => applied.await,
         }
     });
     let applied = task::run(context.runtime(), deadline, applied).await?.pop();
+    if is_acquire {
+        context.client.requests().note_acquire(Clock::Boot.now().since(sent));
+    }
     let applied =
         applied.ok_or_else(|| Error::invalid("a command was sent without a request: report this bug of mongoseal"))?;
     Ok(Applied { sent: Some(sent), ..applied })
@@ -104,7 +109,7 @@ async fn send(
     mut requests: Vec<Queued<Request>>,
 ) -> Option<Turn<MongoContext>> {
     let Some(latest) = coalesce::latest_deadline(&requests) else { return turn };
-    let admitted = match context.client.requests().admit_acquire(latest).await {
+    let admitted = match context.client.requests().admit(latest).await {
         Ok(admitted) => admitted,
         Err(error) => {
             coalesce::fail(requests, error);
@@ -119,13 +124,15 @@ async fn send(
         task::spawn(context.runtime(), send_alone(&context, &key, queued));
     }
     let Some(deadline) = coalesce::prepare(&key, &mut requests) else { return turn };
+    let limited = admitted.for_acquire(deadline);
     let sent = Clock::Boot.now();
     let batch: Vec<Request> = requests.iter().map(|queued| queued.request.clone()).collect();
     let (sender, of) = (Arc::clone(&context), key.clone());
     let applied =
-        context.requests.track_future(async move { admitted.run(deadline, sender.apply(&of, &batch, deadline)).await });
+        context.requests.track_future(async move { admitted.run(deadline, sender.apply(&of, &batch, limited)).await });
     let again = match coalesce::wait_for(&mut turn, task::run(context.runtime(), deadline, applied)).await {
         Ok(applied) => {
+            context.client.requests().note_acquire(Clock::Boot.now().since(sent));
             let (is_single, mut others) = (requests.len() == 1, Vec::new());
             for (queued, applied) in requests.into_iter().zip(applied) {
                 if is_single || has_its_answer(&queued.request, &applied.outcome) {

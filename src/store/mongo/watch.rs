@@ -47,7 +47,7 @@ async fn read(
     since: HybridTime,
     notifications: &UnboundedSender<Notification>,
 ) -> std::result::Result<(), StreamEnd> {
-    let _permit = store.client.take_stream_permit().map_err(StreamEnd::TooMany)?;
+    let _permit = store.client.take_stream_permit(store.runtime()).map_err(StreamEnd::TooMany)?;
     let mut events = store.open_hand_over_stream(handle, since).await.map_err(StreamEnd::NotOpened)?;
     let _sent = notifications.send(Notification::Started { since });
     while !notifications.is_closed() {

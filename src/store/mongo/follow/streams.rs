@@ -20,7 +20,7 @@ use mongodb::{
     options::{ChangeStreamOptions, ReadConcern},
 };
 use tokio::sync::{
-    OwnedSemaphorePermit, Semaphore,
+    Semaphore,
     mpsc::{self, Receiver, Sender},
 };
 use tracing::debug;
@@ -28,6 +28,7 @@ use tracing::debug;
 use super::super::{
     context::{MongoContext, PRIMARY},
     error::{self, Meaning},
+    state::client::StreamPermit,
     stream_error::StreamEnd,
     task,
 };
@@ -47,7 +48,7 @@ const MAX_SILENCE: Duration = Duration::from_secs(20);
 pub(super) struct Streams {
     store: Arc<MongoContext>,
     /// Held while any of them is open.
-    permit: Arc<OwnedSemaphorePermit>,
+    permit: Arc<StreamPermit>,
     slots: Arc<Semaphore>,
     /// The filter of the `_id`s.
     ids: Document,
@@ -89,7 +90,7 @@ impl Streams {
     pub(super) fn new(store: &Arc<MongoContext>) -> Result<Self, StreamEnd> {
         Ok(Self {
             store: Arc::clone(store),
-            permit: Arc::new(store.client.take_stream_permit().map_err(StreamEnd::TooMany)?),
+            permit: Arc::new(store.client.take_stream_permit(store.runtime()).map_err(StreamEnd::TooMany)?),
             slots: Arc::new(Semaphore::new(MAX_REPLACED.saturating_add(1))),
             ids: Document::new(),
             position: None,

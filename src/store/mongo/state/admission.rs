@@ -4,14 +4,19 @@
 //! of locked records, must not delay a refresh until its lease is lost. Beside a slow server, the driver must not fill up
 //! with requests whose callers have given up: each later request would be sent after its own caller had given up, too.
 //!
-//! Mechanism: each request but a refresh takes a permit. There are permits for half of the connections, and some for reads
-//! alone: no lock keeps a read waiting. Acquires and reads, but for those of a holder, wait at a gate before that, and only
-//! one of them waits for a permit. A request is queued in the driver as long as requests that were sent before it end, and none that was sent
-//! after it.
+//! Mechanism: there are two classes, and each request but a refresh takes a permit. What asks for a lease, or reads without
+//! one, waits at a gate, the oldest first, and then for one of the permits that leave some connections to what keeps leases.
+//! What ends a lease, or writes or reads for its holder, takes one of its own permits or one of the others, and does not wait
+//! at the gate. A change stream takes one of the others for as long as it is open.
 //!
-//! Invariants: what keeps or ends a lease waits for none of the acquires and reads that wait. If a caller gives up while its request waits for a permit, the request is never sent. A request keeps its
-//! permit until its command ends, or its time is over and it is not queued in the driver, also if its caller has given up:
-//! the command keeps its connection.
+//! An acquire of a locked record waits at the server for as long as it may. If all acquires did, the refreshes of a small pool
+//! would share what is left. So nearly half of the permits of what asks are brisk: with one of them, the server gives an
+//! acquire up soon, and it is sent again.
+//!
+//! Invariants: what keeps or ends a lease waits for no request that waits at the gate, and has a connection while all
+//! others wait at the server. If a caller gives up while its request waits for a permit, the request is never sent. A request
+//! keeps its permit until its command ends, or its time is over and it is not queued in the driver, also if its caller has
+//! given up: the command keeps its connection.
 
 use std::{
     pin::pin,
@@ -32,16 +37,22 @@ use crate::types::{
     error::{Error, Result},
 };
 
+/// How long the server may work on an acquire with a brisk permit, unless acquires take long: a record that is not locked is
+/// written in milliseconds.
+const BRISK_LIMIT: Duration = Duration::from_millis(250);
+
 /// How long a request keeps its permit at least, unless it ends.
 const LEAST_TIME: Duration = Duration::from_millis(500);
 
 /// The permits of a client, and what its requests tell about the driver's queue.
 pub(in crate::store::mongo) struct Admission {
-    permits: Arc<Semaphore>,
-    /// The right of an acquire or a read to wait for a permit.
+    /// For what asks.
+    steady: Arc<Semaphore>,
+    brisk: Arc<Semaphore>,
+    /// The right to wait for a permit of what asks.
     gate: Semaphore,
-    /// For reads alone.
-    reads: Arc<Semaphore>,
+    /// For what ends a lease, or writes or reads for its holder.
+    ending: Arc<Semaphore>,
     order: Arc<Order>,
 }
 
@@ -52,13 +63,20 @@ struct Order {
     ended: AtomicU64,
     /// The number of the latest that has ended.
     latest: AtomicU64,
+    /// How many milliseconds the last confirmed acquire took.
+    acquire_took: AtomicU64,
 }
 
 /// The right of a request to be under way.
 pub(in crate::store::mongo) struct Admitted {
-    permit: OwnedSemaphorePermit,
+    permit: Permit,
     order: Arc<Order>,
 }
+
+/// A permit, and whether it is brisk.
+pub(in crate::store::mongo) type Permit = (OwnedSemaphorePermit, bool);
+
+type Waited = std::result::Result<Permit, AcquireError>;
 
 /// The checks before the first request. Each takes several commands, so many callers must not check at the same time.
 pub(in crate::store::mongo) struct Preflight {
@@ -75,57 +93,53 @@ impl Default for Preflight {
 }
 
 impl Admission {
-    /// For at most this many requests, and this many reads beside them.
-    pub(in crate::store::mongo) fn new(many: usize, reads: usize) -> Self {
-        let [permits, reads] = [many, reads].map(|many| Arc::new(Semaphore::new(many.min(Semaphore::MAX_PERMITS))));
-        Self { permits, gate: Semaphore::new(1), reads, order: Arc::default() }
+    /// For at most this many requests that ask, and this many beside them that end leases or are of holders.
+    pub(in crate::store::mongo) fn new(asking: usize, ending: usize) -> Self {
+        let steady = asking.div_ceil(2);
+        let [steady, brisk, ending] = [steady, asking.saturating_sub(steady), ending]
+            .map(|many| Arc::new(Semaphore::new(many.min(Semaphore::MAX_PERMITS))));
+        Self { steady, brisk, gate: Semaphore::new(1), ending, order: Arc::default() }
     }
 
-    /// Waits until another request that keeps or ends a lease may be under way.
+    /// Waits until another request that asks for a lease, or reads without one, may be under way.
     pub(in crate::store::mongo) async fn admit(&self, deadline: Deadline) -> Result<Admitted> {
-        self.admit_with(Arc::clone(&self.permits).acquire_owned(), deadline).await
+        let permit = async {
+            // The request that waits for a permit gives its place up when it has one.
+            let _place = self.gate.acquire().await?;
+            self.permit_to_ask().await
+        };
+        self.admit_with(permit, deadline).await
     }
 
-    /// Waits until another acquire may be under way.
-    pub(in crate::store::mongo) async fn admit_acquire(&self, deadline: Deadline) -> Result<Admitted> {
-        self.admit_with(self.pass_gate(), deadline).await
+    /// Waits until another request that ends a lease, or is of its holder, may be under way.
+    pub(in crate::store::mongo) async fn admit_holder(&self, deadline: Deadline) -> Result<Admitted> {
+        let permit = async {
+            tokio::select! {
+                biased;
+                permit = Arc::clone(&self.ending).acquire_owned() => Ok((permit?, false)),
+                permit = self.permit_to_ask() => permit,
+            }
+        };
+        self.admit_with(permit, deadline).await
     }
 
-    /// Waits until another read of a holder may be under way.
-    pub(in crate::store::mongo) async fn admit_held_read(&self, deadline: Deadline) -> Result<Admitted> {
-        self.admit_with(self.read_share_or(Arc::clone(&self.permits).acquire_owned()), deadline).await
-    }
-
-    /// Waits until another read may be under way.
-    pub(in crate::store::mongo) async fn admit_read(&self, deadline: Deadline) -> Result<Admitted> {
-        self.admit_with(self.read_share_or(self.pass_gate()), deadline).await
-    }
-
-    /// Waits for a permit for reads alone, or for the other one.
-    async fn read_share_or(
-        &self,
-        other: impl Future<Output = std::result::Result<OwnedSemaphorePermit, AcquireError>>,
-    ) -> std::result::Result<OwnedSemaphorePermit, AcquireError> {
+    /// Waits for a permit of those that ask, before the requests at the gate.
+    pub(in crate::store::mongo) async fn permit_to_ask(&self) -> Waited {
         tokio::select! {
             biased;
-            permit = Arc::clone(&self.reads).acquire_owned() => permit,
-            permit = other => permit,
+            permit = Arc::clone(&self.steady).acquire_owned() => Ok((permit?, false)),
+            permit = Arc::clone(&self.brisk).acquire_owned() => Ok((permit?, true)),
         }
     }
 
-    /// Waits behind the acquires and reads that came before. The last of them gives its place up when it has its permit.
-    async fn pass_gate(&self) -> std::result::Result<OwnedSemaphorePermit, AcquireError> {
-        let _place = self.gate.acquire().await?;
-        Arc::clone(&self.permits).acquire_owned().await
+    /// Notes how long a confirmed acquire took.
+    pub(in crate::store::mongo) fn note_acquire(&self, took: Duration) {
+        self.order.acquire_took.store(u64::try_from(took.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    async fn admit_with(
-        &self,
-        permit: impl Future<Output = std::result::Result<OwnedSemaphorePermit, AcquireError>>,
-        deadline: Deadline,
-    ) -> Result<Admitted> {
+    async fn admit_with(&self, permit: impl Future<Output = Waited>, deadline: Deadline) -> Result<Admitted> {
         let permit = timeout(deadline.remaining(), permit).await;
-        let permit = permit.ok().and_then(std::result::Result::ok).ok_or_else(|| {
+        let permit = permit.ok().and_then(Waited::ok).ok_or_else(|| {
             Error::unavailable(
                 "too many calls wait, and earlier requests of this client have no answer yet: let fewer calls run at once, and retry; if few do, check that a primary can be reached and that no transaction keeps records locked",
             )
@@ -135,6 +149,17 @@ impl Admission {
 }
 
 impl Admitted {
+    /// The deadline of an acquire. With a brisk permit the server gives it up soon, but not before three times as long as the
+    /// last one took.
+    pub(in crate::store::mongo) fn for_acquire(&self, deadline: Deadline) -> Deadline {
+        let (_, is_brisk) = self.permit;
+        if !is_brisk {
+            return deadline;
+        }
+        let took = Duration::from_millis(self.order.acquire_took.load(Ordering::Relaxed));
+        deadline.with_work_limit(took.saturating_mul(3).max(BRISK_LIMIT))
+    }
+
     /// Runs `work`. Gives the permit back when it ends, or when the deadline has passed and the request is not queued in the
     /// driver. On a dead connection a command ends much later.
     pub(in crate::store::mongo) async fn run<T>(self, deadline: Deadline, work: impl Future<Output = T>) -> T {
@@ -186,12 +211,12 @@ mod tests {
     }
 
     fn free(admission: &Admission) -> usize {
-        admission.permits.available_permits()
+        admission.steady.available_permits() + admission.brisk.available_permits()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_permit_is_back_when_the_command_ends_or_at_the_deadline_of_a_command_on_a_dead_connection() {
-        let (admission, mut running) = (Admission::new(2, 1), JoinSet::new());
+        let (admission, mut running) = (Admission::new(2, 0), JoinSet::new());
         begin(&admission, &mut running, 1).await;
         let dead = begin(&admission, &mut running, 1_000).await;
         assert_eq!(free(&admission), 0);
@@ -209,7 +234,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_permit_is_kept_beyond_the_deadline_while_earlier_commands_end() {
-        let (admission, mut running) = (Admission::new(9, 1), JoinSet::new());
+        let (admission, mut running) = (Admission::new(9, 0), JoinSet::new());
         // The driver sends one after another.
         for seconds in 1..=9 {
             begin(&admission, &mut running, seconds).await;
@@ -224,7 +249,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_permit_is_kept_for_half_a_second_also_if_the_deadline_is_sooner() {
-        let (admission, mut running) = (Admission::new(1, 1), JoinSet::new());
+        let (admission, mut running) = (Admission::new(1, 0), JoinSet::new());
         let deadline = Deadline::after(Clock::tokio(), SECOND / 10);
         let admitted = admission.admit(deadline).await.unwrap();
         running.spawn(async move { admitted.run(deadline, sleep(1_000 * SECOND)).await });
@@ -236,7 +261,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn permits_are_back_at_the_deadline_if_no_command_ends() {
-        let (admission, mut running) = (Admission::new(3, 1), JoinSet::new());
+        let (admission, mut running) = (Admission::new(3, 0), JoinSet::new());
         for _ in 0..3 {
             begin(&admission, &mut running, 1_000).await;
         }
@@ -245,46 +270,59 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_keeps_a_lease_waits_for_one_of_the_commands_under_way_and_for_no_acquire_or_read_that_waits() {
+    async fn what_ends_a_lease_waits_for_none_of_the_requests_that_wait_at_the_gate() {
         let (admission, mut running) = (Arc::new(Admission::new(4, 1)), JoinSet::new());
         let deadline = Deadline::after(Clock::tokio(), 1_000 * SECOND);
-        // Those that wait find permits in use by what keeps a lease.
-        for _ in 0..4 {
-            let admitted = admission.admit(deadline).await.unwrap();
-            running.spawn(admitted.run(deadline, sleep(SECOND)));
-        }
-        for number in 0..100 {
+        for _ in 0..100 {
             let admission = Arc::clone(&admission);
-            running.spawn(async move {
-                let admitted = if number % 2 == 0 {
-                    admission.admit_acquire(deadline).await
-                } else {
-                    admission.admit_read(deadline).await
-                };
-                admitted.unwrap().run(deadline, sleep(SECOND)).await;
-            });
+            running.spawn(async move { admission.admit(deadline).await.unwrap().run(deadline, sleep(SECOND)).await });
         }
         tokio::task::yield_now().await;
-        let soon = Deadline::after(Clock::tokio(), SECOND + SECOND / 2);
-        let keeping = tokio::join!(admission.admit(soon), admission.admit_held_read(soon), admission.admit(soon));
-        drop((keeping.0.unwrap(), keeping.1.unwrap(), keeping.2.unwrap()));
+        // The first has a permit of its own, and the next are served as soon as one of the others ends.
+        let soon = Deadline::after(Clock::tokio(), SECOND / 2);
+        let first = admission.admit_holder(soon).await.unwrap();
+        assert!(admission.admit_holder(soon).await.is_err(), "all permits are in use");
+        let next = Deadline::after(Clock::tokio(), SECOND);
+        let ending = tokio::join!(admission.admit_holder(next), admission.admit_holder(next));
+        drop((first, ending.0.unwrap(), ending.1.unwrap()));
         running.join_all().await;
         assert_eq!((free(&admission), admission.gate.available_permits()), (4, 1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_needs_no_permit_of_the_others_and_a_burst_of_reads_has_no_more_than_all() {
-        let admission = Admission::new(2, 1);
-        let deadline = Deadline::after(Clock::tokio(), SECOND);
-        let requests = [admission.admit(deadline).await.unwrap(), admission.admit(deadline).await.unwrap()];
-        let read = admission.admit_read(deadline).await.unwrap();
-        assert!(admission.admit_read(Deadline::after(Clock::tokio(), SECOND / 2)).await.is_err());
-        drop((requests, read));
-        let mut reads = Vec::new();
-        for _ in 0..3 {
-            reads.push(admission.admit_read(deadline).await.unwrap());
+    async fn what_asks_is_served_in_its_order_and_takes_no_permit_of_what_ends_a_lease() {
+        let (admission, mut running) = (Arc::new(Admission::new(1, 1)), JoinSet::new());
+        let deadline = Deadline::after(Clock::tokio(), 9 * SECOND);
+        let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+        for number in 0..4 {
+            let (admission, order) = (Arc::clone(&admission), Arc::clone(&order));
+            running.spawn(async move {
+                let admitted = admission.admit(deadline).await.unwrap();
+                order.lock().unwrap().push(number);
+                admitted.run(deadline, sleep(SECOND)).await;
+            });
+            tokio::task::yield_now().await;
         }
-        assert!(admission.admit_read(deadline).await.is_err());
-        assert!(admission.admit(Deadline::after(Clock::tokio(), SECOND)).await.is_err());
+        sleep(SECOND / 2).await;
+        assert_eq!((order.lock().unwrap().len(), admission.ending.available_permits()), (1, 1));
+        running.join_all().await;
+        assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nearly_half_of_the_acquires_are_given_up_soon_by_the_server_unless_acquires_take_long() {
+        let admission = Admission::new(9, 1);
+        let deadline = Deadline::after(Clock::tokio(), 5 * SECOND);
+        let mut limits = Vec::new();
+        for _ in 0..9 {
+            let admitted = admission.admit(deadline).await.unwrap();
+            limits.push(admitted.for_acquire(deadline).work_limit());
+            std::mem::forget(admitted);
+        }
+        assert_eq!(limits, [[5 * SECOND; 5].as_slice(), &[BRISK_LIMIT; 4]].concat());
+        admission.note_acquire(SECOND);
+        let brisk =
+            Admitted { permit: (admission.ending.clone().try_acquire_owned().unwrap(), true), order: admission.order };
+        assert_eq!(brisk.for_acquire(deadline).work_limit(), 3 * SECOND);
     }
 }

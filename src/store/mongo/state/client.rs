@@ -6,10 +6,17 @@
 //!
 //! Invariant: a client of the caller has no such owner, and is never closed.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    future::pending,
+    sync::{Arc, Mutex},
+};
 
 use mongodb::Client;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::admission::Admission;
 use crate::{store::pool::PoolShares, types::lock::lock};
@@ -23,6 +30,13 @@ struct Limits {
     /// Permits for further change streams, and how many streams there may be in all.
     streams: Arc<Semaphore>,
     max_streams: usize,
+}
+
+/// The permit of a change stream, until this is dropped.
+pub(in crate::store::mongo) struct StreamPermit {
+    _permit: OwnedSemaphorePermit,
+    /// Has the permit of a request as long as the stream keeps a connection.
+    _connection: AbortOnDropHandle<()>,
 }
 
 /// One store's share of its client. It ends when the store is closed or this is dropped.
@@ -45,7 +59,7 @@ impl ClientShare {
 
     fn begin(owned: Option<Arc<Client>>, connections: u32, max_streams: usize) -> Self {
         let shares = PoolShares::of(connections);
-        let requests = Admission::new(shares.requests, shares.reads);
+        let requests = Admission::new(shares.asking, shares.ending);
         let limits = Limits { connections, requests, streams: Arc::new(Semaphore::new(max_streams)), max_streams };
         Self { limits: Arc::new(limits), owned: Mutex::new(owned) }
     }
@@ -65,9 +79,17 @@ impl ClientShare {
         &self.limits.requests
     }
 
-    /// Takes a permit for a change stream. The error is the most streams that there may be.
-    pub(in crate::store::mongo) fn take_stream_permit(&self) -> Result<OwnedSemaphorePermit, usize> {
-        Arc::clone(&self.limits.streams).try_acquire_owned().map_err(|_none_left| self.limits.max_streams)
+    /// Takes a permit for a change stream. The error is the most streams that there may be. The stream keeps a connection, so
+    /// it takes a permit of those that ask, as soon as one is free.
+    pub(in crate::store::mongo) fn take_stream_permit(&self, runtime: &Handle) -> Result<StreamPermit, usize> {
+        let permit =
+            Arc::clone(&self.limits.streams).try_acquire_owned().map_err(|_none_left| self.limits.max_streams)?;
+        let limits = Arc::clone(&self.limits);
+        let connection = runtime.spawn(async move {
+            let _permit = limits.requests.permit_to_ask().await;
+            pending::<()>().await;
+        });
+        Ok(StreamPermit { _permit: permit, _connection: AbortOnDropHandle::new(connection) })
     }
 
     /// Ends the share, once. Returns the client if it must be closed now.
