@@ -217,9 +217,9 @@ impl<M> Builder<M> {
     /// Sets how many connections the caller's client opens to a server at most: its `maxPoolSize`, which a client does
     /// not show. Zero is no limit. Default: 10, as the driver's.
     ///
-    /// Half of them are for acquires, releases and reads. Acquires may wait for records that a transaction has locked, so
-    /// some of the others are for reads alone. The rest is left to refreshes and change streams. If the pool is smaller than
-    /// this, such acquires can cost the handle its leases. If it is larger, fewer requests are under way than could be.
+    /// A quarter of them is for refreshes and releases, or one of fewer than 16. The others are for acquires, reads and change
+    /// streams. If the pool is smaller than this, acquires of records that a transaction has locked can cost the handle its
+    /// leases. If it is larger, fewer requests are under way than could be.
     ///
     /// Siblings share these connections. Give handles on one client that are no siblings, and requests of yours on that client,
     /// connections of their own: `maxPoolSize` must be the sum.

@@ -104,6 +104,8 @@ impl AcquireTask {
         match self.obtain(&shared, &mut reply).instrument(span.clone()).await {
             Ok(lease) => {
                 self.report.granted(span, &lease);
+                // Before a shutdown can end it.
+                lease.is_ungiven.store(true, Ordering::Release);
                 let held = keeper::keep(&shared, &lease, (self.ttl, self.refreshing));
                 // If the caller is gone, this takes the lease back.
                 drop(reply.send(Ok(Ungiven::new(held))));

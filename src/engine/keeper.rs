@@ -117,13 +117,20 @@ impl Keeper {
             let todo = {
                 let mut schedule = lock(schedule);
                 if schedule.is_empty() && mailbox.close_if_empty() {
+                    // Gives the permits of attempts back whose answers nobody awaits any more.
+                    drop(schedule.take_all());
                     self.is_done = true;
                     return;
                 }
                 schedule.collect(clock.now())
             };
-            let Todo { part, single, next, .. } = todo;
+            let Todo { part, single, retry, next, .. } = todo;
+            let has_probed = !todo.probes.is_empty();
             self.act(todo, &mut sent);
+            if has_probed {
+                // A probe that is late must wake the keeper.
+                continue;
+            }
             tokio::select! {
                 biased;
                 () = context.closing.cancelled(), if !context.closing.is_cancelled() => {}
@@ -133,8 +140,11 @@ impl Keeper {
                         sent.extend(self.send_part(ttl, permit));
                     }
                 }
-                permits = acquire(singles, retries, single), if single.is_some() => {
-                    sent.extend(single.and_then(|(ttl, _)| self.send_single(ttl, permits)));
+                permits = acquire([singles]), if single.is_some() => {
+                    sent.extend(single.and_then(|ttl| self.send_single(ttl, permits)));
+                }
+                permits = acquire([retries, singles]), if retry.is_some() => {
+                    sent.extend(retry.and_then(|ttl| self.send_single(ttl, permits)));
                 }
                 () = mailbox.added() => {}
                 () = clock.sleep_until(next) => {}
@@ -330,15 +340,10 @@ impl Drop for Registration {
     }
 }
 
-/// Waits for the permits of a single refresh. That of a lease that has failed before needs one of the retries, too.
-async fn acquire(
-    singles: &Arc<Semaphore>,
-    retries: &Arc<Semaphore>,
-    single: Option<(Ttl, bool)>,
-) -> Vec<OwnedSemaphorePermit> {
+/// Waits for the permits of a single refresh: that of a lease that has failed before needs one of the retries, too.
+async fn acquire<const MANY: usize>(semaphores: [&Arc<Semaphore>; MANY]) -> Vec<OwnedSemaphorePermit> {
     let mut permits = Vec::new();
-    let has_failed = single.is_some_and(|(_, has_failed)| has_failed);
-    for semaphore in Some(retries).filter(|_| has_failed).into_iter().chain([singles]) {
+    for semaphore in semaphores {
         permits.extend(Arc::clone(semaphore).acquire_owned().await);
     }
     permits

@@ -75,7 +75,8 @@ pub(crate) struct Schedule {
     checks: BTreeSet<(Reading, Ttl)>,
     /// The classes that wait for the permit of a part, by the time since when they can send it.
     parts: BTreeSet<(Reading, Ttl)>,
-    /// The classes of which a lease waits to be refreshed alone: whether it has failed before, and its deadline.
+    /// The classes of which a lease waits to be refreshed alone: whether it has failed before, and since when none of the class
+    /// was sent.
     singles: BTreeSet<(bool, Reading, Ttl)>,
     /// The number of the last attempt. They are in the order in which they were sent.
     attempts: u64,
@@ -96,8 +97,9 @@ pub(crate) struct Todo {
     pub(crate) probes: Vec<Ttl>,
     /// The class that waits longest for the permit of a part.
     pub(crate) part: Option<Ttl>,
-    /// The class with the first lease to refresh alone, and whether that has failed before.
-    pub(crate) single: Option<(Ttl, bool)>,
+    /// The class that waits longest to refresh a lease alone, and that whose first such lease has failed before.
+    pub(crate) single: Option<Ttl>,
+    pub(crate) retry: Option<Ttl>,
     /// When to look again.
     pub(crate) next: Reading,
 }
@@ -258,7 +260,9 @@ impl Schedule {
             self.check_class(ttl, now, &mut todo);
         }
         todo.part = self.parts.first().map(|(_, ttl)| *ttl);
-        todo.single = self.singles.first().map(|(has_failed, _, ttl)| (*ttl, *has_failed));
+        let retries = (true, Reading::ORIGIN, Ttl::MIN);
+        todo.single = self.singles.range(..retries).next().map(|(_, _, ttl)| *ttl);
+        todo.retry = self.singles.range(retries..).next().map(|(_, _, ttl)| *ttl);
         todo.next = self.checks.first().map_or(Reading::MAX, |(check_at, _)| *check_at);
         todo
     }
@@ -280,8 +284,8 @@ impl Schedule {
         if let Some(part_at) = class.listed.0.take() {
             self.parts.remove(&(part_at, ttl));
         }
-        if let Some((has_failed, deadline)) = class.listed.1.take() {
-            self.singles.remove(&(has_failed, deadline, ttl));
+        if let Some((has_failed, since)) = class.listed.1.take() {
+            self.singles.remove(&(has_failed, since, ttl));
         }
         self.checks.remove(&(class.check_at, ttl));
         if class.checks.is_empty() && class.attempts.is_empty() {
@@ -289,15 +293,15 @@ impl Schedule {
             return;
         }
         let single = class.first_queued().and_then(|number| self.leases.get(&number));
-        let single = single.map(|kept| (kept.failures > 0, kept.lease.deadline()));
-        let (part_at, probe_at) = class.send_times(now, single.is_some());
+        let has_failed = single.map(|kept| kept.failures > 0);
+        let (part_at, probe_at) = class.send_times(now, has_failed.is_some());
         if let Some(at) = part_at.filter(|at| *at <= now) {
             class.listed.0 = Some(at);
             self.parts.insert((at, ttl));
         }
-        if let Some((has_failed, deadline)) = single {
-            class.listed.1 = single;
-            self.singles.insert((has_failed, deadline, ttl));
+        class.listed.1 = has_failed.zip(class.queued_since);
+        if let Some((has_failed, since)) = class.listed.1 {
+            self.singles.insert((has_failed, since, ttl));
         }
         if probe_at.is_some_and(|at| at <= now) {
             todo.probes.push(ttl);

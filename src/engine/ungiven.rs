@@ -20,8 +20,8 @@ pub(crate) struct Ungiven {
 struct TakeBack(Arc<LeaseInner>);
 
 impl Ungiven {
+    /// For a lease that is marked as ungiven.
     pub(crate) fn new(lease: Lease) -> Self {
-        lease.lease_inner().is_ungiven.store(true, Ordering::Release);
         Self { on_drop: TakeBack(Arc::clone(lease.lease_inner())), lease }
     }
 

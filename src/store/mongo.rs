@@ -234,7 +234,7 @@ impl MongoStore {
         let store = self.clone();
         // Tracked from the call on, so that `close` waits for a read that has no permit yet.
         Box::pin(self.context.requests.track_future(async move {
-            let admitted = store.context.client.requests().admit(deadline).await?;
+            let admitted = store.context.client.requests().admit_read(deadline).await?;
             store.request(deadline, admitted.run(deadline, work)).await
         }))
     }

@@ -39,6 +39,7 @@ pub(crate) struct PoolShares {
 }
 
 /// In a smaller pool, one connection is kept for leases.
+#[cfg(feature = "mongodb")]
 const SMALL_POOL: u32 = 16;
 
 impl PoolShares {
@@ -55,7 +56,7 @@ impl PoolShares {
             #[cfg(feature = "mongodb")]
             ending: share(quarter.saturating_sub(parts).saturating_sub(singles)),
             #[cfg(feature = "mongodb")]
-            streams: share(quarter),
+            streams: share(connections.saturating_sub(connections / 2).saturating_sub(quarter)),
             parts: share(parts),
             singles: share(singles),
         }
@@ -99,6 +100,6 @@ mod tests {
         let PoolShares { asking, ending, streams, parts, singles } = PoolShares::of(DEFAULT_POOL);
         assert_eq!([asking, ending, streams, parts, singles], [48, 2, 16, 6, 8]);
         let PoolShares { asking, ending, streams, parts, singles } = PoolShares::of(10);
-        assert_eq!([asking, ending, streams, parts, singles], [9, 1, 3, 1, 2]);
+        assert_eq!([asking, ending, streams, parts, singles], [9, 1, 2, 1, 2]);
     }
 }

@@ -380,6 +380,38 @@ async fn a_shutdown_does_not_wait_for_a_batch_that_hangs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_batch_that_hangs_after_all_its_leases_were_dropped_holds_up_no_lease_of_a_sibling() {
+    let mut store = Faulty::new();
+    // For one batch at a time.
+    store.connections = 10;
+    let seal = store.seal();
+    let dropped = leases(&seal, 4, secs(30), Duration::ZERO).await;
+    Asked::of(&store, |_, _| Some(Fault::Hang));
+    tokio::time::sleep(secs(10) + millis(500)).await;
+    drop(dropped);
+    tokio::time::sleep(secs(1)).await;
+    store.heal();
+    let sibling = Mongoseal::builder().sibling_of(&seal).unwrap();
+    let kept = leases(&sibling, 4, secs(30), Duration::ZERO).await;
+    tokio::time::sleep(secs(60)).await;
+    assert!(are_held(&kept));
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_nothing_is_answered_a_lone_lease_on_ten_connections_is_sent_again_until_its_deadline() {
+    let mut store = Faulty::new();
+    store.connections = 10;
+    let held = leases(&store.seal(), 1, secs(30), Duration::ZERO).await;
+    let asked = Asked::of(&store, |_, _| Some(Fault::Hang));
+    tokio::time::sleep(secs(21)).await;
+    let (_, alone) = asked.take();
+    assert!((3..10).contains(&alone), "{alone}");
+    store.heal();
+    tokio::time::sleep(secs(19)).await;
+    assert!(are_held(&held));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_store_that_can_just_keep_up_is_asked_for_the_earliest_deadlines_first_and_no_lease_is_lost() {
     // Once for all of them takes a third of the ttl.
     let (many, ttl) = by_length((2_500, secs(15)), (10_000, secs(60)));

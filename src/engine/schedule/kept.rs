@@ -293,6 +293,11 @@ impl Kept {
             SingleEnd::Confirmed(sent) => {
                 done = self.round.take_if(of);
                 self.record_confirmed(sent);
+                if was_sent && self.round.is_none() {
+                    // It may have been sent before another that was confirmed.
+                    self.is_alone = false;
+                    self.wait_for_interval(Reading::ORIGIN, Duration::ZERO);
+                }
                 if let Some(round) = &done {
                     self.change(round.command.ttl, round.command.metadata.as_ref(), sent);
                 }

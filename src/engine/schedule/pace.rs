@@ -22,8 +22,8 @@ use crate::{
 /// - `retry` is an eighth of the time to the deadline. What the store refuses is sent again after it. While nothing is
 ///   answered, a probe goes out after it, so probes keep eight connections at most until the deadline. A probe goes out at
 ///   least twice in the longest attempt of a call, so that a refresh for a holder meets one before it is given up.
-/// - An attempt waits for its answer until the deadline, and at most for 16 probes: so many connections of the default pool are
-///   left by the shares of requests, refreshes and reads. With a ttl of up to a minute, the deadline comes first.
+/// - An attempt waits for its answer until the deadline, and at most for 16 probes, so that they keep a
+///   quarter of the default pool at most. With a ttl of up to a minute, the deadline comes first.
 /// - A part that is not full waits for an eighth of its limit: if a round trip is longer than the interval, leases are due
 ///   when their answers come, and each part of one or two would keep a permit for a round trip.
 #[derive(Clone, Copy, Debug)]

@@ -106,10 +106,10 @@ async fn the_leases_of_a_late_part_share_another_or_are_refreshed_alone_and_afte
     schedule.collect(at(20));
     assert_eq!(send(&mut schedule, 20).1, [0, 1]);
     let todo = schedule.collect(at(21));
-    assert_eq!((todo.single, due(&mut schedule)), (Some((ttl(), false)), vec![0, 1]));
+    assert_eq!((todo.single, due(&mut schedule)), (Some(ttl()), vec![0, 1]));
     assert_eq!(send(&mut schedule, 21).1, [0, 1]);
     let todo = schedule.collect(at(22));
-    assert_eq!((todo.single, due(&mut schedule)), (Some((ttl(), false)), vec![]));
+    assert_eq!((todo.single, due(&mut schedule)), (Some(ttl()), vec![]));
     // A confirmed refresh ends that.
     schedule.update(0, |kept| kept.record_confirmed(at(22)));
     schedule.update(0, |kept| kept.share_again(at(42)));
@@ -123,7 +123,7 @@ async fn a_late_part_loses_its_permit_with_the_answer_to_a_later_attempt() {
     let (part, numbers) = send(&mut schedule, 20);
     assert_eq!(numbers, [0, 1]);
     let todo = schedule.collect(at(21));
-    assert_eq!((todo.single, todo.probes), (Some((ttl(), false)), vec![]));
+    assert_eq!((todo.single, todo.probes), (Some(ttl()), vec![]));
     assert!(is_in_flight(&mut schedule, part), "its connection is in use");
     // Nothing is answered for so long that a refresh goes out without a permit.
     let probe_at = at(21) + Pace::of(ttl()).probe();
@@ -211,7 +211,8 @@ async fn refreshes_for_a_holder_are_sent_one_after_another_and_abandoned_ones_ar
         let effect = schedule.end_single(&single, SingleEnd::Confirmed(at(sent)), at(sent));
         assert!(matches!(effect.reply, Some((_, None))));
     }
-    assert!(schedule.collect(at(4)).single.is_none(), "the holder waits for nothing");
+    let todo = schedule.collect(at(4));
+    assert!(todo.single.is_none() && todo.retry.is_none(), "the holder waits for nothing");
     assert_eq!(schedule.leases[&0].next_check(), at(23));
 }
 
@@ -224,11 +225,46 @@ async fn a_refresh_for_a_holder_that_is_not_confirmed_in_time_ends_with_the_last
     assert!(!schedule.is_risk(&Single { round: Some(9), ..single }), "nobody waits for that");
     let todo = schedule.collect(at(11));
     let [(_, Some(error))] = &todo.unconfirmed[..] else { panic!("it was given up") };
-    assert!(error.to_string().contains("away") && todo.single.is_some(), "{error}");
+    assert!(error.to_string().contains("away") && todo.retry.is_some(), "{error}");
     let refused = send_single(&mut schedule, 0);
     assert_eq!(refused.round, Some(2));
     let effect = schedule.end_single(&refused, SingleEnd::Failed(Error::invalid("no")), at(12));
     assert!(matches!(effect.reply, Some((_, Some(Error::Invalid { .. })))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_due_again_if_the_answer_to_an_earlier_attempt_comes_last() {
+    let mut schedule = refreshed_at(Clock::tokio(), &[0]);
+    schedule.collect(at(20));
+    schedule.update(0, |kept| kept.queue(at(20), false));
+    let first = send_single(&mut schedule, 0);
+    let _done = request(&mut schedule, 0, 20, None);
+    let second = send_single(&mut schedule, 0);
+    schedule.end_single(&first, SingleEnd::Confirmed(at(22)), at(22));
+    let effect = schedule.end_single(&second, SingleEnd::Confirmed(at(21)), at(23));
+    assert!(effect.reply.is_some());
+    assert_eq!(schedule.leases[&0].next_check(), at(42), "a third of the ttl after the later one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn classes_refresh_leases_alone_by_turns_and_one_that_failed_holds_up_no_other() {
+    let clock = Clock::tokio();
+    let mut schedule = refreshed_at(clock, &[0, 0]);
+    let short = Ttl::try_from(secs(30)).unwrap();
+    add(&mut schedule, 7, clock, short, at(10));
+    schedule.update(7, |kept| kept.queue(at(20), true));
+    let todo = schedule.collect(at(20));
+    assert_eq!((todo.single, todo.retry), (None, Some(short)));
+    for number in [0, 1] {
+        schedule.update(number, |kept| kept.queue(at(21), false));
+    }
+    let todo = schedule.collect(at(21));
+    assert_eq!((todo.single, todo.retry), (Some(ttl()), Some(short)));
+    schedule.update(7, |kept| kept.record_confirmed(at(21)));
+    schedule.update(7, |kept| kept.queue(at(21), false));
+    assert_eq!(schedule.collect(at(22)).single, Some(short), "it waits longer");
+    schedule.send_single(short, clock, Vec::new()).unwrap();
+    assert_eq!(schedule.collect(at(22)).single, Some(ttl()));
 }
 
 #[tokio::test(start_paused = true)]

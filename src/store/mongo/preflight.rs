@@ -33,7 +33,7 @@ const MAX_STALL: Duration = Duration::from_secs(1);
 /// Checks the deployment and creates the TTL index, unless a concurrent call has done both.
 pub(super) async fn run(store: &MongoContext, deadline: Deadline) -> Result<()> {
     let Preflight { admission, has_passed } = &store.preflight;
-    let admitted = admission.admit(deadline).await?;
+    let admitted = admission.admit_acquire(deadline).await?;
     if !has_passed.load(Ordering::Acquire) {
         admitted.run(deadline, check(store, deadline)).await?;
         has_passed.store(true, Ordering::Release);

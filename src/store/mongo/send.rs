@@ -41,7 +41,7 @@ pub(super) async fn apply(
     let requests = context.client.requests();
     let admitted = match request {
         Request::Refresh(_) => None,
-        Request::Acquire(_) => Some(requests.admit(deadline).await?),
+        Request::Acquire(_) => Some(requests.admit_acquire(deadline).await?),
         _ => Some(requests.admit_holder(deadline).await?),
     };
     let is_acquire = as_acquire(&request).is_some();
@@ -57,7 +57,7 @@ pub(super) async fn apply(
         }
     });
     let applied = task::run(context.runtime(), deadline, applied).await?.pop();
-    if is_acquire {
+    if is_acquire && applied.as_ref().is_some_and(|applied| applied.changed) {
         context.client.requests().note_acquire(Clock::Boot.now().since(sent));
     }
     let applied =
@@ -109,7 +109,11 @@ async fn send(
     mut requests: Vec<Queued<Request>>,
 ) -> Option<Turn<MongoContext>> {
     let Some(latest) = coalesce::latest_deadline(&requests) else { return turn };
-    let admitted = match context.client.requests().admit(latest).await {
+    let are_acquires = requests.iter().any(|queued| as_acquire(&queued.request).is_some());
+    let admission = context.client.requests();
+    let admitted =
+        if are_acquires { admission.admit_acquire(latest).await } else { admission.admit_holder(latest).await };
+    let admitted = match admitted {
         Ok(admitted) => admitted,
         Err(error) => {
             coalesce::fail(requests, error);
@@ -124,7 +128,7 @@ async fn send(
         task::spawn(context.runtime(), send_alone(&context, &key, queued));
     }
     let Some(deadline) = coalesce::prepare(&key, &mut requests) else { return turn };
-    let limited = admitted.for_acquire(deadline);
+    let limited = if are_acquires { admitted.for_acquire(deadline) } else { deadline };
     let sent = Clock::Boot.now();
     let batch: Vec<Request> = requests.iter().map(|queued| queued.request.clone()).collect();
     let (sender, of) = (Arc::clone(&context), key.clone());
@@ -132,7 +136,9 @@ async fn send(
         context.requests.track_future(async move { admitted.run(deadline, sender.apply(&of, &batch, limited)).await });
     let again = match coalesce::wait_for(&mut turn, task::run(context.runtime(), deadline, applied)).await {
         Ok(applied) => {
-            context.client.requests().note_acquire(Clock::Boot.now().since(sent));
+            if are_acquires && applied.iter().all(|applied| applied.changed) {
+                admission.note_acquire(Clock::Boot.now().since(sent));
+            }
             let (is_single, mut others) = (requests.len() == 1, Vec::new());
             for (queued, applied) in requests.into_iter().zip(applied) {
                 if is_single || has_its_answer(&queued.request, &applied.outcome) {

@@ -6,12 +6,12 @@
 //!
 //! Mechanism: there are two classes, and each request but a refresh takes a permit. What asks for a lease, or reads without
 //! one, waits at a gate, the oldest first, and then for one of the permits that leave some connections to what keeps leases.
-//! What ends a lease, or writes or reads for its holder, takes one of its own permits or one of the others, and does not wait
-//! at the gate. A change stream takes one of the others for as long as it is open.
+//! Acquires and reads have gates of their own, because no lock keeps a read waiting.
 //!
-//! An acquire of a locked record waits at the server for as long as it may. If all acquires did, the refreshes of a small pool
-//! would share what is left. So nearly half of the permits of what asks are brisk: with one of them, the server gives an
-//! acquire up soon, and it is sent again.
+//! A request for a locked record waits at the server for as long as it may. If all of a small pool did, its refreshes would
+//! share what is left. So nearly half of the permits of what asks are brisk: with one of them, the server gives an acquire up
+//! soon, and it is sent again. What ends a lease, or writes or reads for its holder, takes one of its own permits or one that
+//! is not brisk, and does not wait at a gate. A change stream takes a brisk one for as long as it is open, if one is free.
 //!
 //! Invariants: what keeps or ends a lease waits for no request that waits at the gate, and has a connection while all
 //! others wait at the server. If a caller gives up while its request waits for a permit, the request is never sent. A request
@@ -40,6 +40,7 @@ use crate::types::{
 /// How long the server may work on an acquire with a brisk permit, unless acquires take long: a record that is not locked is
 /// written in milliseconds.
 const BRISK_LIMIT: Duration = Duration::from_millis(250);
+const LONGEST_BRISK_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long a request keeps its permit at least, unless it ends.
 const LEAST_TIME: Duration = Duration::from_millis(500);
@@ -49,8 +50,9 @@ pub(in crate::store::mongo) struct Admission {
     /// For what asks.
     steady: Arc<Semaphore>,
     brisk: Arc<Semaphore>,
-    /// The right to wait for a permit of what asks.
-    gate: Semaphore,
+    /// The right of an acquire, and of a read, to wait for a permit of what asks.
+    acquires: Semaphore,
+    reads: Semaphore,
     /// For what ends a lease, or writes or reads for its holder.
     ending: Arc<Semaphore>,
     order: Arc<Order>,
@@ -63,7 +65,7 @@ struct Order {
     ended: AtomicU64,
     /// The number of the latest that has ended.
     latest: AtomicU64,
-    /// How many milliseconds the last confirmed acquire took.
+    /// How many milliseconds the last acquire took that changed its record.
     acquire_took: AtomicU64,
 }
 
@@ -98,17 +100,28 @@ impl Admission {
         let steady = asking.div_ceil(2);
         let [steady, brisk, ending] = [steady, asking.saturating_sub(steady), ending]
             .map(|many| Arc::new(Semaphore::new(many.min(Semaphore::MAX_PERMITS))));
-        Self { steady, brisk, gate: Semaphore::new(1), ending, order: Arc::default() }
+        let [acquires, reads] = [1, 1].map(Semaphore::new);
+        Self { steady, brisk, acquires, reads, ending, order: Arc::default() }
     }
 
-    /// Waits until another request that asks for a lease, or reads without one, may be under way.
-    pub(in crate::store::mongo) async fn admit(&self, deadline: Deadline) -> Result<Admitted> {
-        let permit = async {
-            // The request that waits for a permit gives its place up when it has one.
-            let _place = self.gate.acquire().await?;
-            self.permit_to_ask().await
-        };
-        self.admit_with(permit, deadline).await
+    /// Waits until another acquire may be under way.
+    pub(in crate::store::mongo) async fn admit_acquire(&self, deadline: Deadline) -> Result<Admitted> {
+        self.admit_with(self.pass(&self.acquires), deadline).await
+    }
+
+    /// Waits until another read that is of no holder may be under way.
+    pub(in crate::store::mongo) async fn admit_read(&self, deadline: Deadline) -> Result<Admitted> {
+        self.admit_with(self.pass(&self.reads), deadline).await
+    }
+
+    /// Waits at a gate, and then for a permit. The request that waits for a permit gives its place up when it has one.
+    async fn pass(&self, gate: &Semaphore) -> Waited {
+        let _place = gate.acquire().await?;
+        tokio::select! {
+            biased;
+            permit = Arc::clone(&self.steady).acquire_owned() => Ok((permit?, false)),
+            permit = Arc::clone(&self.brisk).acquire_owned() => Ok((permit?, true)),
+        }
     }
 
     /// Waits until another request that ends a lease, or is of its holder, may be under way.
@@ -117,22 +130,18 @@ impl Admission {
             tokio::select! {
                 biased;
                 permit = Arc::clone(&self.ending).acquire_owned() => Ok((permit?, false)),
-                permit = self.permit_to_ask() => permit,
+                permit = Arc::clone(&self.steady).acquire_owned() => Ok((permit?, false)),
             }
         };
         self.admit_with(permit, deadline).await
     }
 
-    /// Waits for a permit of those that ask, before the requests at the gate.
-    pub(in crate::store::mongo) async fn permit_to_ask(&self) -> Waited {
-        tokio::select! {
-            biased;
-            permit = Arc::clone(&self.steady).acquire_owned() => Ok((permit?, false)),
-            permit = Arc::clone(&self.brisk).acquire_owned() => Ok((permit?, true)),
-        }
+    /// Waits for the permit of a change stream. Without one it shares the connections of the others.
+    pub(in crate::store::mongo) async fn admit_stream(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.brisk).acquire_owned().await.ok()
     }
 
-    /// Notes how long a confirmed acquire took.
+    /// Notes how long an acquire took that changed its record.
     pub(in crate::store::mongo) fn note_acquire(&self, took: Duration) {
         self.order.acquire_took.store(u64::try_from(took.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
@@ -149,15 +158,15 @@ impl Admission {
 }
 
 impl Admitted {
-    /// The deadline of an acquire. With a brisk permit the server gives it up soon, but not before three times as long as the
-    /// last one took.
+    /// The deadline of an acquire. With a brisk permit, the server gives it up after three times as long as the last one took,
+    /// and after 250 milliseconds to a second.
     pub(in crate::store::mongo) fn for_acquire(&self, deadline: Deadline) -> Deadline {
         let (_, is_brisk) = self.permit;
         if !is_brisk {
             return deadline;
         }
         let took = Duration::from_millis(self.order.acquire_took.load(Ordering::Relaxed));
-        deadline.with_work_limit(took.saturating_mul(3).max(BRISK_LIMIT))
+        deadline.with_work_limit(took.saturating_mul(3).clamp(BRISK_LIMIT, LONGEST_BRISK_LIMIT))
     }
 
     /// Runs `work`. Gives the permit back when it ends, or when the deadline has passed and the request is not queued in the
@@ -204,7 +213,7 @@ mod tests {
     /// Begins a request that has two seconds, and whose command ends after so many.
     async fn begin(admission: &Admission, running: &mut JoinSet<()>, seconds: u32) -> AbortHandle {
         let deadline = Deadline::after(Clock::tokio(), 2 * SECOND);
-        let admitted = admission.admit(deadline).await.unwrap();
+        let admitted = admission.admit_acquire(deadline).await.unwrap();
         let request = running.spawn(async move { admitted.run(deadline, sleep(seconds * SECOND)).await });
         tokio::task::yield_now().await;
         request
@@ -220,7 +229,7 @@ mod tests {
         begin(&admission, &mut running, 1).await;
         let dead = begin(&admission, &mut running, 1_000).await;
         assert_eq!(free(&admission), 0);
-        let refused = admission.admit(Deadline::after(Clock::tokio(), SECOND / 2)).await;
+        let refused = admission.admit_acquire(Deadline::after(Clock::tokio(), SECOND / 2)).await;
         let said = refused.err().map(|error| error.to_string()).unwrap_or_default();
         assert!(said.starts_with("too many calls wait"), "{said}");
         sleep(SECOND).await;
@@ -251,7 +260,7 @@ mod tests {
     async fn a_permit_is_kept_for_half_a_second_also_if_the_deadline_is_sooner() {
         let (admission, mut running) = (Admission::new(1, 0), JoinSet::new());
         let deadline = Deadline::after(Clock::tokio(), SECOND / 10);
-        let admitted = admission.admit(deadline).await.unwrap();
+        let admitted = admission.admit_acquire(deadline).await.unwrap();
         running.spawn(async move { admitted.run(deadline, sleep(1_000 * SECOND)).await });
         sleep(SECOND / 4).await;
         assert_eq!(free(&admission), 0);
@@ -275,18 +284,20 @@ mod tests {
         let deadline = Deadline::after(Clock::tokio(), 1_000 * SECOND);
         for _ in 0..100 {
             let admission = Arc::clone(&admission);
-            running.spawn(async move { admission.admit(deadline).await.unwrap().run(deadline, sleep(SECOND)).await });
+            running.spawn(async move {
+                admission.admit_acquire(deadline).await.unwrap().run(deadline, sleep(SECOND)).await;
+            });
         }
         tokio::task::yield_now().await;
         // The first has a permit of its own, and the next are served as soon as one of the others ends.
         let soon = Deadline::after(Clock::tokio(), SECOND / 2);
         let first = admission.admit_holder(soon).await.unwrap();
         assert!(admission.admit_holder(soon).await.is_err(), "all permits are in use");
-        let next = Deadline::after(Clock::tokio(), SECOND);
+        let next = Deadline::after(Clock::tokio(), 2 * SECOND);
         let ending = tokio::join!(admission.admit_holder(next), admission.admit_holder(next));
         drop((first, ending.0.unwrap(), ending.1.unwrap()));
         running.join_all().await;
-        assert_eq!((free(&admission), admission.gate.available_permits()), (4, 1));
+        assert_eq!((free(&admission), admission.acquires.available_permits()), (4, 1));
     }
 
     #[tokio::test(start_paused = true)]
@@ -297,7 +308,7 @@ mod tests {
         for number in 0..4 {
             let (admission, order) = (Arc::clone(&admission), Arc::clone(&order));
             running.spawn(async move {
-                let admitted = admission.admit(deadline).await.unwrap();
+                let admitted = admission.admit_acquire(deadline).await.unwrap();
                 order.lock().unwrap().push(number);
                 admitted.run(deadline, sleep(SECOND)).await;
             });
@@ -315,7 +326,7 @@ mod tests {
         let deadline = Deadline::after(Clock::tokio(), 5 * SECOND);
         let mut limits = Vec::new();
         for _ in 0..9 {
-            let admitted = admission.admit(deadline).await.unwrap();
+            let admitted = admission.admit_acquire(deadline).await.unwrap();
             limits.push(admitted.for_acquire(deadline).work_limit());
             std::mem::forget(admitted);
         }
@@ -323,6 +334,6 @@ mod tests {
         admission.note_acquire(SECOND);
         let brisk =
             Admitted { permit: (admission.ending.clone().try_acquire_owned().unwrap(), true), order: admission.order };
-        assert_eq!(brisk.for_acquire(deadline).work_limit(), 3 * SECOND);
+        assert_eq!(brisk.for_acquire(deadline).work_limit(), LONGEST_BRISK_LIMIT);
     }
 }

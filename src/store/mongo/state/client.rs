@@ -80,13 +80,13 @@ impl ClientShare {
     }
 
     /// Takes a permit for a change stream. The error is the most streams that there may be. The stream keeps a connection, so
-    /// it takes a permit of those that ask, as soon as one is free.
+    /// it takes a permit of those that ask, too, as soon as one is free.
     pub(in crate::store::mongo) fn take_stream_permit(&self, runtime: &Handle) -> Result<StreamPermit, usize> {
         let permit =
             Arc::clone(&self.limits.streams).try_acquire_owned().map_err(|_none_left| self.limits.max_streams)?;
         let limits = Arc::clone(&self.limits);
         let connection = runtime.spawn(async move {
-            let _permit = limits.requests.permit_to_ask().await;
+            let _permit = limits.requests.admit_stream().await;
             pending::<()>().await;
         });
         Ok(StreamPermit { _permit: permit, _connection: AbortOnDropHandle::new(connection) })
