@@ -334,19 +334,3 @@ impl CheckedAcquire {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use tracing::Span;
-
-    use super::*;
-    use crate::handle::Mongoseal;
-
-    #[tokio::test]
-    async fn the_task_of_a_lease_takes_less_than_half_a_kilobyte() {
-        let options = AcquireOptions::new(&Mongoseal::in_memory().shared).check().unwrap();
-        let task = options.prepare("k".parse().unwrap(), LeaseId::random()).unwrap();
-        let size = size_of_val(&task.run(oneshot::channel().0, Span::none()));
-        assert!(size < 500, "{size}");
-    }
-}

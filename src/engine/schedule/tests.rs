@@ -287,6 +287,11 @@ async fn new_metadata_waits_for_earlier_attempts_and_is_sent_again_with_each_ref
 }
 
 #[test]
+fn a_lease_takes_less_than_a_quarter_of_a_kilobyte_on_the_schedule() {
+    assert!(size_of::<Kept>() < 250, "{}", size_of::<Kept>());
+}
+
+#[test]
 fn a_failed_attempt_gets_twice_the_time_and_one_over_a_slow_network_a_round_trip() {
     let pace = Pace::of(Ttl::try_from(secs(30)).unwrap());
     let [none, slow] = [Duration::ZERO, secs(2)];
