@@ -248,6 +248,6 @@ impl Builder {
         self.refuse("on a store that is open", &["database", "collection", "allow_sharded", "connections"])?;
         self.ensure_retention(store.retention())?;
         let settings = Settings { retention: store.retention(), ..self.settings()? };
-        Ok(Mongoseal { shared: HandleInner::new(store, settings, Home::here())? })
+        Ok(Mongoseal { handle: HandleInner::new(store, settings, Home::here())? })
     }
 }

@@ -111,7 +111,7 @@ impl Builder {
             let (settings, opening) = opening?;
             let store = opening.await?;
             let retention = settings.retention.min(store.retention());
-            let seal = Mongoseal { shared: HandleInner::new(store, Settings { retention, ..settings }, home)? };
+            let seal = Mongoseal { handle: HandleInner::new(store, Settings { retention, ..settings }, home)? };
             seal.prepare().await?;
             Ok(seal)
         }
@@ -176,13 +176,13 @@ impl Builder {
         let here = "on a sibling, which has the client of the other handle (set it on that handle)";
         self.refuse(here, &["allow_sharded", "connections"])?;
         let settings = self.settings()?;
-        let Context { store, home, .. } = &*other.shared.context;
+        let Context { store, home, .. } = &*other.handle.context;
         if let Some(store) = store.sibling(&self.store_options(settings.retention, home))? {
-            return Ok(Mongoseal { shared: other.shared.sibling_on(store, settings)? });
+            return Ok(Mongoseal { handle: other.handle.sibling_on(store, settings)? });
         }
         let retention = store.retention();
         self.ensure_retention(retention)?;
-        Ok(Mongoseal { shared: other.shared.sibling(Settings { retention, ..settings })? })
+        Ok(Mongoseal { handle: other.handle.sibling(Settings { retention, ..settings })? })
     }
 }
 

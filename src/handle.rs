@@ -45,7 +45,7 @@ use crate::{
 /// to the ttl and the grace of the lease, or is refused for as long.
 #[derive(Clone)]
 pub struct Mongoseal {
-    pub(crate) shared: Arc<HandleInner>,
+    pub(crate) handle: Arc<HandleInner>,
 }
 
 /// How a verb of a [`Mongoseal`] is run: it is awaited. The verbs of the module `blocking` have `Blocking` in place of it.
@@ -96,13 +96,13 @@ impl Mongoseal {
     /// The name by which other processes see this handle's leases.
     #[must_use]
     pub fn owner(&self) -> &Owner {
-        &self.shared.context.settings.owner
+        &self.handle.context.settings.owner
     }
 
     /// What the store of this handle can do. Needs no request.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
-        self.shared.context.store.capabilities()
+        self.handle.context.store.capabilities()
     }
 
     /// Checks the deployment now instead of with the first acquire. The check fails unless:
@@ -124,7 +124,7 @@ impl Mongoseal {
     ///
     /// Dropping the future abandons the answer. The check may go on and does no harm.
     pub async fn prepare(&self) -> Result<()> {
-        let context = &self.shared.context;
+        let context = &self.handle.context;
         context.ensure_open()?;
         let until = context.operation_deadline();
         retry::until_definite(until, context.settings.attempt, |deadline| context.prepare(deadline)).await
@@ -156,32 +156,32 @@ impl Mongoseal {
     /// Once it was polled, the shutdown goes on, and dropping the future only stops the wait. The client is then not
     /// closed here, but when the last clone is dropped.
     pub async fn shutdown(&self) {
-        let shared = &self.shared;
-        let context = &shared.context;
+        let handle = &self.handle;
+        let context = &handle.context;
         let end = context.close();
         // If the runtime of the handle is not driven, its tasks do not end.
         end.later_by(SHUTDOWN_MARGIN).wait_for(context.tasks.wait()).await;
-        let unreleased = shared.releases.take_unreleased();
+        let unreleased = handle.releases.take_unreleased();
         if unreleased > 0 {
             warn!(
                 leases = unreleased,
                 "the shutdown could not release all leases: their ttls end them, and a lease without expiry must be revoked"
             );
         }
-        shared.leave();
+        handle.leave();
         // Without a runtime no request was sent.
-        if shared.siblings().is_over()
+        if handle.siblings().is_over()
             && let Some(runtime) = context.home.known().cloned().or_else(|| Handle::try_current().ok())
         {
             // Requests without an answer may be for many leases, and the store may be busy with them.
-            let until = shared.releases.deadline_at(context, ANSWER_PART);
+            let until = handle.releases.deadline_at(context, ANSWER_PART);
             let deadline = Deadline::after(context.clock(), until.remaining().max(CLOSE_TIMEOUT));
             let store = Arc::clone(&context.store);
             let close = async {
                 let closing = runtime.spawn(async move { store.close(deadline).await });
                 deadline.later_by(SHUTDOWN_MARGIN).wait_for(closing).await;
             };
-            shared.siblings().closed.get_or_init(|| close).await;
+            handle.siblings().closed.get_or_init(|| close).await;
             context.home.lend(false);
         }
     }

@@ -357,7 +357,7 @@ impl Lease {
     }
 
     pub(crate) fn context(&self) -> &Context {
-        &self.shared.context
+        &self.handle.context
     }
 }
 

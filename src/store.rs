@@ -147,7 +147,7 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     ///
     /// [`Notification::Started`] comes first, and then what happens after its tick. A store without notifications
     /// returns `Invalid`; then waiters poll, which is slower and never wrong.
-    fn watch(
+    fn notifications(
         &self,
         handle: HandleId,
         since: HybridTime,

@@ -81,7 +81,7 @@ pub struct Acquire<M = Async, K = Key> {
 
 impl<M, K> Acquire<M, K> {
     pub(crate) fn new(seal: &Mongoseal, keys: Result<K>, mode: M) -> Self {
-        Self { keys, options: AcquireOptions::new(&seal.shared), mode }
+        Self { keys, options: AcquireOptions::new(&seal.handle), mode }
     }
 
     option_setters! {

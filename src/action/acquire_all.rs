@@ -102,7 +102,7 @@ impl<M> AcquireAll<M> {
             OnHeld::Wait(wait) => return attempt(&acquire, &keys, *wait).await,
             OnHeld::Retry(policy) => policy,
         };
-        let context = &acquire.shared.context;
+        let context = &acquire.handle.context;
         let (clock, mut attempts) = (context.clock(), Attempts::of(policy));
         let began = clock.now();
         loop {
@@ -124,7 +124,7 @@ impl<M> AcquireAll<M> {
 /// operation timeout after that: a take-back that is slower goes on in the background.
 async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Result<LeaseSet> {
     let acquire = acquire.clone().wait(wait);
-    let context = &acquire.shared.context;
+    let context = &acquire.handle.context;
     let (clock, limit) = (context.clock(), acquire.limit());
     let until = clock.now().after(wait);
     let (mut leases, ended) = (Vec::new(), CancellationToken::new());

@@ -43,7 +43,7 @@ use crate::{
 /// The options of an acquire. `None` is the handle's default.
 #[derive(Debug)]
 pub(crate) struct AcquireOptions {
-    pub(crate) shared: Arc<HandleInner>,
+    pub(crate) handle: Arc<HandleInner>,
     pub(crate) ttl: Option<Duration>,
     pub(crate) grace: Option<Duration>,
     pub(crate) has_expiry: bool,
@@ -63,9 +63,9 @@ pub(crate) struct AcquireOptions {
 }
 
 impl AcquireOptions {
-    pub(crate) fn new(shared: &Arc<HandleInner>) -> Self {
+    pub(crate) fn new(handle: &Arc<HandleInner>) -> Self {
         Self {
-            shared: Arc::clone(shared),
+            handle: Arc::clone(handle),
             ttl: None,
             grace: None,
             has_expiry: true,
@@ -79,7 +79,7 @@ impl AcquireOptions {
             max_hold: None,
             stalled_after: None,
             is_campaign: false,
-            observers: shared.context.settings.observers.clone(),
+            observers: handle.context.settings.observers.clone(),
         }
     }
 
@@ -123,10 +123,10 @@ impl AcquireOptions {
     /// Checks the options, alone and together.
     pub(crate) fn check(self) -> Result<CheckedAcquire> {
         let hold = self.check_hold()?;
-        let Self { shared, ttl, grace, has_expiry, sharing, group, metadata, refreshing, wait, retry, .. } = self;
+        let Self { handle, ttl, grace, has_expiry, sharing, group, metadata, refreshing, wait, retry, .. } = self;
         let (stalled_after, is_campaign, observers) = (self.stalled_after, self.is_campaign, self.observers);
         let sharing = sharing?;
-        let settings = &shared.context.settings;
+        let settings = &handle.context.settings;
         // Until its first refresh, a lease without expiry has the ttl of the handle.
         let claim = ttl.unwrap_or(settings.ttl.duration());
         let grace = grace.unwrap_or_else(|| settings.grace_for(claim));
@@ -146,7 +146,7 @@ impl AcquireOptions {
         let (group, metadata) = (group?, metadata?);
         group.as_ref().map_or(Ok(()), |group| refuse_unseen(group.as_str(), "a group name"))?;
         Ok(CheckedAcquire {
-            shared,
+            handle,
             ttl,
             wait_ttl,
             grace,
@@ -212,7 +212,7 @@ pub(crate) fn ensure_acquirable(key: &Key) -> Result<()> {
 /// Checked options. One value can acquire several keys, or one key several times.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckedAcquire {
-    pub(crate) shared: Arc<HandleInner>,
+    pub(crate) handle: Arc<HandleInner>,
     ttl: Ttl,
     /// The ttl of a place in the queue and of a lease that was just granted.
     wait_ttl: Ttl,
@@ -255,7 +255,7 @@ impl CheckedAcquire {
 
     /// When a call that begins now ends. A retry policy has limits of its own.
     pub(crate) fn limit(&self) -> CallLimit {
-        let context = &self.shared.context;
+        let context = &self.handle.context;
         let after_wait = match &self.on_held {
             OnHeld::Once => context.operation_deadline(),
             OnHeld::Wait(wait) => context.operation_deadline().later_by(*wait),
@@ -275,13 +275,13 @@ impl CheckedAcquire {
 
     /// As [`acquire`](Self::acquire), with this new lease id.
     pub(crate) async fn acquire_as(self, key: Key, id: LeaseId) -> Result<Ungiven> {
-        let span = spans::acquire(&key, &self.shared.context.settings.owner);
+        let span = spans::acquire(&key, &self.handle.context.settings.owner);
         let request = self.prepare(key, id).inspect_err(|error| spans::end(&span, Err(error), "not granted"))?;
-        let shared = Arc::clone(&request.shared);
+        let handle = Arc::clone(&request.handle);
         let (reply, granted) = oneshot::channel();
         let limit = request.limit.clone();
-        let task = shared.context.spawn(request.run(reply, span));
-        let gone = match limit.wait_for(&shared.context, granted).await {
+        let task = handle.context.spawn(request.run(reply, span));
+        let gone = match limit.wait_for(&handle.context, granted).await {
             Some(Ok(answer)) => return answer,
             Some(Err(gone)) => gone,
             None => {
@@ -301,13 +301,13 @@ impl CheckedAcquire {
     fn prepare(self, key: Key, id: LeaseId) -> Result<AcquireTask> {
         ensure_acquirable(&key)?;
         let limit = self.limit.clone().unwrap_or_else(|| self.limit());
-        let Self { shared, ttl, wait_ttl, grace, sharing, group, metadata, hold, stalled_after, .. } = self;
+        let Self { handle, ttl, wait_ttl, grace, sharing, group, metadata, hold, stalled_after, .. } = self;
         let (refreshing, on_held) = (self.refreshing, self.on_held);
-        shared.context.ensure_open()?;
+        handle.context.ensure_open()?;
         let terms = LeaseSpec {
             lease: id,
-            acquire_id: shared.siblings().next_acquire_id(),
-            owner: shared.context.settings.owner.clone(),
+            acquire_id: handle.siblings().next_acquire_id(),
+            owner: handle.context.settings.owner.clone(),
             sharing,
             // Only a refresh, which never creates a lease, removes the expiry: an acquire may arrive after its caller
             // is gone.
@@ -317,9 +317,9 @@ impl CheckedAcquire {
             metadata,
             hold,
         };
-        let report = AcquireReport::new(self.observers, shared.context.clock(), &key, &on_held, self.is_campaign);
+        let report = AcquireReport::new(self.observers, handle.context.clock(), &key, &on_held, self.is_campaign);
         Ok(AcquireTask {
-            shared,
+            handle,
             key,
             ttl,
             wait_ttl,

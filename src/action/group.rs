@@ -89,7 +89,7 @@ impl Mongoseal {
     }
 
     async fn release_members(&self, group: Group) -> Result<Vec<ListedLease>> {
-        let context = &*self.shared.context;
+        let context = &*self.handle.context;
         context.ensure_open()?;
         let until = context.operation_deadline();
         let (by, reason) = (context.settings.owner.to_string(), format!("its group {group} was released"));
@@ -99,7 +99,7 @@ impl Mongoseal {
         let (expired, mut released) = split_expired(list_members(context, &selection, until).await?);
         let mut expired: HashSet<_> = expired.into_iter().map(|lease| lease.key).collect();
         released.reverse();
-        let held = held_of(&self.shared.siblings().notifier, &released);
+        let held = held_of(&self.handle.siblings().notifier, &released);
         let revoke = BatchRequest::Revoke { by: by.clone(), reason: reason.clone() };
         let (batch, mut repeated) = (Arc::new(ReleaseBatch::default()), None);
         let revoked = async {
@@ -171,7 +171,7 @@ impl Mongoseal {
     }
 
     async fn refresh_members(&self, group: Group, ttl: Duration) -> Result<RefreshedGroup> {
-        let context = &*self.shared.context;
+        let context = &*self.handle.context;
         // Each lease keeps its own grace, which is at most this if its acquire set none.
         let ttl = context.settings.check_ttl(ttl, context.settings.longest_grace())?;
         context.ensure_open()?;
@@ -193,7 +193,7 @@ impl Mongoseal {
             gone.extend(ended);
             gone.sort_by_key(|lease| lease.holder.token);
         }
-        for lease in held_of(&self.shared.siblings().notifier, &refreshed) {
+        for lease in held_of(&self.handle.siblings().notifier, &refreshed) {
             lease.extend_deadline(sent.after(context.settings.validity(ttl)));
         }
         // The store has refreshed them after it listed them, and a refresh never shortens a lease.

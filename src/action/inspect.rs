@@ -48,7 +48,7 @@ impl Mongoseal {
     /// ```
     pub async fn inspect(&self, key: impl IntoName<Key>) -> Result<Option<Inspection>, Error> {
         let key = key.into_name()?;
-        let context = &self.shared.context;
+        let context = &self.handle.context;
         context.ensure_open()?;
         let snapshot = context.read_record(&key, context.operation_deadline()).await?;
         Ok(snapshot.map(|Snapshot { record, at }| Inspection::of(key, *record, at.now)))
@@ -88,7 +88,7 @@ impl Mongoseal {
     /// ```
     pub async fn runs(&self, key: impl IntoName<Key>) -> Result<Vec<PastRun>, Error> {
         let key = key.into_name()?;
-        let context = &self.shared.context;
+        let context = &self.handle.context;
         context.ensure_open()?;
         let snapshot = context.read_record(&key, context.operation_deadline()).await?;
         Ok(snapshot.map(|snapshot| snapshot.record.runs).unwrap_or_default())

@@ -76,7 +76,7 @@ impl Mongoseal {
 
 impl<M> Leases<M> {
     pub(crate) fn new(seal: &Mongoseal, mode: M) -> Self {
-        Self { context: Arc::clone(&seal.shared.context), selection: Ok(Filter::default()), mode }
+        Self { context: Arc::clone(&seal.handle.context), selection: Ok(Filter::default()), mode }
     }
 
     fn set<T>(mut self, value: Result<T>, put: impl FnOnce(&mut Filter, T)) -> Self {

@@ -35,7 +35,7 @@ impl Mongoseal {
     /// # }
     /// ```
     pub async fn now(&self) -> Result<StoreTime> {
-        let context = &self.shared.context;
+        let context = &self.handle.context;
         context.ensure_open()?;
         context.request(context.operation_deadline(), |deadline| context.store.now(deadline)).await
     }

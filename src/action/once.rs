@@ -281,7 +281,7 @@ impl RunOnce {
 
 impl<M> RunOnce<M> {
     pub(crate) fn new(seal: &Mongoseal, key: impl IntoName<Key>, tick: Tick, mode: M) -> Self {
-        let (key, options) = (key.into_name(), AcquireOptions::new(&seal.shared));
+        let (key, options) = (key.into_name(), AcquireOptions::new(&seal.handle));
         Self { key, tick, options, keep_for: RunOnce::DEFAULT_KEEP, complete_on_error: false, mode }
     }
 
@@ -358,8 +358,8 @@ impl<M> RunOnce<M> {
         let acquire = if waits { options.check()? } else { options.check()?.wait_for_a_dead_holder() };
         keep::ensure_keep(keep_for)?;
         let (keep, period) = (tick.least_keep().max(keep_for), tick.known_period());
-        let shared = acquire.shared.clone();
-        let context = &shared.context;
+        let handle = acquire.handle.clone();
+        let context = &handle.context;
         context.ensure_open()?;
         if !context.store.capabilities().linearizable_reads {
             return Err(Error::invalid(

@@ -53,7 +53,7 @@ impl Mongoseal {
     /// # }
     /// ```
     pub async fn purge(&self) -> Result<Vec<ListedLease>> {
-        let context = &self.shared.context;
+        let context = &self.handle.context;
         context.ensure_open()?;
         // The store's clock counts milliseconds: what lasts for less than one has expired.
         let remaining_less_than = Some(Duration::from_millis(1));

@@ -69,7 +69,7 @@ impl Mongoseal {
                 "a key whose version is {to} can issue no further token: pass the largest token that the documents carry"
             )));
         }
-        let context = &self.shared.context;
+        let context = &self.handle.context;
         context.ensure_open()?;
         let until = context.operation_deadline();
         check(to, context.request(until, |deadline| context.store.now(deadline)).await?)?;

@@ -79,7 +79,7 @@ impl Mongoseal {
 #[derive(Debug)]
 #[must_use = "a lease is not resumed until this is awaited or run"]
 pub struct Resume<M = Async> {
-    shared: Arc<HandleInner>,
+    handle: Arc<HandleInner>,
     key: Result<Key>,
     id: LeaseId,
     token: FencingToken,
@@ -90,8 +90,8 @@ pub struct Resume<M = Async> {
 
 impl<M> Resume<M> {
     pub(crate) fn new(seal: &Mongoseal, key: impl IntoName<Key>, id: LeaseId, token: FencingToken, mode: M) -> Self {
-        let (shared, key) = (Arc::clone(&seal.shared), key.into_name());
-        Self { shared, key, id, token, ttl: None, refreshing: Refreshing::AtAThird, mode }
+        let (handle, key) = (Arc::clone(&seal.handle), key.into_name());
+        Self { handle, key, id, token, ttl: None, refreshing: Refreshing::AtAThird, mode }
     }
 
     /// Changes the ttl, as [`Lease::extend`](crate::Lease::extend) does: the lease never ends sooner than before, and a
@@ -114,9 +114,9 @@ impl<M> Resume<M> {
     }
 
     pub(crate) async fn send(self) -> Result<Lease> {
-        let Self { shared, key, id, token, ttl, refreshing, mode: _mode } = self;
+        let Self { handle, key, id, token, ttl, refreshing, mode: _mode } = self;
         let spec = ResumeSpec { key: key?, id, token, ttl, refreshing };
-        resume::resume(&shared, spec).await
+        resume::resume(&handle, spec).await
     }
 }
 

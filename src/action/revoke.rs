@@ -78,7 +78,7 @@ pub struct Revoke<M = Async> {
 
 impl<M> Revoke<M> {
     pub(crate) fn new(seal: &Mongoseal, key: impl IntoName<Key>, mode: M) -> Self {
-        let (context, by) = (Arc::clone(&seal.shared.context), seal.owner().as_str().into());
+        let (context, by) = (Arc::clone(&seal.handle.context), seal.owner().as_str().into());
         Self { context, key: key.into_name(), by, reason: String::new(), token: None, up_to: None, mode }
     }
 

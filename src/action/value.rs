@@ -96,10 +96,10 @@ impl<M> PutValue<M> {
         let releases = matches!(target, Target::Released(..));
         let write = ValueWrite { content: content?, keep: keep_for, releases };
         match target {
-            Target::Held(shared, lease) => put(&shared, &lease, &write).await,
-            Target::Released(shared, lease) => release(&shared, &lease, write).await,
-            Target::Named(shared, key, id, token) => {
-                let (context, key) = (&shared.context, key?);
+            Target::Held(handle, lease) => put(&handle, &lease, &write).await,
+            Target::Released(handle, lease) => release(&handle, &lease, write).await,
+            Target::Named(handle, key, id, token) => {
+                let (context, key) = (&handle.context, key?);
                 context.ensure_open()?;
                 id.ensure_some()?;
                 let until = context.operation_deadline();
@@ -115,8 +115,8 @@ impl<M> PutValue<M> {
 awaitable!(PutValue => ());
 
 /// Writes a value under a lease of this process.
-async fn put(shared: &HandleInner, lease: &LeaseInner, write: &ValueWrite) -> Result<()> {
-    let context = &shared.context;
+async fn put(handle: &HandleInner, lease: &LeaseInner, write: &ValueWrite) -> Result<()> {
+    let context = &handle.context;
     ensure_writable(lease)?;
     context.ensure_open()?;
     // From now on, the value is not that of the grant.
@@ -133,12 +133,12 @@ async fn put(shared: &HandleInner, lease: &LeaseInner, write: &ValueWrite) -> Re
 }
 
 /// Releases a lease of this process by a write that stores the value. The lease ends when nothing is left to refuse.
-async fn release(shared: &HandleInner, lease: &LeaseInner, write: ValueWrite) -> Result<()> {
+async fn release(handle: &HandleInner, lease: &LeaseInner, write: ValueWrite) -> Result<()> {
     ensure_writable(lease)?;
     if !lease.end_with(EndAction::ReleaseWithValue(Box::new(write)), &LeaseState::RELEASED) {
         return Err(lease.end_error());
     }
-    let end = lease.wait_for_end(&shared.context).await?;
+    let end = lease.wait_for_end(&handle.context).await?;
     // A later release, which the caller can still call, tells the same.
     lease.leave_outcome(end.outcome());
     match end {
@@ -250,11 +250,11 @@ impl Lease {
     }
 
     pub(crate) fn write_value<M>(&self, content: Result<Option<Json>>, mode: M) -> PutValue<M> {
-        PutValue::new(Target::Held(Arc::clone(&self.shared), Arc::clone(self.lease_inner())), content, mode)
+        PutValue::new(Target::Held(Arc::clone(&self.handle), Arc::clone(self.lease_inner())), content, mode)
     }
 
     pub(crate) fn release_by_value<M>(&self, content: Result<Json>, mode: M) -> PutValue<M> {
-        let target = Target::Released(Arc::clone(&self.shared), Arc::clone(self.lease_inner()));
+        let target = Target::Released(Arc::clone(&self.handle), Arc::clone(self.lease_inner()));
         PutValue::new(target, content.map(Some), mode)
     }
 
@@ -292,7 +292,7 @@ impl<M> PutValue<M> {
         content: Result<Json>,
         mode: M,
     ) -> Self {
-        let target = Target::Named(Arc::clone(&seal.shared), key.into_name(), id, token);
+        let target = Target::Named(Arc::clone(&seal.handle), key.into_name(), id, token);
         Self::new(target, content.map(Some), mode)
     }
 }

@@ -73,7 +73,7 @@ impl Mongoseal {
     /// # }
     /// ```
     pub async fn watch(&self, key: impl IntoName<Key>) -> Result<EventStream> {
-        EventStream::of_events(&self.shared.context, KeyFilter::Key(key.into_name()?)).await
+        EventStream::of_events(&self.handle.context, KeyFilter::Key(key.into_name()?)).await
     }
 
     /// Watches all keys that begin with this text, byte for byte: returns what happens to their leases. No character is
@@ -119,7 +119,7 @@ impl Mongoseal {
     pub async fn watch_prefix(&self, prefix: impl Into<String>) -> Result<EventStream> {
         let prefix = prefix.into();
         Filter::ensure_prefix(&prefix)?;
-        EventStream::of_events(&self.shared.context, KeyFilter::Prefix(prefix)).await
+        EventStream::of_events(&self.handle.context, KeyFilter::Prefix(prefix)).await
     }
 }
 

@@ -143,7 +143,7 @@ fn build_runtime() -> io::Result<Runtime> {
 /// Waits until the handle and its leases were dropped, and then for the tasks that release them.
 async fn end_unused(seal: crate::Mongoseal, unused: CancellationToken) {
     unused.cancelled().await;
-    let context = &seal.shared.context;
+    let context = &seal.handle.context;
     context.tasks.close();
     context.operation_deadline().later_by(END_MARGIN).wait_for(context.tasks.wait()).await;
 }

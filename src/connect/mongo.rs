@@ -99,9 +99,9 @@ impl Mongoseal {
     /// the handle, and so does the handle's thread, which reads its connections: until the process ends.
     #[must_use]
     pub fn client(&self) -> Option<Client> {
-        let store: &dyn Any = &*self.shared.context.store;
+        let store: &dyn Any = &*self.handle.context.store;
         let client = store.downcast_ref::<MongoStore>()?.context.client();
-        self.shared.context.home.lend(true);
+        self.handle.context.home.lend(true);
         Some(client)
     }
 }
@@ -175,9 +175,9 @@ impl Builder {
         let collection = collection(self.options.collection)?;
         let store = MongoStore::owning(&database, collection, settings.retention, connections);
         let store = Arc::new(if self.options.allow_sharded { store.allow_sharded() } else { store });
-        let seal = Mongoseal { shared: HandleInner::new(store, settings, home)? };
+        let seal = Mongoseal { handle: HandleInner::new(store, settings, home)? };
         if let Err(error) = seal.prepare().await {
-            let context = &seal.shared.context;
+            let context = &seal.handle.context;
             context.store.close(Deadline::after(context.clock(), CLOSE_TIMEOUT)).await;
             return Err(error);
         }
@@ -200,7 +200,7 @@ impl Builder {
         let home = Home::here();
         let store = MongoStore::of_caller(database, collection, settings.retention, Arc::clone(&home), connections);
         let store = if self.options.allow_sharded { store.allow_sharded() } else { store };
-        Ok(Mongoseal { shared: HandleInner::new(Arc::new(store), settings, home)? })
+        Ok(Mongoseal { handle: HandleInner::new(Arc::new(store), settings, home)? })
     }
 }
 

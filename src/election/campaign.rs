@@ -80,7 +80,7 @@ pub struct Campaign<M = Async> {
 
 impl<M> Campaign<M> {
     pub(crate) fn new(seal: &Mongoseal, name: impl IntoName<Key>, mode: M) -> Self {
-        let mut options = AcquireOptions::new(&seal.shared);
+        let mut options = AcquireOptions::new(&seal.handle);
         options.is_campaign = true;
         let campaign = Self { name: name.into_name(), value: String::new(), stop_margin: None, options, mode };
         campaign.wait(Duration::MAX)
@@ -146,7 +146,7 @@ impl<M> Campaign<M> {
     /// Checks the options.
     fn check(self) -> Result<Candidacy> {
         let Self { name, value, stop_margin, mut options, mode: _mode } = self;
-        let settings = &options.shared.context.settings;
+        let settings = &options.handle.context.settings;
         let ttl = options.ttl.unwrap_or(settings.ttl.duration());
         let stop_margin = stop_margin.unwrap_or(ttl.checked_div(6).unwrap_or_default());
         let leads = ttl.saturating_sub(stop_margin);
@@ -174,7 +174,7 @@ impl<M> Campaign<M> {
 impl Campaign {
     /// Campaigns again and again, as an [`Elector`] does. It waits for ever, whatever [`wait`](Self::wait) is set to.
     pub fn elector(self) -> Elector {
-        let clock = self.options.shared.context.clock();
+        let clock = self.options.handle.context.clock();
         Elector::new(self.wait(Duration::MAX).check(), clock)
     }
 }
@@ -198,7 +198,7 @@ impl Candidacy {
     }
 
     fn context(&self) -> &Arc<Context> {
-        &self.acquire.shared.context
+        &self.acquire.handle.context
     }
 
     /// Calls `call` with each leader, with each new value of it, and with `None` while there is none, until an error that a

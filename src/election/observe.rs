@@ -38,7 +38,7 @@ impl Mongoseal {
     /// # }
     /// ```
     pub async fn observe(&self, name: impl IntoName<Key>) -> Result<LeaderStream> {
-        LeaderStream::begin(&self.shared.context, KeyFilter::Key(name.into_name()?)).await
+        LeaderStream::begin(&self.handle.context, KeyFilter::Key(name.into_name()?)).await
     }
 }
 

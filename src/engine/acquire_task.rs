@@ -52,7 +52,7 @@ use crate::{
 
 /// A checked acquire.
 pub(crate) struct AcquireTask {
-    pub(crate) shared: Arc<HandleInner>,
+    pub(crate) handle: Arc<HandleInner>,
     pub(crate) key: Key,
     pub(crate) ttl: Ttl,
     /// How long, after the last request, the waiter keeps its place in the queue or the key that it was handed.
@@ -100,13 +100,13 @@ const EXPIRY_MARGIN: Duration = Duration::from_millis(5);
 impl AcquireTask {
     /// Acquires the key in this span, and replies.
     pub(crate) async fn run(self, mut reply: oneshot::Sender<Result<Ungiven>>, span: Span) {
-        let shared = Arc::clone(&self.shared);
-        match self.obtain(&shared, &mut reply).instrument(span.clone()).await {
+        let handle = Arc::clone(&self.handle);
+        match self.obtain(&handle, &mut reply).instrument(span.clone()).await {
             Ok(lease) => {
                 self.report.granted(span, &lease);
                 // Before a shutdown can end it.
                 lease.is_ungiven.store(true, Ordering::Release);
-                let held = keeper::keep(&shared, &lease, (self.ttl, self.refreshing));
+                let held = keeper::keep(&handle, &lease, (self.ttl, self.refreshing));
                 // If the caller is gone, this takes the lease back.
                 drop(reply.send(Ok(Ungiven::new(held))));
             }
@@ -120,18 +120,18 @@ impl AcquireTask {
     /// Acquires the key by the caller's policy, with the ttl of the caller: one attempt, a wait or retries.
     async fn obtain(
         &self,
-        shared: &Arc<HandleInner>,
+        handle: &Arc<HandleInner>,
         reply: &mut oneshot::Sender<Result<Ungiven>>,
     ) -> Result<Arc<LeaseInner>> {
-        let clock = shared.context.clock();
+        let clock = handle.context.clock();
         let began = clock.now();
         tokio::select! {
             biased;
             () = reply.closed() => return Err(abandoned_error()),
-            () = shared.context.closing.cancelled() => return Err(shut_down_error()),
+            () = handle.context.closing.cancelled() => return Err(shut_down_error()),
             // A release of the key that has not ended would refuse this acquire.
-            () = shared.own_leases.wait_for_ends(&self.key) => {}
-            () = self.limit.next(&shared.context).passed() => {
+            () = handle.own_leases.wait_for_ends(&self.key) => {}
+            () = self.limit.next(&handle.context).passed() => {
                 return Err(Error::unavailable(format!(
                     "an earlier release of the key {:?} by this handle has not ended within the operation timeout: check that the store can be reached, and retry",
                     self.key
@@ -144,7 +144,7 @@ impl AcquireTask {
             OnHeld::Retry(policy) => (None, Some(Attempts::of(policy))),
         };
         let lease = loop {
-            let error = match self.acquire_queued(shared, reply, until).await {
+            let error = match self.acquire_queued(handle, reply, until).await {
                 Ok(lease) => break lease,
                 Err(error) => error,
             };
@@ -155,12 +155,12 @@ impl AcquireTask {
             tokio::select! {
                 biased;
                 () = reply.closed() => return Err(abandoned_error()),
-                () = shared.context.closing.cancelled() => return Err(shut_down_error()),
+                () = handle.context.closing.cancelled() => return Err(shut_down_error()),
                 () = clock.sleep_until(clock.now().after(delay)) => {}
             }
         };
         if self.ttl > Ttl::MAX {
-            let applied = refresh::apply_ttl(&shared.context, &lease, self.ttl, self.limit.next(&shared.context)).await;
+            let applied = refresh::apply_ttl(&handle.context, &lease, self.ttl, self.limit.next(&handle.context)).await;
             self.is_in_doubt.fetch_or(applied.is_err(), Ordering::Relaxed);
             applied?;
         }
@@ -172,24 +172,24 @@ impl AcquireTask {
     /// sends until its wait ends.
     async fn acquire_queued(
         &self,
-        shared: &Arc<HandleInner>,
+        handle: &Arc<HandleInner>,
         reply: &mut oneshot::Sender<Result<Ungiven>>,
         until: Option<Reading>,
     ) -> Result<Arc<LeaseInner>> {
-        let clock = shared.context.clock();
+        let clock = handle.context.clock();
         let (mut backoff, mut position) = (Backoff::new(), None);
         // Before the first request, so that no grant is missed.
         let mut waiter =
-            until.map(|_| WaiterGuard::new(&shared.context, &shared.siblings().notifier, self.terms.acquire_id.number));
+            until.map(|_| WaiterGuard::new(&handle.context, &handle.siblings().notifier, self.terms.acquire_id.number));
         // An acquire that does not wait has no end of its own.
         let end = until.unwrap_or(Reading::MAX);
         loop {
             // The last attempt does not wait: it is granted the key or leaves the queue.
             let is_waiter = until.is_some_and(|until| clock.now() < until);
             let answer =
-                retry::until_definite(self.limit.next(&shared.context), shared.context.settings.attempt, |deadline| {
+                retry::until_definite(self.limit.next(&handle.context), handle.context.settings.attempt, |deadline| {
                     // Checked between attempts only: a request that was sent must end before it can be taken back.
-                    let stop = if shared.context.closing.is_cancelled() {
+                    let stop = if handle.context.closing.is_cancelled() {
                         Some(shut_down_error())
                     } else {
                         reply.is_closed().then(abandoned_error)
@@ -197,7 +197,7 @@ impl AcquireTask {
                     async move {
                         match stop {
                             Some(error) => Err(error),
-                            None => self.attempt(&shared.context, is_waiter, deadline).await,
+                            None => self.attempt(&handle.context, is_waiter, deadline).await,
                         }
                     }
                 });
@@ -222,7 +222,7 @@ impl AcquireTask {
                 let wake = tokio::select! {
                     biased;
                     () = reply.closed() => return Err(abandoned_error()),
-                    () = shared.context.closing.cancelled() => return Err(shut_down_error()),
+                    () = handle.context.closing.cancelled() => return Err(shut_down_error()),
                     wake = waiter.woken() => wake,
                     () = clock.sleep_until(poll_at) => Wake::Poll,
                 };
@@ -236,7 +236,7 @@ impl AcquireTask {
                 && token > place.version
             {
                 // The key was granted after the answer, so also after `place.sent`.
-                let settings = &shared.context.settings;
+                let settings = &handle.context.settings;
                 let deadline = place.sent.after(settings.validity(self.wait_ttl));
                 if clock.now() < deadline {
                     let last = self.terms.hold.max.map(|max| settings.less_drift(Duration::from_millis(max)));
@@ -270,7 +270,7 @@ impl AcquireTask {
         let keep = sent.after(third);
         let apart = third.checked_div(8).unwrap_or_default().as_nanos();
         let of_key = u128::from(BuildHasherDefault::<DefaultHasher>::default().hash_one(&self.key));
-        let since = keep.since(self.shared.context.since).as_nanos().saturating_add(of_key);
+        let since = keep.since(self.handle.context.since).as_nanos().saturating_add(of_key);
         let beyond = since.checked_rem(apart).unwrap_or_default();
         keep.before(Duration::from_nanos(u64::try_from(beyond).unwrap_or_default()))
     }
@@ -360,7 +360,7 @@ impl AcquireTask {
         if !is_unfinished {
             return;
         }
-        let (context, key) = (&self.shared.context, &self.key);
+        let (context, key) = (&self.handle.context, &self.key);
         let leave = record::Leave { lease: self.terms.lease, acquire_id: self.terms.acquire_id };
         let left = retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| {
             context.store.apply(key, Request::Leave(leave), deadline)

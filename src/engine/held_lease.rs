@@ -41,13 +41,13 @@ pub(crate) const TASK_MARGIN: Duration = Duration::from_millis(100);
 /// cannot fail and needs no runtime. If the runtime of its handle has ended, the ttl ends the lease.
 #[must_use = "a lease is released when it is dropped, and `let _ =` drops it at once: bind it to a variable"]
 pub struct Lease {
-    pub(crate) shared: Arc<HandleInner>,
+    pub(crate) handle: Arc<HandleInner>,
     inner: Arc<LeaseInner>,
 }
 
 impl Lease {
-    pub(crate) fn new(shared: Arc<HandleInner>, lease: Arc<LeaseInner>) -> Self {
-        Self { shared, inner: lease }
+    pub(crate) fn new(handle: Arc<HandleInner>, lease: Arc<LeaseInner>) -> Self {
+        Self { handle, inner: lease }
     }
 
     /// The state that the lease shares with its handle.
@@ -57,7 +57,7 @@ impl Lease {
 
     /// Waits until the lease has ended at the store, and returns how.
     pub(crate) async fn wait_for_end(&self) -> Result<End> {
-        self.inner.wait_for_end(&self.shared.context).await
+        self.inner.wait_for_end(&self.handle.context).await
     }
 }
 

@@ -50,30 +50,30 @@ const LISTEN_AFTER: Duration = Duration::from_secs(1);
 const TURN: usize = 512;
 
 /// Keeps a lease from now on, and returns the holder's side of it.
-pub(crate) fn keep(shared: &Arc<HandleInner>, lease: &Arc<LeaseInner>, (ttl, refreshing): (Ttl, Refreshing)) -> Lease {
-    let (context, number) = (&shared.context, lease.acquire_id.number);
+pub(crate) fn keep(handle: &Arc<HandleInner>, lease: &Arc<LeaseInner>, (ttl, refreshing): (Ttl, Refreshing)) -> Lease {
+    let (context, number) = (&handle.context, lease.acquire_id.number);
     let (released, done) = oneshot::channel();
     *lock(&lease.released) = Some(done);
-    let held = Lease::new(Arc::clone(shared), Arc::clone(lease));
-    shared.siblings().notifier.add_holder(number, lease);
-    shared.own_leases.add(lease);
+    let held = Lease::new(Arc::clone(handle), Arc::clone(lease));
+    handle.siblings().notifier.add_holder(number, lease);
+    handle.own_leases.add(lease);
     let now = context.clock().now();
     // A waiter's granted request was sent a while ago, and the deadline counts from then. The deadline of a lease that is
     // resumed with a shorter ttl is further away.
     let sent = lease.deadline().before(context.settings.validity(ttl)).min(now);
     let kept = Kept::new(Arc::clone(lease), released, (ttl, refreshing), sent, now.after(LISTEN_AFTER));
-    lock(&shared.schedule).add(number, kept);
-    if shared.mailbox.open() {
-        let keeper = Keeper { shared: Arc::clone(shared), is_done: false };
+    lock(&handle.schedule).add(number, kept);
+    if handle.mailbox.open() {
+        let keeper = Keeper { handle: Arc::clone(handle), is_done: false };
         context.spawn(keeper.run());
     }
-    lease.set_keeper(&shared.mailbox);
+    lease.set_keeper(&handle.mailbox);
     held
 }
 
 /// Ends all leases when it is dropped by its runtime.
 struct Keeper {
-    shared: Arc<HandleInner>,
+    handle: Arc<HandleInner>,
     is_done: bool,
 }
 
@@ -86,7 +86,7 @@ struct Ending {
 
 /// Ends when it is dropped.
 struct Registration {
-    shared: Arc<HandleInner>,
+    handle: Arc<HandleInner>,
     lease: Arc<LeaseInner>,
 }
 
@@ -99,14 +99,14 @@ enum Answer {
 
 impl Keeper {
     fn context(&self) -> &Arc<Context> {
-        &self.shared.context
+        &self.handle.context
     }
 
     /// Keeps leases until there are none.
     async fn run(mut self) {
-        let shared = Arc::clone(&self.shared);
-        let HandleInner { context, schedule, mailbox, .. } = &*shared;
-        let RefreshPermits { parts, singles, retries } = &*shared.siblings().refresh_permits;
+        let handle = Arc::clone(&self.handle);
+        let HandleInner { context, schedule, mailbox, .. } = &*handle;
+        let RefreshPermits { parts, singles, retries } = &*handle.siblings().refresh_permits;
         let clock = context.clock();
         let mut sent = Vec::new();
         loop {
@@ -134,7 +134,7 @@ impl Keeper {
             tokio::select! {
                 biased;
                 () = context.closing.cancelled(), if !context.closing.is_cancelled() => {}
-                answer = in_flight::next_answer(&mut sent), if !sent.is_empty() => self.handle(answer),
+                answer = in_flight::next_answer(&mut sent), if !sent.is_empty() => self.take(answer),
                 permit = Arc::clone(parts).acquire_owned(), if part.is_some() => {
                     if let (Some(ttl), Ok(permit)) = (part, permit) {
                         sent.extend(self.send_part(ttl, permit));
@@ -154,11 +154,11 @@ impl Keeper {
 
     /// Reads messages. Returns whether there may be more.
     fn read_messages(&self) -> bool {
-        let messages = self.shared.mailbox.take(TURN);
+        let messages = self.handle.mailbox.take(TURN);
         let is_more = messages.len() == TURN;
         let now = self.context().clock().now();
         for (number, about) in messages {
-            let mut schedule = lock(&self.shared.schedule);
+            let mut schedule = lock(&self.handle.schedule);
             match about {
                 About::Refresh(command) => schedule.request(number, now, command),
                 About::Progress => schedule.recheck(number),
@@ -176,7 +176,7 @@ impl Keeper {
 
     /// Ends some of the leases because of the shutdown. Returns whether there were any.
     fn end_leases(&self) -> bool {
-        let leases = lock(&self.shared.schedule).end(TURN);
+        let leases = lock(&self.handle.schedule).end(TURN);
         for lease in &leases {
             lease.end(&LeaseState::SHUT_DOWN);
         }
@@ -186,7 +186,7 @@ impl Keeper {
     /// Starts a task that acts at the store on the end of a lease, and replies.
     fn begin_end(&self, kept: Kept) {
         let Kept { lease, released, .. } = kept;
-        let registration = Registration { shared: Arc::clone(&self.shared), lease };
+        let registration = Registration { handle: Arc::clone(&self.handle), lease };
         self.context().spawn(Ending { registration, released }.run());
     }
 
@@ -211,15 +211,15 @@ impl Keeper {
 
     /// Starts a listener if there is none, for what happens after this tick.
     fn listen_since(&self, tick: HybridTime) {
-        self.shared.siblings().notifier.listen(self.context(), tick);
+        self.handle.siblings().notifier.listen(self.context(), tick);
     }
 
     /// Sends a part of a class, if there are leases for it.
     fn send_part(&self, ttl: Ttl, permit: OwnedSemaphorePermit) -> Option<BoxFuture<Answer>> {
         let context = Arc::clone(self.context());
         let clock = context.clock();
-        let is_listener_missing = self.shared.siblings().notifier.is_listener_missing(clock.now());
-        let part = lock(&self.shared.schedule).send_part(ttl, clock, permit, is_listener_missing)?;
+        let is_listener_missing = self.handle.siblings().notifier.is_listener_missing(clock.now());
+        let part = lock(&self.handle.schedule).send_part(ttl, clock, permit, is_listener_missing)?;
         Some(Box::pin(async move {
             let leases = lease_refs(part.members.iter().map(|(_, lease)| (lease.key.clone(), lease.token)));
             let answer = refresh::attempt_part(&context, &leases, part.ttl, part.deadline).await;
@@ -230,7 +230,7 @@ impl Keeper {
     /// Sends a refresh of the first lease of a class that waits to be refreshed alone.
     fn send_single(&self, class: Ttl, permits: Vec<OwnedSemaphorePermit>) -> Option<BoxFuture<Answer>> {
         let context = Arc::clone(self.context());
-        let single = lock(&self.shared.schedule).send_single(class, context.clock(), permits)?;
+        let single = lock(&self.handle.schedule).send_single(class, context.clock(), permits)?;
         Some(Box::pin(async move {
             let Single { lease, ttl, metadata, deadline, .. } = &single;
             let span = spans::refresh(Some((&lease.key, lease.token)), 1);
@@ -244,7 +244,7 @@ impl Keeper {
         }))
     }
 
-    fn handle(&self, answer: Answer) {
+    fn take(&self, answer: Answer) {
         match answer {
             Answer::Part(part, answer) => self.handle_part(&part, answer),
             Answer::Single(single, span, answer) => self.handle_single(&single, &span, answer),
@@ -277,7 +277,7 @@ impl Keeper {
                 if matches!(error, Error::Unavailable { .. }) { PartEnd::Unanswered } else { PartEnd::Refused }
             }
         };
-        lock(&self.shared.schedule).end_part(part, end, &confirmed, now);
+        lock(&self.handle.schedule).end_part(part, end, &confirmed, now);
     }
 
     /// Handles the answer to a refresh of one lease.
@@ -290,14 +290,14 @@ impl Keeper {
                 SingleEnd::Confirmed(confirmed.sent)
             }
             Some(Err(error)) => {
-                let is_risk = lock(&self.shared.schedule).is_risk(single);
+                let is_risk = lock(&self.handle.schedule).is_risk(single);
                 refresh::record_error(span, &error, || is_risk && single.lease.record_at_risk(&error));
                 SingleEnd::Failed(error)
             }
             // The state says that the lease is over.
             _ => SingleEnd::Void,
         };
-        let ended = lock(&self.shared.schedule).end_single(single, end, now);
+        let ended = lock(&self.handle.schedule).end_single(single, end, now);
         // Listens again if the listener has failed since.
         if let Some(tick) = tick.filter(|_| ended.listens) {
             self.listen_since(tick);
@@ -313,11 +313,11 @@ impl Drop for Keeper {
         if self.is_done {
             return;
         }
-        drop(self.shared.mailbox.close());
-        let leases: Vec<_> = lock(&self.shared.schedule).take_all().collect();
+        drop(self.handle.mailbox.close());
+        let leases: Vec<_> = lock(&self.handle.schedule).take_all().collect();
         for (_, Kept { lease, released, .. }) in leases {
             lease.end(&LeaseState::SHUT_DOWN);
-            drop(Registration { shared: Arc::clone(&self.shared), lease });
+            drop(Registration { handle: Arc::clone(&self.handle), lease });
             drop(released);
         }
     }
@@ -326,7 +326,7 @@ impl Drop for Keeper {
 impl Ending {
     async fn run(self) {
         let Self { registration, released } = self;
-        let end = release::run(&registration.shared, &registration.lease).await;
+        let end = release::run(&registration.handle, &registration.lease).await;
         drop(registration);
         drop(released.send(end));
     }
@@ -334,9 +334,9 @@ impl Ending {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let Self { shared, lease } = self;
-        shared.siblings().notifier.remove_holder(&shared.context, lease.acquire_id.number);
-        shared.own_leases.remove(lease);
+        let Self { handle, lease } = self;
+        handle.siblings().notifier.remove_holder(&handle.context, lease.acquire_id.number);
+        handle.own_leases.remove(lease);
     }
 }
 

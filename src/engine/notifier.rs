@@ -313,7 +313,7 @@ async fn listen(context: Arc<Context>, notifier: Arc<Notifier>, since: HybridTim
         error: None,
     };
     let (tell, mut notifications) = mpsc::unbounded_channel();
-    let mut watching = context.store.watch(notifier.handle, since, tell);
+    let mut watching = context.store.notifications(notifier.handle, since, tell);
     let mut check_at = clock.now().after(IDLE_CHECK_INTERVAL);
     let failed: Result<()> = loop {
         tokio::select! {

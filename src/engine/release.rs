@@ -41,13 +41,13 @@ const RELEASE_PART: f64 = 0.2;
 
 /// Acts at the store on a lease that has ended, and returns what it did. Its span is that of a release, and ends before
 /// the caller has the answer.
-pub(crate) async fn run(shared: &HandleInner, lease: &LeaseInner) -> Result<End> {
-    let context = &*shared.context;
+pub(crate) async fn run(handle: &HandleInner, lease: &LeaseInner) -> Result<End> {
+    let context = &*handle.context;
     let began = context.clock().now();
     let waiting = lease.end_action.get().and_then(EndAction::take_caller_span);
     let span = spans::release(waiting.as_deref(), &lease.key, lease.token);
     drop(waiting);
-    let end = finish(shared, lease).instrument(span.clone()).await;
+    let end = finish(handle, lease).instrument(span.clone()).await;
     span.record("outcome", end.as_ref().map_or_else(Error::kind, End::word));
     if !matches!(end, Ok(End::Orphaned)) {
         context.settings.observers.emit(|| HandleEvent::ReleaseFinished {
@@ -58,18 +58,18 @@ pub(crate) async fn run(shared: &HandleInner, lease: &LeaseInner) -> Result<End>
         });
     }
     if let Err(error) = &end {
-        span.in_scope(|| report_failure(shared, lease, error));
+        span.in_scope(|| report_failure(handle, lease, error));
     }
     end
 }
 
 /// Records the error of a lease that was not released.
-fn report_failure(shared: &HandleInner, lease: &LeaseInner, error: &Error) {
+fn report_failure(handle: &HandleInner, lease: &LeaseInner, error: &Error) {
     let error: &(dyn std::error::Error + 'static) = error;
     let (key, token) = (&lease.key, lease.token);
     if lease.recorded_state() == LeaseState::SHUT_DOWN {
         // The shutdown warns once for all of them.
-        shared.releases.record_unreleased();
+        handle.releases.record_unreleased();
         debug!(%key, %token, error, "not released");
     } else if matches!(lease.end_action.get(), Some(EndAction::Transfer(_))) {
         warn!(%key, %token, error, "the lease could not be transferred: see the error, and inspect the key for its holder");
@@ -78,8 +78,8 @@ fn report_failure(shared: &HandleInner, lease: &LeaseInner, error: &Error) {
     }
 }
 
-async fn finish(shared: &HandleInner, lease: &LeaseInner) -> Result<End> {
-    let context = &*shared.context;
+async fn finish(handle: &HandleInner, lease: &LeaseInner) -> Result<End> {
+    let context = &*handle.context;
     let until = context.operation_deadline();
     match (lease.recorded_state(), lease.end_action.get()) {
         (LeaseState::SHUT_DOWN, _) if lease.is_at_work() => {
@@ -92,8 +92,8 @@ async fn finish(shared: &HandleInner, lease: &LeaseInner) -> Result<End> {
             release(context, lease, until, false).await.map(End::Released)
         }
         (LeaseState::SHUT_DOWN, _) if !lease.is_ungiven.load(Ordering::Acquire) => {
-            let outcome = shared.releases.release(context, lease.member()).await;
-            let until = shared.releases.deadline_at(context, BATCH_PART);
+            let outcome = handle.releases.release(context, lease.member()).await;
+            let until = handle.releases.deadline_at(context, BATCH_PART);
             if outcome == BatchOutcome::Unsent && until.has_passed() {
                 return Err(Error::unavailable(
                     "the shutdown had no time left to release the lease, which ends with its ttl, or by a revocation if it has no expiry: raise `operation_timeout`",

@@ -65,19 +65,19 @@ struct Found {
 }
 
 /// Takes a lease up, and gives it to the keeper.
-pub(crate) async fn resume(shared: &Arc<HandleInner>, spec: ResumeSpec) -> Result<Lease> {
-    let context = &shared.context;
+pub(crate) async fn resume(handle: &Arc<HandleInner>, spec: ResumeSpec) -> Result<Lease> {
+    let context = &handle.context;
     context.ensure_open()?;
     spec.id.ensure_some()?;
     let give_up = context.operation_deadline();
     // The caller may just have orphaned the lease: its end must be over.
-    give_up.wait_for(shared.own_leases.wait_for_ends(&spec.key)).await;
-    let notifier = &shared.siblings().notifier;
+    give_up.wait_for(handle.own_leases.wait_for_ends(&spec.key)).await;
+    let notifier = &handle.siblings().notifier;
     notifier.ensure_unheld(spec.id)?;
     let found = find(context, &spec, give_up).await?;
     let (ttl, refreshing) = (found.ttl, found.refreshing);
     let limit = Limit::growing(context.settings.attempt);
-    let acquire_id = shared.siblings().next_acquire_id();
+    let acquire_id = handle.siblings().next_acquire_id();
     let confirmed =
         retry::until_definite(give_up, limit, |answer_by| confirm(context, &spec, &found, acquire_id, answer_by));
     let lease = confirmed.await?;
@@ -86,7 +86,7 @@ pub(crate) async fn resume(shared: &Arc<HandleInner>, spec: ResumeSpec) -> Resul
     notifier.add_resumed(acquire_id.number, &lease)?;
     let (key, token) = (&lease.key, lease.token);
     lease.observe(&context.settings.observers, false, HandleEvent::Resumed { key, token });
-    let held = keeper::keep(shared, &lease, (ttl, refreshing));
+    let held = keeper::keep(handle, &lease, (ttl, refreshing));
     // If the runtime of the handle has ended, nothing keeps the lease.
     if held.lease_inner().recorded_state() == LeaseState::SHUT_DOWN {
         return Err(runtime::ended("the lease has no keeper"));

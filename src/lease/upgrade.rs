@@ -86,6 +86,6 @@ impl Lease {
         lease.end_with(EndAction::Orphan, &LeaseState::Ended { reason: EndReason::Transferred });
         let key = lease.key.clone();
         let spec = ResumeSpec { key, id: to, token, ttl: None, refreshing: Refreshing::AtAThird };
-        resume::resume(&self.shared, spec).await
+        resume::resume(&self.handle, spec).await
     }
 }

@@ -300,7 +300,7 @@ impl<B: Backend> Store for CompareAndSwap<B> {
         })
     }
 
-    fn watch(
+    fn notifications(
         &self,
         handle: HandleId,
         since: HybridTime,

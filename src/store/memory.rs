@@ -259,7 +259,7 @@ impl Store for MemoryStore {
         })
     }
 
-    fn watch(
+    fn notifications(
         &self,
         handle: HandleId,
         _since: HybridTime,

@@ -37,7 +37,7 @@
 //! | `batch.rs` | requests for many leases |
 //! | `list.rs` | lists of the leases of many keys |
 //! | `index.rs` | the TTL index |
-//! | `watch.rs` | notifications of a handle: [`Store::watch`] |
+//! | `watch.rs` | notifications of a handle: [`Store::notifications`] |
 //! | `follow/streams.rs` | change streams, one after the other, which together leave out no change |
 //! | `follow/shared_stream.rs` | the change stream that all subscribers share |
 //! | `follow.rs` | the changes of the record of a key, or of the records of a prefix: [`Store::follow`] |
@@ -310,7 +310,7 @@ impl Store for MongoStore {
         HandleId::random()
     }
 
-    fn watch(
+    fn notifications(
         &self,
         handle: HandleId,
         since: HybridTime,

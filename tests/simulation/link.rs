@@ -184,7 +184,12 @@ impl Store for Link {
         self.send(deadline, move |store| store.list(&selection, after.clone(), most, deadline))
     }
 
-    fn watch(&self, handle: HandleId, since: HybridTime, tell: UnboundedSender<Notification>) -> BoxFuture<Result<()>> {
+    fn notifications(
+        &self,
+        handle: HandleId,
+        since: HybridTime,
+        tell: UnboundedSender<Notification>,
+    ) -> BoxFuture<Result<()>> {
         let world = Arc::clone(&self.route.world);
         let (fate, breaks) = (world.below(8), millis(world.below(20_000)));
         let (faulty, defect) = (world.is_faulty(), self.defect);
@@ -192,7 +197,7 @@ impl Store for Link {
             return Box::pin(async { Err(away()) });
         }
         let (first, mut told) = unbounded_channel();
-        let watching = self.store.watch(handle, since, first);
+        let watching = self.store.notifications(handle, since, first);
         Box::pin(async move {
             let relaying = async {
                 while let Some(what) = told.recv().await {

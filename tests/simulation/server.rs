@@ -125,8 +125,13 @@ impl Store for Observed {
         self.store.handle_id()
     }
 
-    fn watch(&self, handle: HandleId, since: HybridTime, tell: UnboundedSender<Notification>) -> BoxFuture<Result<()>> {
-        self.store.watch(handle, since, tell)
+    fn notifications(
+        &self,
+        handle: HandleId,
+        since: HybridTime,
+        tell: UnboundedSender<Notification>,
+    ) -> BoxFuture<Result<()>> {
+        self.store.notifications(handle, since, tell)
     }
 
     fn follow(&self, filter: &KeyFilter, known: Vec<Key>, tell: Sender<FollowedState>) -> BoxFuture<Result<()>> {

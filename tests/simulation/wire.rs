@@ -323,13 +323,13 @@ impl Store for Caller {
         self.store.list(filter, after, page_size, deadline)
     }
 
-    fn watch(
+    fn notifications(
         &self,
         handle: HandleId,
         since: HybridTime,
         notifications: UnboundedSender<Notification>,
     ) -> BoxFuture<Result<()>> {
-        self.store.watch(handle, since, notifications)
+        self.store.notifications(handle, since, notifications)
     }
 
     fn follow(&self, filter: &KeyFilter, known: Vec<Key>, states: Sender<FollowedState>) -> BoxFuture<Result<()>> {

@@ -213,12 +213,17 @@ impl Store for Faulty {
         meet(self.fault(Call::List), deadline, self.records.list(selection, after, most, deadline))
     }
 
-    fn watch(&self, handle: HandleId, since: HybridTime, tell: UnboundedSender<Notification>) -> BoxFuture<Result<()>> {
+    fn notifications(
+        &self,
+        handle: HandleId,
+        since: HybridTime,
+        tell: UnboundedSender<Notification>,
+    ) -> BoxFuture<Result<()>> {
         match self.fault(Call::Watch) {
             Some(Fault::Refuse) => Box::pin(async { Err(Error::invalid("the store does not tell")) }),
             Some(Fault::Hang) => Box::pin(std::future::pending()),
             Some(_) => Box::pin(async { Err(away()) }),
-            None => self.records.watch(handle, since, tell),
+            None => self.records.notifications(handle, since, tell),
         }
     }
 

@@ -53,7 +53,7 @@ impl Mongoseal {
 #[derive(Debug)]
 #[must_use = "nothing is reset until this is awaited or run"]
 pub struct RewindTick<M = Async> {
-    shared: Arc<HandleInner>,
+    handle: Arc<HandleInner>,
     key: Result<Key>,
     to: u64,
     by: Result<Owner>,
@@ -62,8 +62,8 @@ pub struct RewindTick<M = Async> {
 
 impl<M> RewindTick<M> {
     pub(crate) fn new(seal: &Mongoseal, key: impl IntoName<Key>, to: u64, mode: M) -> Self {
-        let (shared, by) = (Arc::clone(&seal.shared), Ok(seal.owner().clone()));
-        Self { shared, key: key.into_name(), to, by, mode }
+        let (handle, by) = (Arc::clone(&seal.handle), Ok(seal.owner().clone()));
+        Self { handle, key: key.into_name(), to, by, mode }
     }
 
     /// Sets the name of the operator, which the record keeps. Default: the owner of the handle.
@@ -73,8 +73,8 @@ impl<M> RewindTick<M> {
     }
 
     pub(crate) async fn send(self) -> Result<Option<CompletedTick>> {
-        let Self { shared, key, to, by, mode: _mode } = self;
-        let (key, by, context) = (key?, by?, &shared.context);
+        let Self { handle, key, to, by, mode: _mode } = self;
+        let (key, by, context) = (key?, by?, &handle.context);
         context.ensure_open()?;
         let until = context.operation_deadline();
         let read = context.read_record(&key, until).await?;

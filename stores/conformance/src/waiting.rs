@@ -63,7 +63,7 @@ pub(super) async fn a_handle_is_notified_of_its_grants_and_revocations(fixture: 
     // The store must send this hand-over, too, because it comes after `since`.
     fixture.send(leave(&holder)).await;
     let (sender, mut notifications) = mpsc::unbounded_channel();
-    let watching = fixture.store.watch(handle, since, sender);
+    let watching = fixture.store.notifications(handle, since, sender);
     #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
     let watching = tokio::spawn(watching);
     let Some(first) = notifications.recv().await else {
@@ -141,7 +141,7 @@ pub(super) async fn queue_and_watch(
     let since = queued[0].at.expect("there must be a record").tick;
     let (sender, mut notifications) = mpsc::unbounded_channel();
     #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
-    drop(tokio::spawn(fixture.store.watch(handle, since, sender)));
+    drop(tokio::spawn(fixture.store.notifications(handle, since, sender)));
     assert!(matches!(next(fixture, &mut notifications).await, Notification::Started { .. }), "a watch must begin");
     (waiters, notifications)
 }

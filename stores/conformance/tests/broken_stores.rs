@@ -100,8 +100,13 @@ impl Store for Broken {
         self.store.list(filter, after, size, deadline)
     }
 
-    fn watch(&self, handle: HandleId, since: HybridTime, to: UnboundedSender<Notification>) -> BoxFuture<Result<()>> {
-        self.store.watch(handle, since, to)
+    fn notifications(
+        &self,
+        handle: HandleId,
+        since: HybridTime,
+        to: UnboundedSender<Notification>,
+    ) -> BoxFuture<Result<()>> {
+        self.store.notifications(handle, since, to)
     }
 
     fn follow(&self, filter: &KeyFilter, known: Vec<Key>, states: Sender<FollowedState>) -> BoxFuture<Result<()>> {

@@ -321,12 +321,17 @@ impl Store for Observed {
         self.store.handle_id()
     }
 
-    fn watch(&self, handle: HandleId, since: HybridTime, tell: UnboundedSender<Notification>) -> BoxFuture<Result<()>> {
+    fn notifications(
+        &self,
+        handle: HandleId,
+        since: HybridTime,
+        tell: UnboundedSender<Notification>,
+    ) -> BoxFuture<Result<()>> {
         if self.sabotage != Some(Sabotage::UntoldHold) {
-            return self.store.watch(handle, since, tell);
+            return self.store.notifications(handle, since, tell);
         }
         let (all, mut told) = unbounded_channel();
-        let watching = self.store.watch(handle, since, all);
+        let watching = self.store.notifications(handle, since, all);
         Box::pin(async move {
             let telling = async {
                 while let Some(notification) = told.recv().await {
