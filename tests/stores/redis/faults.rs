@@ -12,6 +12,12 @@ pub(crate) async fn a_lease_outlives_a_killed_server_with_an_append_only_file() 
         let server = Redis::start_with(&[("appendonly", "yes"), ("appendfsync", flushes)]).await;
         let seal = mongoseal_redis::connect(server.url()).await.unwrap();
         let lease = seal.acquire("k").await.unwrap();
+        // With `everysec`, the write to the file waits for a flush that is under way.
+        eventually(secs(60), "the file has the lease", async || {
+            let info: String = send(&server, "INFO persistence").await;
+            info.contains("aof_buffer_length:0\r")
+        })
+        .await;
         server.kill();
         let unreachable = open(hasty(), server.url()).await.unwrap_err();
         assert!(matches!(unreachable, Error::Unavailable { .. }), "{unreachable:?}");
