@@ -117,7 +117,7 @@ impl Keeper {
             let todo = {
                 let mut schedule = lock(schedule);
                 if schedule.is_empty() && mailbox.close_if_empty() {
-                    // Gives the permits of attempts back whose answers nobody awaits any more.
+                    // Attempts in flight keep permits, and this task returns without their answers.
                     drop(schedule.take_all());
                     self.is_done = true;
                     return;

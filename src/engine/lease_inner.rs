@@ -288,7 +288,7 @@ impl LeaseInner {
         self.lock().stalls_at
     }
 
-    /// Names its keeper, which is told when it ends, or at once if it has ended.
+    /// Sets the mailbox of the keeper. The lease sends it a message when it ends, or at once if it has ended.
     pub(crate) fn set_keeper(&self, keeper: &Arc<Mailbox>) {
         let is_over = {
             let mut held = self.lock();
