@@ -14,7 +14,6 @@ pub(crate) mod lease_state;
 pub(crate) mod mailbox;
 pub(crate) mod notifier;
 pub(crate) mod observer;
-pub(crate) mod own_leases;
 pub(crate) mod owned_runtime;
 pub(crate) mod refresh;
 pub(crate) mod release;

@@ -130,7 +130,7 @@ impl AcquireTask {
             () = reply.closed() => return Err(abandoned_error()),
             () = handle.context.closing.cancelled() => return Err(shut_down_error()),
             // A release of the key that has not ended would refuse this acquire.
-            () = handle.own_leases.wait_for_ends(&self.key) => {}
+            () = handle.siblings().notifier.wait_for_ends(&self.key) => {}
             () = self.limit.next(&handle.context).passed() => {
                 return Err(Error::unavailable(format!(
                     "an earlier release of the key {:?} by this handle has not ended within the operation timeout: check that the store can be reached, and retry",

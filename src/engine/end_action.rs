@@ -8,7 +8,7 @@ use std::{
 use tracing::Span;
 
 use crate::{
-    engine::{lease_state::ReleaseOutcome, release_batch::ReleaseBatch},
+    engine::{lease_state::ReleaseOutcome, release_batch::JointRelease},
     record::RunReport,
     types::{json::Json, lease_id::LeaseId, lock::lock, token::FencingToken},
 };
@@ -22,10 +22,10 @@ pub(crate) enum EndAction {
     Orphan,
     /// The lease is transferred to this lease id.
     Transfer(LeaseId),
-    /// One command releases it together with others.
-    Jointly(Arc<ReleaseBatch>),
+    /// One command releases it together with the others of its set.
+    Jointly,
     /// The release of its group, by this handle, releases it.
-    WithGroup(Arc<ReleaseBatch>),
+    WithGroup(JointRelease),
     /// The write that releases the lease completes a tick.
     Complete(Arc<Completion>),
     /// The write that releases the lease stores a value.

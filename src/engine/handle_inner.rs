@@ -19,8 +19,7 @@ use crate::{
         context::{Context, shut_down_error},
         mailbox::Mailbox,
         notifier::Notifier,
-        own_leases::OwnLeases,
-        release_batch::ReleaseQueue,
+        release_batch::ShutdownReleases,
         schedule::Schedule,
         settings::Settings,
     },
@@ -43,10 +42,8 @@ pub(crate) struct HandleInner {
     siblings: Arc<Siblings>,
     /// `None`: the handle was shut down.
     membership: Mutex<Option<Arc<Membership>>>,
-    /// The leases that have not ended at the store.
-    pub(crate) own_leases: OwnLeases,
     /// The releases of the shutdown.
-    pub(crate) releases: ReleaseQueue,
+    pub(crate) releases: ShutdownReleases,
     /// What the keeper of the leases has to do, and when.
     pub(crate) schedule: Mutex<Schedule>,
     /// The messages to the keeper.
@@ -87,8 +84,7 @@ impl HandleInner {
             context,
             siblings,
             membership: Mutex::new(Some(membership)),
-            own_leases: OwnLeases::default(),
-            releases: ReleaseQueue::default(),
+            releases: ShutdownReleases::default(),
             schedule: Mutex::default(),
             mailbox: Arc::default(),
         }))

@@ -26,9 +26,10 @@ use crate::{
         in_flight,
         lease_inner::LeaseInner,
         lease_state::LeaseState,
-        mailbox::About,
+        mailbox::Message,
         refresh::{self, Confirmed, PartAnswer, Refreshing},
-        release,
+        release::{self, is_joint},
+        release_batch::JointRelease,
         schedule::{Kept, Part, PartEnd, Single, SingleEnd, Todo},
     },
     record::lease_refs,
@@ -46,8 +47,11 @@ use crate::{
 /// not worth it.
 const LISTEN_AFTER: Duration = Duration::from_secs(1);
 
-/// How many leases the keeper ends before other tasks of its runtime get a turn.
+/// How many messages the keeper reads before other tasks of its runtime get a turn.
 const TURN: usize = 512;
+
+/// How many leases the shutdown ends at a time. One command releases them.
+const SHUTDOWN_TURN: usize = 200;
 
 /// Keeps a lease from now on, and returns the holder's side of it.
 pub(crate) fn keep(handle: &Arc<HandleInner>, lease: &Arc<LeaseInner>, (ttl, refreshing): (Ttl, Refreshing)) -> Lease {
@@ -55,8 +59,7 @@ pub(crate) fn keep(handle: &Arc<HandleInner>, lease: &Arc<LeaseInner>, (ttl, ref
     let (released, done) = oneshot::channel();
     *lock(&lease.released) = Some(done);
     let held = Lease::new(Arc::clone(handle), Arc::clone(lease));
-    handle.siblings().notifier.add_holder(number, lease);
-    handle.own_leases.add(lease);
+    handle.siblings().notifier.add_holder(lease);
     let now = context.clock().now();
     // A waiter's granted request was sent a while ago, and the deadline counts from then. The deadline of a lease that is
     // resumed with a shorter ttl is further away.
@@ -82,6 +85,8 @@ struct Ending {
     /// Before what a caller waits for.
     registration: Registration,
     released: oneshot::Sender<Result<End>>,
+    /// The command that releases it together with others.
+    joint: Option<JointRelease>,
 }
 
 /// Ends when it is dropped.
@@ -157,17 +162,22 @@ impl Keeper {
         let messages = self.handle.mailbox.take(TURN);
         let is_more = messages.len() == TURN;
         let now = self.context().clock().now();
-        for (number, about) in messages {
+        for message in messages {
             let mut schedule = lock(&self.handle.schedule);
-            match about {
-                About::Refresh(command) => schedule.request(number, now, command),
-                About::Progress => schedule.recheck(number),
-                About::End => {
+            match message {
+                Message::Refresh(number, command) => schedule.request(number, now, command),
+                Message::Progress(number) => schedule.recheck(number),
+                Message::End(number) => {
                     let ended = schedule.remove(number);
                     drop(schedule);
                     if let Some(kept) = ended {
-                        self.begin_end(kept);
+                        self.begin_end(kept, None);
                     }
+                }
+                Message::EndSet(numbers) => {
+                    let ended = numbers.into_iter().filter_map(|number| schedule.remove(number)).collect();
+                    drop(schedule);
+                    self.begin_ends(ended, false);
                 }
             }
         }
@@ -176,18 +186,46 @@ impl Keeper {
 
     /// Ends some of the leases because of the shutdown. Returns whether there were any.
     fn end_leases(&self) -> bool {
-        let leases = lock(&self.handle.schedule).end(TURN);
-        for lease in &leases {
-            lease.end(&LeaseState::SHUT_DOWN);
+        let ended = lock(&self.handle.schedule).take_first(SHUTDOWN_TURN);
+        for kept in &ended {
+            kept.lease.end_silently(&LeaseState::SHUT_DOWN);
         }
-        !leases.is_empty()
+        let is_some = !ended.is_empty();
+        self.handle.releases.record_ended(ended.len());
+        self.begin_ends(ended, true);
+        is_some
+    }
+
+    /// Starts a task for each of these leases, and a command that releases those that only need to be released.
+    fn begin_ends(&self, ended: Vec<Kept>, is_shutdown: bool) {
+        let (joint, others): (Vec<_>, Vec<_>) = ended.into_iter().partition(|kept| is_joint(&kept.lease));
+        let outcome = (joint.len() > 1).then(|| {
+            let (releaser, outcome) = JointRelease::new();
+            let leases = lease_refs(joint.iter().map(|Kept { lease, .. }| (lease.key.clone(), lease.token)));
+            let handle = Arc::clone(&self.handle);
+            self.context().spawn(async move {
+                let context = &*handle.context;
+                if is_shutdown {
+                    handle.releases.send(context, releaser, leases).await;
+                } else {
+                    releaser.send(context, leases, context.attempt_deadline()).await;
+                }
+            });
+            outcome
+        });
+        for kept in joint {
+            self.begin_end(kept, outcome.clone());
+        }
+        for kept in others {
+            self.begin_end(kept, None);
+        }
     }
 
     /// Starts a task that acts at the store on the end of a lease, and replies.
-    fn begin_end(&self, kept: Kept) {
+    fn begin_end(&self, kept: Kept, joint: Option<JointRelease>) {
         let Kept { lease, released, .. } = kept;
         let registration = Registration { handle: Arc::clone(&self.handle), lease };
-        self.context().spawn(Ending { registration, released }.run());
+        self.context().spawn(Ending { registration, released, joint }.run());
     }
 
     /// Does what is due now.
@@ -325,8 +363,8 @@ impl Drop for Keeper {
 
 impl Ending {
     async fn run(self) {
-        let Self { registration, released } = self;
-        let end = release::run(&registration.handle, &registration.lease).await;
+        let Self { registration, released, joint } = self;
+        let end = release::run(&registration.handle, &registration.lease, joint).await;
         drop(registration);
         drop(released.send(end));
     }
@@ -335,8 +373,7 @@ impl Ending {
 impl Drop for Registration {
     fn drop(&mut self) {
         let Self { handle, lease } = self;
-        handle.siblings().notifier.remove_holder(&handle.context, lease.acquire_id.number);
-        handle.own_leases.remove(lease);
+        handle.siblings().notifier.remove_holder(&handle.context, lease);
     }
 }
 

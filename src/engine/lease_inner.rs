@@ -31,9 +31,8 @@ use crate::{
     engine::{
         end_action::{End, EndAction},
         lease_state::LeaseState,
-        mailbox::{About, Mailbox, RefreshCommand},
+        mailbox::{Mailbox, Message, RefreshCommand},
         observer::{HandleEvent, Observers},
-        release_batch::{Member, ReleaseBatch},
     },
     record::{LeaseSpec, StoredValue},
     types::{
@@ -273,7 +272,7 @@ impl LeaseInner {
         let Some(after) = self.stalled_after else { return };
         let before = self.lock().stalls_at.replace(self.clock.now().after(after));
         if before.is_none() {
-            self.tell_keeper(About::Progress);
+            self.tell_keeper(Message::Progress(self.acquire_id.number));
         }
     }
 
@@ -296,19 +295,19 @@ impl LeaseInner {
             held.state.is_over()
         };
         if is_over {
-            self.tell_keeper(About::End);
+            self.tell_keeper(Message::End(self.acquire_id.number));
         }
     }
 
     /// Requests a refresh. If the lease has no keeper, or has ended, the reply is dropped.
     pub(crate) fn request_refresh(&self, command: RefreshCommand) {
-        self.tell_keeper(About::Refresh(Box::new(command)));
+        self.tell_keeper(Message::Refresh(self.acquire_id.number, Box::new(command)));
     }
 
-    fn tell_keeper(&self, message: About) {
+    fn tell_keeper(&self, message: Message) {
         let keeper = self.lock().keeper.clone();
         if let Some(keeper) = keeper {
-            keeper.send((self.acquire_id.number, message));
+            keeper.send(message);
         }
     }
 
@@ -379,9 +378,16 @@ impl LeaseInner {
         is_set
     }
 
-    /// Ends the lease, unless it has ended. After the deadline an end by the holder counts as an expiry, even if the
-    /// deadline was not seen to pass: the store keeps the key for the grace.
+    /// Ends the lease, unless it has ended, and tells the keeper.
     pub(crate) fn end(&self, end: &LeaseState) {
+        if self.end_silently(end) {
+            self.tell_keeper(Message::End(self.acquire_id.number));
+        }
+    }
+
+    /// Ends the lease, unless it has ended. Returns whether this call did: then the keeper must be told. After the deadline an
+    /// end by the holder counts as an expiry, even if the deadline was not seen to pass: the store keeps the key for the grace.
+    pub(crate) fn end_silently(&self, end: &LeaseState) -> bool {
         let by_will = [LeaseState::RELEASED, LeaseState::SHUT_DOWN].contains(end);
         let ended = self.update(|held| {
             if held.state.is_over() {
@@ -400,9 +406,7 @@ impl LeaseInner {
         }
         self.ended.cancel();
         self.report_end();
-        if ended.is_some() {
-            self.tell_keeper(About::End);
-        }
+        ended.is_some()
     }
 
     /// Cancels another token when the lease ends, or at once if it has ended.
@@ -468,11 +472,6 @@ impl LeaseInner {
         })
     }
 
-    /// The lease in a batch of releases.
-    pub(crate) fn member(&self) -> Member {
-        (self.key.clone(), self.token, self.ended.clone())
-    }
-
     pub(crate) fn lost_error(&self, cause: LossCause) -> Error {
         Error::Lost { key: self.key.clone(), token: self.token, cause }
     }
@@ -489,12 +488,20 @@ impl LeaseInner {
     }
 }
 
-/// Ends those of these leases that are held. The first of their tasks to run releases all of them.
+/// Ends those of these leases of one handle that are held. The keeper releases them by one command.
 pub(crate) fn end_together<'a>(leases: impl IntoIterator<Item = &'a Arc<LeaseInner>>) {
-    let leases: Vec<_> = leases.into_iter().filter(|lease| lease.is_valid()).collect();
-    let batch = ReleaseBatch::of(leases.iter().map(|lease| lease.member()).collect());
-    for lease in leases {
-        lease.end_with(EndAction::Jointly(Arc::clone(&batch)), &LeaseState::RELEASED);
+    let ended: Vec<_> = leases
+        .into_iter()
+        .filter(|lease| {
+            lease.is_valid() && {
+                // If another call has set an action, that is done.
+                drop(lease.end_action.set(EndAction::Jointly));
+                lease.end_silently(&LeaseState::RELEASED)
+            }
+        })
+        .collect();
+    if let Some(first) = ended.first() {
+        first.tell_keeper(Message::EndSet(ended.iter().map(|lease| lease.acquire_id.number).collect()));
     }
 }
 

@@ -12,17 +12,17 @@ use tokio::sync::{Notify, futures::Notified, oneshot};
 
 use crate::types::{error::Result, lock::lock, metadata::Metadata, reading::Reading, ttl::Ttl};
 
-/// A message about the lease of an acquire, by the number of that acquire.
-pub(crate) type Message = (u64, About);
-
+/// A message about leases, by the numbers of their acquires.
 #[derive(Debug)]
-pub(crate) enum About {
+pub(crate) enum Message {
     /// The holder requests a refresh.
-    Refresh(Box<RefreshCommand>),
+    Refresh(u64, Box<RefreshCommand>),
     /// The holder can stall from now on.
-    Progress,
+    Progress(u64),
     /// The lease has ended in this process.
-    End,
+    End(u64),
+    /// The leases of a set have ended in this process.
+    EndSet(Vec<u64>),
 }
 
 /// A refresh that the holder requests.
@@ -107,7 +107,7 @@ mod tests {
 
     fn refresh() -> (Message, oneshot::Receiver<Result<()>>) {
         let (reply, done) = oneshot::channel();
-        ((1, About::Refresh(Box::new(RefreshCommand { ttl: None, metadata: None, until: Reading::MAX, reply }))), done)
+        (Message::Refresh(1, Box::new(RefreshCommand { ttl: None, metadata: None, until: Reading::MAX, reply })), done)
     }
 
     #[test]
@@ -118,10 +118,10 @@ mod tests {
         assert_eq!(reply.try_recv().unwrap_err(), TryRecvError::Closed);
         assert!(mailbox.open() && !mailbox.open());
         let (asked, mut reply) = refresh();
-        mailbox.send((7, About::End));
+        mailbox.send(Message::End(7));
         mailbox.send(asked);
         assert!(!mailbox.close_if_empty(), "its task goes on");
-        assert!(matches!(mailbox.take(1)[..], [(7, About::End)]));
+        assert!(matches!(mailbox.take(1)[..], [Message::End(7)]));
         assert_eq!(reply.try_recv().unwrap_err(), TryRecvError::Empty);
         drop(mailbox.close());
         assert_eq!(reply.try_recv().unwrap_err(), TryRecvError::Closed);

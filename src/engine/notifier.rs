@@ -1,20 +1,26 @@
 //! The waiters and holders of a handle and its siblings, and the listener that wakes them.
 //!
-//! Purpose: a waiter learns at once that it was granted its key, and a holder that its lease was revoked.
+//! Purpose: a waiter learns at once that it was granted its key, and a holder that its lease was revoked. An acquire waits
+//! for the releases of its own handle and its siblings: so a caller that drops a lease and acquires its key again is not
+//! refused because of that lease.
 //!
 //! Mechanism: one task listens to the store for all of them. A waiter joins before its request is sent. While no task
-//! listens, waiters poll, and holders learn of a revocation with their next refresh.
+//! listens, waiters poll, and holders learn of a revocation with their next refresh. A drop or release of a lease marks it as
+//! ended before it returns, and an acquire waits while a lease of its key is here that has ended in this process.
 //!
-//! Invariant: if `listen_since` returned true, a grant after that tick wakes the waiter, or the end of the listener does.
+//! Invariants:
+//! - If `listen_since` returned true, a grant after that tick wakes the waiter, or the end of the listener does.
+//! - A lease is removed after the last request for it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet, HashMap},
     mem,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::{
@@ -27,6 +33,7 @@ use crate::{
     types::{
         acquire_id::HandleId,
         error::{Error, Result},
+        key::Key,
         lease_id::LeaseId,
         lock::lock,
         reading::Reading,
@@ -73,8 +80,12 @@ pub(crate) struct Notifier {
 struct NotifierState {
     /// By the number of their acquire.
     waiting: BTreeMap<u64, UnboundedSender<Wake>>,
-    /// By the number of their acquire.
+    /// The leases that have not ended at the store, by the number of their acquire.
     holding: BTreeMap<u64, Arc<LeaseInner>>,
+    /// Their keys and numbers.
+    held_keys: BTreeSet<(Key, u64)>,
+    /// The keys for which acquires wait. Cancelled when a lease of the key has ended at the store.
+    key_waiters: HashMap<Key, CancellationToken>,
     listening: ListenerState,
     /// The pauses before the next listeners, while the store refuses to notify.
     refused: Option<Backoff>,
@@ -137,6 +148,12 @@ impl Drop for WaiterGuard {
 }
 
 impl NotifierState {
+    fn add_holder(&mut self, lease: &Arc<LeaseInner>) {
+        let number = lease.acquire_id.number;
+        self.holding.insert(number, Arc::clone(lease));
+        self.held_keys.insert((lease.key.clone(), number));
+    }
+
     /// Refuses a lease id of a lease that is held or being ended: two leases would both believe in one holder. A lease that
     /// was lost or orphaned sends nothing more.
     fn ensure_unheld(&self, id: LeaseId) -> Result<()> {
@@ -160,9 +177,9 @@ impl Notifier {
         Self { handle, state: Mutex::default() }
     }
 
-    /// Adds a holder, by the number of its acquire.
-    pub(crate) fn add_holder(&self, number: u64, lease: &Arc<LeaseInner>) {
-        lock(&self.state).holding.insert(number, Arc::clone(lease));
+    /// Adds a holder.
+    pub(crate) fn add_holder(&self, lease: &Arc<LeaseInner>) {
+        lock(&self.state).add_holder(lease);
     }
 
     /// Refuses a lease id that a lease of the handles uses.
@@ -171,23 +188,50 @@ impl Notifier {
     }
 
     /// Adds the holder of a lease that was resumed, unless another resume of it came first.
-    pub(crate) fn add_resumed(&self, number: u64, lease: &Arc<LeaseInner>) -> Result<()> {
+    pub(crate) fn add_resumed(&self, lease: &Arc<LeaseInner>) -> Result<()> {
         let mut state = lock(&self.state);
         state.ensure_unheld(lease.id)?;
-        state.holding.insert(number, Arc::clone(lease));
+        state.add_holder(lease);
         Ok(())
     }
 
-    pub(crate) fn remove_holder(&self, context: &Context, number: u64) {
-        self.leave(context, |state| drop(state.holding.remove(&number)));
+    pub(crate) fn remove_holder(&self, context: &Context, lease: &LeaseInner) {
+        let number = lease.acquire_id.number;
+        let waiters = self.leave(context, |state| {
+            state.holding.remove(&number);
+            state.held_keys.remove(&(lease.key.clone(), number));
+            state.key_waiters.remove(&lease.key)
+        });
+        // Not under the lock: it wakes the acquires that wait.
+        if let Some(waiters) = waiters {
+            waiters.cancel();
+        }
+    }
+
+    /// Waits until each lease of this key that has ended in this process has ended at the store.
+    pub(crate) async fn wait_for_ends(&self, key: &Key) {
+        loop {
+            let removed = {
+                let mut state = lock(&self.state);
+                let mut of_key = state.held_keys.range((key.clone(), 0)..=(key.clone(), u64::MAX));
+                let has_ended = |(_, number): &(Key, u64)| {
+                    state.holding.get(number).is_some_and(|lease| lease.ended.is_cancelled())
+                };
+                if !of_key.any(has_ended) {
+                    return;
+                }
+                state.key_waiters.entry(key.clone()).or_default().clone()
+            };
+            removed.cancelled().await;
+        }
     }
 
     /// Removes a waiter or a holder.
-    fn leave(&self, context: &Context, leave: impl FnOnce(&mut NotifierState)) {
+    fn leave<T>(&self, context: &Context, leave: impl FnOnce(&mut NotifierState) -> T) -> T {
         let now = context.clock().now();
         let mut state = lock(&self.state);
-        leave(&mut state);
         state.idle_since = now;
+        leave(&mut state)
     }
 
     /// Starts a listener if there is none. Returns whether what happens after `tick`, the tick of the last answer, is

@@ -1,8 +1,8 @@
 //! Acts at the store on a lease that has ended in this process: releases it, transfers it, completes its tick, or leaves it
 //! to its ttl.
 //!
-//! Mechanism: the keeper starts a task for each lease that has ended, which calls [`run`]. What happens depends on the cause of the end
-//! and on the [`EndAction`] that the holder has set.
+//! Mechanism: the keeper starts a task for each lease that has ended, which calls [`run`]. What happens depends on the cause
+//! of the end and on the [`EndAction`] that the holder has set. A lease may be released by one command together with others.
 //!
 //! Invariants:
 //! - Each request can be sent twice with the effect of once.
@@ -22,7 +22,7 @@ use crate::{
         lease_inner::LeaseInner,
         lease_state::{LeaseState, ReleaseOutcome},
         observer::HandleEvent,
-        release_batch::{BATCH_PART, BatchOutcome},
+        release_batch::{BATCH_PART, BatchOutcome, JointRelease},
         retry::{self, Limit},
         value::{self, PutEnd, keep_millis},
     },
@@ -41,13 +41,13 @@ const RELEASE_PART: f64 = 0.2;
 
 /// Acts at the store on a lease that has ended, and returns what it did. Its span is that of a release, and ends before
 /// the caller has the answer.
-pub(crate) async fn run(handle: &HandleInner, lease: &LeaseInner) -> Result<End> {
+pub(crate) async fn run(handle: &HandleInner, lease: &LeaseInner, joint: Option<JointRelease>) -> Result<End> {
     let context = &*handle.context;
     let began = context.clock().now();
     let waiting = lease.end_action.get().and_then(EndAction::take_caller_span);
     let span = spans::release(waiting.as_deref(), &lease.key, lease.token);
     drop(waiting);
-    let end = finish(handle, lease).instrument(span.clone()).await;
+    let end = finish(handle, lease, joint).instrument(span.clone()).await;
     span.record("outcome", end.as_ref().map_or_else(Error::kind, End::word));
     if !matches!(end, Ok(End::Orphaned)) {
         context.settings.observers.emit(|| HandleEvent::ReleaseFinished {
@@ -78,11 +78,24 @@ fn report_failure(handle: &HandleInner, lease: &LeaseInner, error: &Error) {
     }
 }
 
-async fn finish(handle: &HandleInner, lease: &LeaseInner) -> Result<End> {
+/// Whether a lease that has ended is released by one command together with others that have ended with it.
+pub(crate) fn is_joint(lease: &LeaseInner) -> bool {
+    match lease.recorded_state() {
+        LeaseState::SHUT_DOWN => !lease.is_at_work() && !lease.is_ungiven.load(Ordering::Acquire),
+        LeaseState::RELEASED => matches!(lease.end_action.get(), Some(EndAction::Jointly)),
+        _ => false,
+    }
+}
+
+async fn finish(handle: &HandleInner, lease: &LeaseInner, joint: Option<JointRelease>) -> Result<End> {
     let context = &*handle.context;
     let until = context.operation_deadline();
+    let joint = match joint {
+        Some(joint) => Some(joint.outcome().await),
+        None => None,
+    };
     match (lease.recorded_state(), lease.end_action.get()) {
-        (LeaseState::SHUT_DOWN, _) if lease.is_at_work() => {
+        (LeaseState::SHUT_DOWN, _) if joint.is_none() && lease.is_at_work() => {
             let reserve = context.settings.operation_timeout.mul_f64(RELEASE_PART);
             if until.sooner_by(reserve).wait_for(lease.work_ended()).await.is_none() {
                 return Err(Error::unavailable(
@@ -92,7 +105,7 @@ async fn finish(handle: &HandleInner, lease: &LeaseInner) -> Result<End> {
             release(context, lease, until, false).await.map(End::Released)
         }
         (LeaseState::SHUT_DOWN, _) if !lease.is_ungiven.load(Ordering::Acquire) => {
-            let outcome = handle.releases.release(context, lease.member()).await;
+            let outcome = joint.unwrap_or(BatchOutcome::Unsent);
             let until = handle.releases.deadline_at(context, BATCH_PART);
             if outcome == BatchOutcome::Unsent && until.has_passed() {
                 return Err(Error::unavailable(
@@ -115,7 +128,7 @@ async fn finish(handle: &HandleInner, lease: &LeaseInner) -> Result<End> {
         (LeaseState::Lost { cause }, Some(EndAction::WithGroup(group))) => {
             let outcome = tokio::select! {
                 biased;
-                outcome = group.release(context, until) => outcome,
+                outcome = group.clone().outcome() => outcome,
                 // The caller may not poll the call that releases the group.
                 () = context.closing.cancelled() => BatchOutcome::Unconfirmed,
                 () = until.passed() => BatchOutcome::Unconfirmed,
@@ -145,13 +158,10 @@ async fn finish(handle: &HandleInner, lease: &LeaseInner) -> Result<End> {
             send(context, lease, until, false, request).await.map(End::Released)
         }
         (_, Some(EndAction::Orphan)) => Ok(End::Orphaned),
-        (_, Some(EndAction::Jointly(batch))) => {
-            let outcome = batch.release(context, until.or_after(context.settings.attempt)).await;
-            release_after(outcome, context, lease, until).await
-        }
-        (_, Some(EndAction::Release(_) | EndAction::Transfer(_) | EndAction::WithGroup(_)) | None) => {
-            release(context, lease, until, false).await.map(End::Released)
-        }
+        (
+            _,
+            Some(EndAction::Jointly | EndAction::Release(_) | EndAction::Transfer(_) | EndAction::WithGroup(_)) | None,
+        ) => release_after(joint.unwrap_or(BatchOutcome::Unsent), context, lease, until).await,
     }
 }
 

@@ -71,8 +71,8 @@ pub(crate) async fn resume(handle: &Arc<HandleInner>, spec: ResumeSpec) -> Resul
     spec.id.ensure_some()?;
     let give_up = context.operation_deadline();
     // The caller may just have orphaned the lease: its end must be over.
-    give_up.wait_for(handle.own_leases.wait_for_ends(&spec.key)).await;
     let notifier = &handle.siblings().notifier;
+    give_up.wait_for(notifier.wait_for_ends(&spec.key)).await;
     notifier.ensure_unheld(spec.id)?;
     let found = find(context, &spec, give_up).await?;
     let (ttl, refreshing) = (found.ttl, found.refreshing);
@@ -83,7 +83,7 @@ pub(crate) async fn resume(handle: &Arc<HandleInner>, spec: ResumeSpec) -> Resul
     let lease = confirmed.await?;
     // If the handle was shut down meanwhile, the lease stays as it is.
     context.ensure_open()?;
-    notifier.add_resumed(acquire_id.number, &lease)?;
+    notifier.add_resumed(&lease)?;
     let (key, token) = (&lease.key, lease.token);
     lease.observe(&context.settings.observers, false, HandleEvent::Resumed { key, token });
     let held = keeper::keep(handle, &lease, (ttl, refreshing));

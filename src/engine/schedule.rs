@@ -182,23 +182,10 @@ impl Schedule {
         std::mem::take(self).leases.into_iter()
     }
 
-    /// Up to so many of the leases that are not over. From now on they are.
-    pub(crate) fn end(&mut self, most: usize) -> Vec<Arc<LeaseInner>> {
-        let numbers: Vec<_> = self
-            .leases
-            .iter()
-            .filter(|(_, kept)| kept.stage != Stage::Over)
-            .map(|(number, _)| *number)
-            .take(most)
-            .collect();
-        let mut ended = Vec::new();
-        for number in numbers {
-            self.update(number, |kept| {
-                kept.stage = Stage::Over;
-                ended.push(Arc::clone(&kept.lease));
-            });
-        }
-        ended
+    /// Takes out up to so many leases.
+    pub(crate) fn take_first(&mut self, most: usize) -> Vec<Kept> {
+        let numbers: Vec<_> = self.leases.keys().copied().take(most).collect();
+        numbers.into_iter().filter_map(|number| self.remove(number)).collect()
     }
 
     /// Queues a refresh for the holder. If the lease has ended, the reply is dropped.
