@@ -20,14 +20,14 @@ use tokio_util::sync::CancellationToken;
 pub use crate::engine::held_lease::Lease;
 use crate::{
     engine::{
-        confirm::{confirm_loss, stale_error},
+        confirm::{Proof, confirmed, loss_of, loss_or_stale},
         context::Context,
         held_lease::TASK_MARGIN,
         lease_state::{LeaseState, ReleaseOutcome},
         mailbox::RefreshCommand,
         retry,
     },
-    record::{Outcome, Request},
+    record::Request,
     spans,
     store::answers::Applied,
     types::{
@@ -325,13 +325,11 @@ impl Lease {
         }
         let until = context.operation_deadline();
         retry::until_definite(until, context.settings.attempt, |deadline| async move {
-            match confirm_loss(context, self.lease_inner(), deadline).await? {
-                None => Ok(()),
-                Some(cause) => {
-                    self.lease_inner().lose(cause);
-                    Ok(())
-                }
+            let read = context.store.read_held(self.key(), deadline).await?;
+            if let Some(cause) = loss_of(self.lease_inner(), read.as_ref()) {
+                self.lease_inner().lose(cause);
             }
+            Ok(())
         })
         .await?;
         self.lease_inner().check()
@@ -345,12 +343,13 @@ impl Lease {
         let sent = retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| {
             let request = request.clone();
             async move {
-                let applied = context.store.apply(&lease.key, request, deadline).await?;
-                if applied.outcome == Outcome::Absent {
-                    lease.lose(confirm_loss(context, lease, deadline).await?.ok_or_else(stale_error)?);
-                    return Err(lease.end_error());
+                match confirmed(context, &lease.key, request, deadline).await? {
+                    Proof::Answer(answer) => Ok(answer),
+                    Proof::Record(read) => {
+                        lease.lose(loss_or_stale(lease, read.as_ref())?);
+                        Err(lease.end_error())
+                    }
                 }
-                Ok(applied)
             }
         });
         work::run_while_held(&lease.ended, || lease.check(), pin!(sent)).await?

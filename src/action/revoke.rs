@@ -1,12 +1,16 @@
 //! The verb `revoke`: takes a key from its holders.
 
-use std::{mem, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
-    engine::{context::Context, retry},
+    engine::{
+        confirm::{Proof, confirmed, stale_error},
+        context::Context,
+        retry,
+    },
     handle::{Async, Mongoseal, awaitable},
     record::{self, BatchRequest, Holder, HolderInfo, Outcome, PastRevocation, Request},
-    store::answers::Snapshot,
+    store::answers::{Applied, Snapshot},
     types::{
         deadline::Deadline,
         error::{Error, Result},
@@ -170,24 +174,15 @@ async fn revoke_all(
     held: Vec<Holder>,
     until: Deadline,
 ) -> Result<Vec<Holder>> {
-    let request = Request::Revoke(revoke);
-    let mut was_sent = false;
-    let revoked = retry::until_definite(until, context.settings.attempt, |deadline| {
-        let was_sent = mem::replace(&mut was_sent, true);
-        let applied = context.store.apply(key, request.clone(), deadline);
-        async move { Ok((applied.await?.outcome, was_sent)) }
-    });
-    match revoked.await? {
-        // An earlier send, whose answer was lost, revoked them.
-        (Outcome::Revoked { holders }, true) if holders.is_empty() => Ok(held),
-        (Outcome::Revoked { holders }, _) => Ok(holders),
-        // The record was deleted meanwhile, unless the read finds that it is not a record.
-        (Outcome::Absent, _) => {
-            context.read_record(key, until).await?;
-            Ok(Vec::new())
+    let (revoke, held) = (&revoke, &held);
+    let revoked = retry::until_definite(until, context.settings.attempt, |deadline| async move {
+        match confirmed(context, key, Request::Revoke(revoke.clone()), deadline).await? {
+            Proof::Answer(Applied { outcome: Outcome::Revoked { holders }, .. }) => Ok(holders),
+            Proof::Answer(answer) => Err(answer.outcome.unexpected("a revocation")),
+            Proof::Record(read) => revoked_before(held, read, revoke),
         }
-        (outcome, _) => Err(outcome.unexpected("a revocation")),
-    }
+    });
+    revoked.await
 }
 
 /// Revokes the lease with this token and no other. `held` is its holder as far as the caller knows. Returns the holder,
@@ -200,18 +195,31 @@ async fn revoke_one(
     held: Vec<Holder>,
     until: Deadline,
 ) -> Result<Vec<Holder>> {
-    let record::Revoke { by, reason, .. } = revoke;
-    let leases = vec![(key.clone(), vec![token])];
-    let request = BatchRequest::Revoke { by: by.clone(), reason: reason.clone() };
-    let send = |deadline| context.store.apply_batch(&leases, &request, deadline);
-    if retry::until_definite(until, context.settings.attempt, send).await? {
-        return Ok(held);
+    let record::Revoke { by, reason, .. } = revoke.clone();
+    let request = &BatchRequest::Revoke { by, reason };
+    let (leases, held, revoke) = (&vec![(key.clone(), vec![token])], &held, &revoke);
+    let revoked = retry::until_definite(until, context.settings.attempt, |deadline| async move {
+        if context.store.apply_batch(leases, request, deadline).await? {
+            return Ok(held.clone());
+        }
+        revoked_before(held, context.store.read_held(key, deadline).await?, revoke)
+    });
+    revoked.await
+}
+
+/// Those of these holders that an earlier send, whose answer was lost, has revoked, by a linearizable read. If one of them holds
+/// the key, the answer that it does not was stale.
+fn revoked_before(held: &[Holder], read: Option<Snapshot>, revoke: &record::Revoke) -> Result<Vec<Holder>> {
+    let Some(Snapshot { record, at }) = read else { return Ok(Vec::new()) };
+    let is_held = |holder: &Holder| {
+        record.live_holder(holder.terms.lease, at.now).is_some_and(|live| live.version == holder.version)
+    };
+    if held.iter().any(is_held) {
+        return Err(stale_error());
     }
-    // The lease had ended, perhaps by an earlier send whose answer was lost.
-    let snapshot = context.read_record(key, until).await?;
-    let is_this = |past: &PastRevocation| past.by == by && past.reason == reason && past.tokens.contains(&token);
-    let was_revoked = snapshot.is_some_and(|snapshot| snapshot.record.history.iter().any(is_this));
-    Ok(if was_revoked { held } else { Vec::new() })
+    let is_this = |past: &&PastRevocation| past.by == revoke.by && past.reason == revoke.reason;
+    let tokens: Vec<_> = record.history.iter().filter(is_this).flat_map(|past| past.tokens.clone()).collect();
+    Ok(held.iter().filter(|holder| tokens.contains(&holder.version)).cloned().collect())
 }
 
 awaitable!(Revoke => Vec<HolderInfo>);

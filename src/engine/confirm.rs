@@ -1,21 +1,53 @@
-//! The read that confirms a loss.
+//! What an answer of the store proves.
 //!
-//! An answer of the store that wrote nothing can be stale. So neither a loss nor a release that found nothing is
-//! reported before a linearizable read has confirmed it.
+//! Purpose: an answer that wrote nothing can come from a stale copy, such as a deposed primary. So no caller believes it.
+//!
+//! Mechanism: [`confirmed`] sends a request. If its answer proves nothing, a linearizable read follows, and the caller decides by
+//! the record that it shows.
+//!
+//! Invariant: no loss, and no end of a lease, is reported without a write that changed the record or a linearizable read.
 
 use std::sync::Arc;
 
 use crate::{
     engine::{context::Context, lease_inner::LeaseInner},
-    record::{Record, StoreTime},
-    store::answers::Snapshot,
+    record::{Record, Request, StoreTime},
+    store::answers::{Applied, Snapshot},
     types::{
         deadline::Deadline,
         error::{Error, LossCause, Result},
+        key::Key,
         lease_id::LeaseId,
         token::FencingToken,
     },
 };
+
+/// What an answer proves.
+#[derive(Debug)]
+pub(crate) enum Proof {
+    /// Its outcome.
+    Answer(Applied),
+    /// Nothing. This is what a linearizable read shows.
+    Record(Option<Snapshot>),
+}
+
+/// Sends a request, and returns what its answer proves.
+pub(crate) async fn confirmed(context: &Context, key: &Key, request: Request, deadline: Deadline) -> Result<Proof> {
+    prove(context, key, context.store.apply(key, request, deadline).await?, deadline).await
+}
+
+/// What an answer proves.
+pub(crate) async fn prove(context: &Context, key: &Key, answer: Applied, deadline: Deadline) -> Result<Proof> {
+    if answer.outcome.is_proven(answer.changed) {
+        return Ok(Proof::Answer(answer));
+    }
+    Ok(Proof::Record(context.store.read_held(key, deadline).await?))
+}
+
+/// Why the lease is lost, if a read shows that it is: then the answer that it is absent was right. Otherwise that was stale.
+pub(crate) fn loss_or_stale(lease: &LeaseInner, read: Option<&Snapshot>) -> Result<LossCause> {
+    loss_of(lease, read).ok_or_else(stale_error)
+}
 
 /// Ends the lease if a read shows that it is lost, as a notification said. If the read fails, the next refresh finds the
 /// loss.
@@ -25,21 +57,12 @@ pub(crate) async fn check_loss(context: Arc<Context>, lease: Arc<LeaseInner>) {
         biased;
         () = lease.ended.cancelled() => {}
         () = context.closing.cancelled() => {}
-        read = confirm_loss(&context, &lease, deadline) => {
-            if let Ok(Some(cause)) = read {
+        read = context.store.read_held(&lease.key, deadline) => {
+            if let Some(cause) = read.ok().and_then(|read| loss_of(&lease, read.as_ref())) {
                 lease.lose(cause);
             }
         }
     }
-}
-
-/// Reads whether the lease is lost, and why. `None`: it is held.
-pub(crate) async fn confirm_loss(
-    context: &Context,
-    lease: &LeaseInner,
-    deadline: Deadline,
-) -> Result<Option<LossCause>> {
-    Ok(loss_of(lease, context.store.read_held(&lease.key, deadline).await?.as_ref()))
 }
 
 /// What a read shows of a lease of this process: whether it is lost, and why. `None`: it is held.

@@ -6,7 +6,7 @@ use tracing::{Instrument, Span, debug};
 
 use crate::{
     engine::{
-        confirm::{confirm_loss, stale_error},
+        confirm::{Proof, loss_or_stale, prove},
         context::{Context, shut_down_error},
         lease_inner::LeaseInner,
         observer::{HandleEvent, RefreshOutcome},
@@ -130,7 +130,13 @@ pub(crate) async fn attempt(
             Err(error) => RefreshOutcome::Failed(error),
         };
         report(&span, context, (Some(&lease.key), 1), outcome, sent);
-        let Applied { outcome, at, sent: left_at, .. } = answer?;
+        let Applied { outcome, at, sent: left_at, .. } = match prove(context, &lease.key, answer?, deadline).await? {
+            Proof::Answer(answer) => answer,
+            Proof::Record(read) => {
+                lease.lose(loss_or_stale(lease, read.as_ref())?);
+                return Ok(None);
+            }
+        };
         let sent = left_at.map_or(sent, |left_at| left_at.max(sent));
         match outcome {
             Outcome::Refreshed { token } if token == lease.token => {
@@ -143,13 +149,6 @@ pub(crate) async fn attempt(
                 lease.lose(LossCause::TakenOver { token });
                 Ok(None)
             }
-            Outcome::Absent => match confirm_loss(context, lease, deadline).await? {
-                Some(cause) => {
-                    lease.lose(cause);
-                    Ok(None)
-                }
-                None => Err(stale_error()),
-            },
             outcome => Err(outcome.unexpected("a refresh")),
         }
     };

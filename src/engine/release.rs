@@ -6,8 +6,7 @@
 //!
 //! Invariants:
 //! - Each request can be sent twice with the effect of once.
-//! - A tick counts as completed only if a write of this lease says so. An answer that wrote nothing can come from a deposed
-//!   primary, so a linearizable read follows it.
+//! - A tick counts as completed only if a write of this lease says so, or a linearizable read.
 
 use std::{mem, sync::atomic::Ordering};
 
@@ -15,7 +14,7 @@ use tracing::{Instrument, debug, warn};
 
 use crate::{
     engine::{
-        confirm::{confirm_loss, loss_of, stale_error},
+        confirm::{Proof, confirmed, loss_or_stale},
         context::Context,
         end_action::{Completion, End, EndAction},
         handle_inner::HandleInner,
@@ -28,6 +27,7 @@ use crate::{
     },
     record::{self, Outcome, Request},
     spans,
+    store::answers::Applied,
     types::{
         deadline::Deadline,
         error::{EndReason, Error, LossCause, Result},
@@ -193,21 +193,16 @@ async fn send(
         let sent_before = mem::replace(&mut sent_before, true);
         let request = request.clone();
         async move {
-            match context.store.apply(&lease.key, request, deadline).await?.outcome {
-                Outcome::Released => Ok(ReleaseOutcome::Released),
-                Outcome::Absent => match confirm_loss(context, lease, deadline).await? {
-                    None => Err(stale_error()),
+            match confirmed(context, &lease.key, request, deadline).await? {
+                Proof::Answer(Applied { outcome: Outcome::Released, .. }) => Ok(ReleaseOutcome::Released),
+                Proof::Answer(answer) => Err(answer.outcome.unexpected("a release")),
+                Proof::Record(read) => Ok(match loss_or_stale(lease, read.as_ref())? {
                     // An earlier send has no answer. If the deadline is ahead and the key was not granted again, that
                     // send ended the lease. Otherwise the outcome is unknown.
-                    Some(LossCause::Expired) if sent_before && lease.deadline() > clock.now() => {
-                        Ok(ReleaseOutcome::Released)
-                    }
-                    Some(LossCause::Expired | LossCause::TakenOver { .. }) if sent_before => {
-                        Ok(ReleaseOutcome::Unknown)
-                    }
-                    Some(cause) => Ok(ReleaseOutcome::AlreadyLost { cause }),
-                },
-                outcome => Err(outcome.unexpected("a release")),
+                    LossCause::Expired if sent_before && lease.deadline() > clock.now() => ReleaseOutcome::Released,
+                    LossCause::Expired | LossCause::TakenOver { .. } if sent_before => ReleaseOutcome::Unknown,
+                    cause => ReleaseOutcome::AlreadyLost { cause },
+                }),
             }
         }
     });
@@ -223,16 +218,16 @@ async fn transfer(context: &Context, lease: &LeaseInner, to: LeaseId) -> Result<
         context.settings.attempt,
         |deadline| async move {
             let request = record::Transfer { lease: lease.id, token: lease.token, to };
-            match context.store.apply(&lease.key, Request::Transfer(request), deadline).await?.outcome {
+            let outcome = match confirmed(context, &lease.key, Request::Transfer(request), deadline).await? {
+                Proof::Answer(answer) => answer.outcome,
+                Proof::Record(read) => return Err(lease.lost_error(loss_or_stale(lease, read.as_ref())?)),
+            };
+            match outcome {
                 Outcome::Transferred { token } if token > lease.token => Ok(token),
                 Outcome::Transferred { .. } | Outcome::Refused { .. } => Err(Error::invalid(format!(
                     "the lease id {to} already holds {:?}, so the lease was released and not transferred: acquire the key again, and choose another lease id",
                     lease.key
                 ))),
-                Outcome::Absent => match confirm_loss(context, lease, deadline).await? {
-                    Some(cause) => Err(lease.lost_error(cause)),
-                    None => Err(stale_error()),
-                },
                 outcome => Err(outcome.unexpected("a transfer")),
             }
         },
@@ -252,27 +247,22 @@ pub(crate) async fn complete(context: &Context, lease: &LeaseInner, completion: 
             let by = context.settings.owner.as_str().to_owned();
             let (token, report) = (lease.token, report.clone());
             let request = Request::Complete(record::Complete { lease: lease.id, token, tick, by, keep, report });
-            let applied = context.store.apply(&lease.key, request, deadline).await?;
-            match applied.outcome {
-                Outcome::Completed if applied.changed => return Ok(Ok(())),
-                Outcome::Completed | Outcome::Absent => {}
-                outcome => {
-                    return Err(outcome.unexpected("a completion"));
-                }
-            }
-            let read = context.store.read_held(&lease.key, deadline).await?;
+            let read = match confirmed(context, &lease.key, request, deadline).await? {
+                Proof::Answer(Applied { outcome: Outcome::Completed, .. }) => return Ok(Ok(())),
+                Proof::Answer(answer) => return Err(answer.outcome.unexpected("a completion")),
+                Proof::Record(read) => read,
+            };
             let done = read.as_ref().and_then(|read| read.record.done.as_ref());
             if done.is_some_and(|done| done.token == lease.token) {
                 return Ok(Ok(()));
             }
-            match loss_of(lease, read.as_ref()) {
-                None => Err(stale_error()),
+            match loss_or_stale(lease, read.as_ref())? {
                 // A later lease may have completed its own tick over that of this lease.
-                Some(LossCause::TakenOver { token }) if sent_before => Ok(Err(Error::unavailable(format!(
+                LossCause::TakenOver { token } if sent_before => Ok(Err(Error::unavailable(format!(
                     "it is unknown whether the tick {tick} of {:?} was completed: no answer came before the key was granted again, with token {token}: inspect the key for its last completed tick",
                     lease.key
                 )))),
-                Some(cause) => Err(lease.lost_error(cause)),
+                cause => Err(lease.lost_error(cause)),
             }
         }
     })

@@ -4,8 +4,7 @@
 //! last write that this lease knows of. If another process has written under the same lease since, the store answers with
 //! its write, and the next attempt names that.
 //!
-//! Invariants: an attempt that is repeated has the same id, so it is applied once. An answer that wrote nothing can come
-//! from a deposed primary, so a linearizable read follows it.
+//! Invariant: an attempt that is repeated has the same id, so it is applied once.
 
 use std::{
     sync::{
@@ -17,7 +16,7 @@ use std::{
 
 use crate::{
     engine::{
-        confirm::{find_loss, stale_error},
+        confirm::{Proof, confirmed, find_loss, stale_error},
         context::Context,
         end_action::ValueWrite,
         retry::{self, Limit},
@@ -78,18 +77,18 @@ pub(crate) async fn put(
         context.prepare(deadline).await?;
         loop {
             let put = lock(present).clone();
-            let applied = context.store.apply(key, Request::PutValue(put.clone()), deadline).await?;
-            match applied.outcome {
-                Outcome::ValuePut if applied.changed => return Ok((put, PutEnd::Stored)),
-                Outcome::ValueOutdated { write } if applied.changed => {
-                    *lock(present) = follow(write);
-                    continue;
-                }
-                Outcome::Refused { .. } => return Err(shared_error(key)),
-                Outcome::ValuePut | Outcome::ValueOutdated { .. } | Outcome::Absent => {}
-                outcome => return Err(outcome.unexpected("a write of a value")),
-            }
-            let read = context.store.read_held(key, deadline).await?;
+            let read = match confirmed(context, key, Request::PutValue(put.clone()), deadline).await? {
+                Proof::Answer(answer) => match answer.outcome {
+                    Outcome::ValuePut => return Ok((put, PutEnd::Stored)),
+                    Outcome::ValueOutdated { write } => {
+                        *lock(present) = follow(write);
+                        continue;
+                    }
+                    Outcome::Refused { .. } => return Err(shared_error(key)),
+                    outcome => return Err(outcome.unexpected("a write of a value")),
+                },
+                Proof::Record(read) => read,
+            };
             let value = read.as_ref().and_then(|read| read.record.value.as_ref());
             if put.is_in(value) {
                 return Ok((put, PutEnd::Stored));

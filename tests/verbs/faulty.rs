@@ -192,7 +192,11 @@ impl Store for Faulty {
     }
 
     fn apply_batch(&self, leases: &LeaseRefs, joint: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        meet(self.fault(Call::Jointly(leases)), deadline, self.records.apply_batch(leases, joint, deadline))
+        let fault = self.fault(Call::Jointly(leases));
+        if matches!(fault, Some(Fault::Stale)) {
+            return Box::pin(async { Ok(false) });
+        }
+        meet(fault, deadline, self.records.apply_batch(leases, joint, deadline))
     }
 
     fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {

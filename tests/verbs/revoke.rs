@@ -93,6 +93,21 @@ async fn a_revocation_whose_answer_was_lost_hits_nobody_who_came_after() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_revocation_that_a_stale_copy_has_not_written_is_sent_again() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    for is_of_token in [false, true] {
+        let lease = seal.acquire("k").await.unwrap();
+        let is_revoke = |call: Call<'_>| matches!(call, Call::Apply(Request::Revoke(_)) | Call::Jointly(_));
+        store.first(1, is_revoke, Fault::Stale);
+        let revoke = store.seal().revoke("k");
+        let revoked = if is_of_token { revoke.token(lease.token()).await } else { revoke.await }.unwrap();
+        assert_eq!(revoked.iter().map(|holder| holder.token).collect::<Vec<_>>(), [lease.token()]);
+        assert!(lease.verify().await.is_err());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_revocation_of_one_token_whose_answer_was_lost_ends_no_other_lease_and_returns_the_one() {
     let store = Faulty::new();
     let lease = store.seal().acquire("k").await.unwrap();

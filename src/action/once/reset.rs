@@ -3,10 +3,14 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{confirm::stale_error, handle_inner::HandleInner, retry},
+    engine::{
+        confirm::{Proof, confirmed, stale_error},
+        handle_inner::HandleInner,
+        retry,
+    },
     handle::{Async, Mongoseal, awaitable},
     record::{self, CompletedTick, Outcome, Request},
-    store::answers::Snapshot,
+    store::answers::{Applied, Snapshot},
     types::{error::Result, into_name::IntoName, key::Key, owner::Owner},
 };
 
@@ -90,16 +94,10 @@ impl<M> RewindTick<M> {
             let request = request.clone();
             let key = &key;
             async move {
-                let applied = context.store.apply(key, request, deadline).await?;
-                let done = match applied.outcome {
-                    Outcome::Reset { done } if applied.changed => done,
-                    // An answer that wrote nothing can come from a deposed primary.
-                    Outcome::Reset { .. } | Outcome::Absent => {
-                        context.store.read(key, deadline).await?.and_then(|Snapshot { record, .. }| record.done)
-                    }
-                    outcome => {
-                        return Err(outcome.unexpected("a reset"));
-                    }
+                let done = match confirmed(context, key, request, deadline).await? {
+                    Proof::Answer(Applied { outcome: Outcome::Reset { done }, .. }) => done,
+                    Proof::Answer(answer) => return Err(answer.outcome.unexpected("a reset")),
+                    Proof::Record(read) => read.and_then(|Snapshot { record, .. }| record.done),
                 };
                 if done.as_ref().is_none_or(is_reset) { Ok(done) } else { Err(stale_error()) }
             }

@@ -97,6 +97,17 @@ impl Outcome {
         }
     }
 
+    /// Whether the answer proves the outcome, because a write that changed the record says so. `changed`: whether the record
+    /// changed. Nothing follows from a refusal, so it needs no proof.
+    pub(crate) fn is_proven(&self, changed: bool) -> bool {
+        match self {
+            Self::Absent => false,
+            Self::Completed | Self::ValuePut | Self::Reset { .. } => changed,
+            Self::Revoked { holders } => changed || !holders.is_empty(),
+            _ => true,
+        }
+    }
+
     /// The error of an answer that does not fit the request, such as `a release`.
     pub(crate) fn unexpected(&self, request: &str) -> Error {
         Error::invalid(format!("the store answered {request} with {self:?}: report this bug of the store"))
