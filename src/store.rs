@@ -201,6 +201,12 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     fn connections(&self) -> u32 {
         pool::DEFAULT_POOL
     }
+
+    /// How many keys to refresh by one [`apply_batch`](Self::apply_batch), while all is well. After a part of more than 64 that
+    /// was not confirmed, a handle sends parts of 64 for a while. Default: 64, for a store that sends a request for each key.
+    fn part_size(&self) -> usize {
+        pool::PART
+    }
 }
 
 /// What a store can do beside the rest of its contract. Take [`ALL`](Self::ALL) and set what it cannot do to `false`.

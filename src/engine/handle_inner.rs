@@ -79,13 +79,14 @@ impl HandleInner {
         let ttl = settings.ttl.duration();
         settings.check_ttl(ttl, settings.grace_for(ttl))?;
         let (store, is_prepared) = (Arc::clone(&siblings.store), Arc::clone(&siblings.is_prepared));
+        let schedule = Mutex::new(Schedule::new(store.part_size()));
         let context = Context::new(store, settings, is_prepared, Arc::clone(&siblings.home));
         Ok(Arc::new(Self {
             context,
             siblings,
             membership: Mutex::new(Some(membership)),
             releases: ShutdownReleases::default(),
-            schedule: Mutex::default(),
+            schedule,
             mailbox: Arc::default(),
         }))
     }

@@ -15,14 +15,16 @@
 //!                                               └─────────────────────┘
 //! ```
 //!
-//! Leases with one ttl are a [`Class`], whose failures delay no other class. A part is a request for up to [`PART`] leases of
+//! Leases with one ttl are a [`Class`], whose failures delay no other class. A part is a request for leases of
 //! a class: those that are due, the earliest deadlines first, and those past half of their interval. So after one interval,
-//! leases that were acquired one by one share parts. If a part does not refresh all its leases, or is late for the second
-//! time, each of them is refreshed alone. In the queue for that, leases that were not tried come first, and then the earliest
-//! deadlines.
+//! leases that were acquired one by one share parts. A part has up to [`PART`] leases, and if the store wants that, it is a
+//! large one, of hundreds. After a large part that was not confirmed, the class sends none for a ttl. If a part does not refresh
+//! all its leases, or is late for the second time, each of them is refreshed alone. In the queue for that, leases that were not
+//! tried come first, and then the earliest deadlines.
 //!
 //! The leases of a part that is late once take what comes first, a place in another part or in that queue: if an answer
-//! waits for a new connection, too few would be refreshed alone in time. So do those of a part that a release overtook.
+//! waits for a new connection, too few would be refreshed alone in time. So do those of a part that a release overtook, and
+//! those of a large part that did not refresh all.
 //!
 //! Parts and single refreshes take permits, which bound them to their shares of the connections. An attempt keeps its
 //! permit until it ends: its connection is in use. A late attempt loses it if an attempt that was sent after it is
@@ -51,6 +53,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     engine::{lease_inner::LeaseInner, mailbox::RefreshCommand},
+    store::pool::PART,
     types::{
         clock::Clock,
         deadline::Deadline,
@@ -62,13 +65,11 @@ use crate::{
     },
 };
 
-/// The most leases of a part. With the default pool, eight single refreshes at a time have tried all leases of a part after
-/// a quarter of the ttl. MongoDB takes the same time for each lease of a larger part.
-const PART: usize = 64;
-
 /// The leases that a keeper keeps, by the numbers of their acquires.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Schedule {
+    /// The most leases of a part, while all is well.
+    large_part: usize,
     leases: BTreeMap<u64, Kept>,
     classes: BTreeMap<Ttl, Class>,
     /// When each class is checked next.
@@ -161,6 +162,19 @@ pub(crate) struct SingleEffect {
 }
 
 impl Schedule {
+    /// For a store that wants parts of this size.
+    pub(crate) fn new(part_size: usize) -> Self {
+        Self {
+            large_part: part_size,
+            leases: BTreeMap::new(),
+            classes: BTreeMap::new(),
+            checks: BTreeSet::new(),
+            parts: BTreeSet::new(),
+            singles: BTreeSet::new(),
+            attempts: 0,
+        }
+    }
+
     /// Adds a lease, by the number of its acquire. The request that granted it was sent at `sent`.
     pub(crate) fn add(&mut self, number: u64, kept: Kept) {
         self.leases.insert(number, kept);
@@ -179,7 +193,7 @@ impl Schedule {
 
     /// Takes out all leases.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = (u64, Kept)> {
-        std::mem::take(self).leases.into_iter()
+        std::mem::replace(self, Self::new(self.large_part)).leases.into_iter()
     }
 
     /// Takes out up to so many leases.
@@ -259,6 +273,7 @@ impl Schedule {
         let Some(class) = self.classes.get_mut(&ttl) else { return };
         let (late, retry) = (class.attempts.take_late(now), class.pace.retry);
         for (attempt, numbers) in late {
+            self.class(ttl).record_large_failure(numbers.len(), now);
             let act = if numbers.len() == 1 { |kept: &mut Kept, now| kept.queue(now, true) } else { Kept::share_again };
             self.update_sent(attempt, numbers, |kept| act(kept, now));
         }
@@ -329,7 +344,7 @@ impl Schedule {
         let ready = class.checks.iter().take_while(|(check_at, _)| *check_at <= ready_until).map(|(_, number)| *number);
         let is_open = !class.has_late();
         let ready = ready.filter(|number| is_open && self.leases.get(number).is_some_and(|other| other.is_ready(now)));
-        let mut numbers: Vec<u64> = class.due().chain(ready).take(PART).collect();
+        let mut numbers: Vec<u64> = class.due().chain(ready).take(class.part_size(now, self.large_part)).collect();
         if numbers.len() == 1 || (is_listener_missing && !numbers.is_empty()) {
             self.update(numbers.swap_remove(0), |kept| kept.queue(now, false));
         }
@@ -352,7 +367,7 @@ impl Schedule {
         let round_trip = members.iter().map(|(_, lease)| lease.round_trip()).max()?;
         let class = self.class(ttl);
         let pace = class.pace;
-        let (limit, late) = pace.times(true, round_trip, class.part_failures);
+        let (limit, late) = pace.times(members.len(), round_trip, class.part_failures);
         let numbers = members.iter().map(|(number, _)| *number).collect();
         let number = self.send((ttl, now), now.after(late), numbers, vec![permit]);
         // Keys that are neighbours are stored close to each other, too.
@@ -364,7 +379,7 @@ impl Schedule {
     pub(crate) fn end_part(&mut self, part: &Part, end: PartEnd, confirmed: &[u64], now: Reading) {
         let class = self.class(part.ttl);
         let retry = class.pace.retry;
-        class.end_part(part.number, end, now);
+        class.end_part(part, end, now);
         let numbers = part.members.iter().map(|(number, _)| *number);
         match end {
             PartEnd::Confirmed(sent) => {
@@ -372,7 +387,9 @@ impl Schedule {
                     self.update(*number, |kept| kept.record_confirmed(sent));
                 }
             }
-            PartEnd::Partial if part.members.iter().any(|(_, lease)| lease.ended.is_cancelled()) => {
+            PartEnd::Partial
+                if part.members.len() > PART || part.members.iter().any(|(_, lease)| lease.ended.is_cancelled()) =>
+            {
                 self.update_sent(part.number, numbers, |kept| kept.share_again(now));
             }
             PartEnd::Partial => self.update_sent(part.number, numbers, |kept| kept.queue(now, false)),
@@ -397,7 +414,7 @@ impl Schedule {
         let kept = self.leases.get_mut(&acquire)?;
         let lease = Arc::clone(&kept.lease);
         let ends_at = lease.deadline();
-        let (limit, late) = pace.times(false, lease.round_trip(), kept.failures);
+        let (limit, late) = pace.times(1, lease.round_trip(), kept.failures);
         let (round, ttl, metadata, until) = kept.send_alone(ends_at);
         let number = self.send((class, now), now.after(late), vec![acquire], permits);
         let deadline = pace.deadline(clock, until, limit);

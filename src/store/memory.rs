@@ -20,6 +20,7 @@ use super::{
     BoxFuture, Store,
     answers::{Applied, FollowedState, Notification, Page, Snapshot},
     pages::list_page,
+    pool::LARGE_PART,
 };
 use crate::{
     record::{self, BatchRequest, Filter, KeyFilter, LeaseRefs, Position, Record, Request, StoreClock, StoreTime},
@@ -196,6 +197,10 @@ impl Default for MemoryStore {
 impl Store for MemoryStore {
     fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
         self.answer(deadline, |_, _, _| Ok(()))
+    }
+
+    fn part_size(&self) -> usize {
+        LARGE_PART
     }
 
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {

@@ -85,7 +85,7 @@ use self::{context::MongoContext, state::client::ClientShare};
 use super::{
     BoxFuture, Store, StoreOptions,
     answers::{Applied, FollowedState, Notification, Page, Snapshot},
-    pool::PoolShares,
+    pool::{LARGE_PART, PoolShares},
     runtime::Home,
 };
 use crate::{
@@ -381,5 +381,9 @@ impl Store for MongoStore {
 
     fn connections(&self) -> u32 {
         self.context.client.connections()
+    }
+
+    fn part_size(&self) -> usize {
+        LARGE_PART
     }
 }

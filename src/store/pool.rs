@@ -13,6 +13,15 @@ use tokio::sync::Semaphore;
 /// The connections of a client that [`connect`](crate::Mongoseal::connect) opens, unless the connection string has more.
 pub(crate) const DEFAULT_POOL: u32 = 64;
 
+/// The most leases of a part of refreshes after a failure. With the default pool, eight single refreshes at a time have tried
+/// all leases of a part after a quarter of the ttl.
+pub(crate) const PART: usize = 64;
+
+/// The most leases of a part while all is well, for a store that refreshes a part by one request. For each request, a set of
+/// MongoDB confirms its writes once: one member spent 59 µs of processor time for each lease in parts of 64, 44 in parts of 512,
+/// and 38 in parts of 5,000.
+pub(crate) const LARGE_PART: usize = 512;
+
 /// How many requests of each kind may be under way at once.
 ///
 /// A quarter of the pool, and not more than that of the default pool, is for what keeps or ends leases: servers refresh no

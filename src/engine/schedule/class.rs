@@ -9,12 +9,13 @@ use std::{
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    PART, PartEnd,
+    Part, PartEnd,
     kept::{Kept, Stage},
     pace::Pace,
 };
 use crate::{
     engine::retry,
+    store::pool::PART,
     types::{reading::Reading, ttl::Ttl},
 };
 
@@ -34,6 +35,8 @@ pub(super) struct Class {
     /// How many parts have failed since one was answered, and when the next may be sent.
     pub(super) part_failures: u32,
     parts_from: Reading,
+    /// When a large part may be sent.
+    large_from: Reading,
     /// Since when leases wait for a part.
     pub(super) due_since: Option<Reading>,
     /// Since when leases wait to be refreshed alone, and none was.
@@ -116,6 +119,7 @@ impl Class {
             attempts: Attempts::default(),
             part_failures: 0,
             parts_from: Reading::ORIGIN,
+            large_from: Reading::ORIGIN,
             due_since: None,
             queued_since: None,
             check_at: Reading::ORIGIN,
@@ -165,9 +169,24 @@ impl Class {
         (self.due_since.map(|since| since.after(gather).max(self.parts_from)), probe_at)
     }
 
+    /// The most leases of a part that is sent now, if this is the most of a large one.
+    pub(super) fn part_size(&self, now: Reading, large: usize) -> usize {
+        if self.large_from <= now { large } else { large.min(PART) }
+    }
+
+    /// Notes that a part of so many leases was not confirmed.
+    pub(super) fn record_large_failure(&mut self, leases: usize, now: Reading) {
+        if leases > PART {
+            self.large_from = now.after(self.pace.ttl);
+        }
+    }
+
     /// Notes how a part ended.
-    pub(super) fn end_part(&mut self, number: u64, end: PartEnd, now: Reading) {
-        self.attempts.end(number, end != PartEnd::Unanswered);
+    pub(super) fn end_part(&mut self, part: &Part, end: PartEnd, now: Reading) {
+        self.attempts.end(part.number, end != PartEnd::Unanswered);
+        if !matches!(end, PartEnd::Confirmed(_)) {
+            self.record_large_failure(part.members.len(), now);
+        }
         match end {
             PartEnd::Confirmed(_) => self.part_failures = 0,
             PartEnd::Unanswered => {

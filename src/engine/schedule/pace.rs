@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use crate::{
     engine::{retry::Limit, settings::LONGEST_ATTEMPT},
+    store::pool::PART,
     types::{clock::Clock, deadline::Deadline, reading::Reading, ttl::Ttl},
 };
 
 /// The times of a schedule. A refresh is sent at a third of the ttl, so two thirds are left to the deadline.
 ///
 /// - `limit` is how long the store may work on a part: a sixteenth of the ttl, and at most the limit of a first attempt. A
-///   single refresh has half of it, because a record that is not locked is written in milliseconds. So if 120 of 300 leases
+///   single refresh has half of it, because a record that is not locked is written in milliseconds. So has a large part: it
+///   is tried first, and a part of the usual size after it, in the time of a part that was late once. So if 120 of 300 leases
 ///   are locked, and all of them come first, eight single refreshes at a time have tried all after 15/32 of the ttl, and a
 ///   sixteenth was lost before. A part that was late once, or that a release overtook, costs an eighth more: 0.99 of the ttl
 ///   with the third before a refresh is due.
@@ -28,6 +30,7 @@ use crate::{
 ///   when their answers come, and each part of one or two would keep a permit for a round trip.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
+    pub(super) ttl: Duration,
     pub(super) limit: Duration,
     pub(super) retry: Duration,
 }
@@ -35,7 +38,7 @@ pub(super) struct Pace {
 impl Pace {
     pub(super) fn of(ttl: Ttl) -> Self {
         let part = |of: u32| ttl.duration().checked_div(of).unwrap_or_default();
-        Self { limit: part(16).min(Limit::FIRST_LIMIT), retry: part(12) }
+        Self { ttl: ttl.duration(), limit: part(16).min(Limit::FIRST_LIMIT), retry: part(12) }
     }
 
     pub(super) fn probe(&self) -> Duration {
@@ -47,11 +50,14 @@ impl Pace {
         Deadline::at(clock, until).or_after(self.probe().saturating_mul(16)).with_work_limit(limit)
     }
 
-    /// How long the store may work on a part or a single refresh after so many failures, and after which time it is late,
+    /// How long the store may work on a refresh of so many leases after so many failures, and after which time it is late,
     /// if the last round trip was this.
-    pub(super) fn times(&self, is_part: bool, round_trip: Duration, failures: u32) -> (Duration, Duration) {
+    pub(super) fn times(&self, leases: usize, round_trip: Duration, failures: u32) -> (Duration, Duration) {
         let round_trip = round_trip.min(LONGEST_ATTEMPT);
-        let limit = self.limit.mul_f64(if is_part { 1.0 } else { 0.5 }).saturating_mul(1 << failures.min(3));
+        let limit = self
+            .limit
+            .mul_f64(if (2..=PART).contains(&leases) { 1.0 } else { 0.5 })
+            .saturating_mul(1 << failures.min(3));
         (limit.max(round_trip), limit.saturating_mul(2).max(round_trip.mul_f64(1.5)))
     }
 }

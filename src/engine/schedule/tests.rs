@@ -11,6 +11,9 @@ use crate::{
 
 const INTERVAL: Duration = Duration::from_secs(20);
 
+/// The most leases of a large part here.
+const LARGE: usize = 3 * PART;
+
 fn ttl() -> Ttl {
     Ttl::try_from(3 * INTERVAL).unwrap()
 }
@@ -25,7 +28,7 @@ fn at(seconds: u64) -> Reading {
 
 /// Leases with a ttl of 60 seconds that were refreshed at these seconds of the clock.
 fn refreshed_at(clock: Clock, seconds: &[u64]) -> Schedule {
-    let mut schedule = Schedule::default();
+    let mut schedule = Schedule::new(LARGE);
     for (number, sent) in (0..).zip(seconds) {
         add(&mut schedule, number, clock, ttl(), at(*sent));
     }
@@ -149,6 +152,35 @@ async fn a_lease_that_was_not_tried_comes_first_and_then_the_earliest_deadline()
     }
     let queued: Vec<_> = schedule.class(ttl()).waits.iter().map(|(_, number)| *number).collect();
     assert_eq!(queued, [2, 0, 1, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_large_part_that_was_not_confirmed_the_class_sends_parts_of_the_usual_size_for_a_ttl() {
+    let failures: [fn(&mut Schedule, &Part); 3] = [
+        |schedule, part| schedule.end_part(part, PartEnd::Partial, &[], at(21)),
+        |schedule, part| schedule.end_part(part, PartEnd::Unanswered, &[], at(21)),
+        |schedule, _| drop(schedule.collect(at(21 + 2))),
+    ];
+    for (which, fail) in failures.into_iter().enumerate() {
+        let clock = Clock::tokio();
+        let mut schedule = refreshed_at(clock, &[0; LARGE + 9]);
+        schedule.collect(at(20));
+        let (_permits, large) = permit();
+        let large = schedule.send_part(ttl(), clock, large, false).unwrap();
+        assert_eq!(large.members.len(), LARGE);
+        fail(&mut schedule, &large);
+        let mut again = Vec::new();
+        while again.len() < LARGE {
+            schedule.collect(at(24));
+            let members = schedule.take_part(at(24), ttl(), false);
+            assert!(members.len() <= PART && !members.is_empty(), "{which}: {} in a part", members.len());
+            let numbers: Vec<_> = members.iter().map(|(number, _)| *number).collect();
+            again.extend(numbers.clone());
+            schedule.send((ttl(), at(24)), at(25), numbers, Vec::new());
+        }
+        assert!(schedule.class(ttl()).first_queued().is_none(), "{which}: none is refreshed alone");
+        assert_eq!(schedule.class(ttl()).part_size(at(24) + ttl().duration(), LARGE), LARGE);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -293,10 +325,11 @@ fn a_lease_takes_less_than_a_quarter_of_a_kilobyte_on_the_schedule() {
 fn a_failed_attempt_gets_twice_the_time_and_one_over_a_slow_network_a_round_trip() {
     let pace = Pace::of(Ttl::try_from(secs(30)).unwrap());
     let [none, slow] = [Duration::ZERO, secs(2)];
-    assert_eq!(pace.times(true, none, 0), (secs(1), secs(2)));
-    assert_eq!(pace.times(false, none, 0), (secs(1) / 2, secs(1)));
-    assert_eq!(pace.times(false, none, 1), (secs(1), secs(2)));
-    assert_eq!(pace.times(false, none, 9), pace.times(false, none, 3));
-    assert_eq!(pace.times(true, slow, 0), (slow, secs(3)));
-    assert_eq!(pace.times(true, secs(20), 0), (secs(5), secs(15) / 2));
+    assert_eq!(pace.times(PART, none, 0), (secs(1), secs(2)));
+    assert_eq!(pace.times(1, none, 0), (secs(1) / 2, secs(1)));
+    assert_eq!(pace.times(PART + 1, none, 0), pace.times(1, none, 0), "a large part");
+    assert_eq!(pace.times(1, none, 1), (secs(1), secs(2)));
+    assert_eq!(pace.times(1, none, 9), pace.times(1, none, 3));
+    assert_eq!(pace.times(PART, slow, 0), (slow, secs(3)));
+    assert_eq!(pace.times(PART, secs(20), 0), (secs(5), secs(15) / 2));
 }

@@ -373,4 +373,8 @@ impl Store for Observed {
     fn connections(&self) -> u32 {
         self.store.connections()
     }
+
+    fn part_size(&self) -> usize {
+        self.store.part_size()
+    }
 }
