@@ -43,13 +43,13 @@ pub struct StoreClock {
     /// The store's wall clock.
     pub now: StoreTime,
     /// The store's hybrid logical clock.
-    pub tick: HybridTime,
+    pub hlc: HybridTime,
 }
 
 impl StoreClock {
     /// The second of the hybrid clock as a time.
     fn hybrid(&self) -> StoreTime {
-        StoreTime::from_millis(i64::try_from(self.tick.seconds.saturating_mul(1000)).unwrap_or(i64::MAX))
+        StoreTime::from_millis(i64::try_from(self.hlc.seconds.saturating_mul(1000)).unwrap_or(i64::MAX))
     }
 }
 

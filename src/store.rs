@@ -145,7 +145,7 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
 
     /// Streams the grants and revocations of a handle until the receiver is dropped or the stream fails.
     ///
-    /// [`Notification::Started`] comes first, and then what happens after its tick. A store without notifications
+    /// [`Notification::Started`] comes first, and then what happens after its hybrid time. A store without notifications
     /// returns `Invalid`; then waiters poll, which is slower and never wrong.
     fn notifications(
         &self,

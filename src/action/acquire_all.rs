@@ -13,7 +13,6 @@ use super::{
 };
 use crate::{
     engine::{
-        context::shut_down_error,
         lease_inner::end_together,
         lease_state::{LeaseState, ReleaseOutcome},
         retry_policy::{Attempts, OnHeld},
@@ -103,18 +102,11 @@ impl<M> AcquireAll<M> {
             OnHeld::Retry(policy) => policy,
         };
         let context = &acquire.handle.context;
-        let (clock, mut attempts) = (context.clock(), Attempts::of(policy));
-        let began = clock.now();
+        let mut attempts = Attempts::of(policy, context.clock().now());
         loop {
-            let error = match attempt(&acquire, &keys, Duration::ZERO).await {
-                Err(error) => error,
+            match attempt(&acquire, &keys, Duration::ZERO).await {
+                Err(error) => context.wait_to_retry(attempts.next(error, context.clock().now())?).await?,
                 granted => return granted,
-            };
-            let delay = attempts.next(error, clock.now().since(began))?;
-            tokio::select! {
-                biased;
-                () = context.closing.cancelled() => return Err(shut_down_error()),
-                () = clock.sleep_until(clock.now().after(delay)) => {}
             }
         }
     }

@@ -82,8 +82,8 @@ struct QueuePlace {
     /// When the request was sent and when its answer arrived.
     sent: Reading,
     answered: Reading,
-    /// The store's tick at the answer.
-    tick: HybridTime,
+    /// The store's hybrid time at the answer.
+    hlc: HybridTime,
     /// The store's time at the answer.
     now: StoreTime,
     /// The key's highest token at the answer.
@@ -141,7 +141,7 @@ impl AcquireTask {
         let (until, mut attempts) = match &self.on_held {
             OnHeld::Once => (None, None),
             OnHeld::Wait(wait) => (Some(began.after(*wait)), None),
-            OnHeld::Retry(policy) => (None, Some(Attempts::of(policy))),
+            OnHeld::Retry(policy) => (None, Some(Attempts::of(policy, began))),
         };
         let lease = loop {
             let error = match self.acquire_queued(handle, reply, until).await {
@@ -149,14 +149,12 @@ impl AcquireTask {
                 Err(error) => error,
             };
             let Some(attempts) = &mut attempts else { return Err(error) };
-            let delay = attempts.next(error, clock.now().since(began))?;
-            debug!(?delay, "held: retrying after a delay");
+            let delay = attempts.next(error, clock.now())?;
             self.limit.note_wait();
             tokio::select! {
                 biased;
                 () = reply.closed() => return Err(abandoned_error()),
-                () = handle.context.closing.cancelled() => return Err(shut_down_error()),
-                () = clock.sleep_until(clock.now().after(delay)) => {}
+                waited = handle.context.wait_to_retry(delay) => waited?,
             }
         };
         if self.ttl > Ttl::MAX {
@@ -217,7 +215,7 @@ impl AcquireTask {
                 backoff = Backoff::of_place(place.position);
             }
             let wake = loop {
-                let is_notified = waiter.listen_since(place.tick);
+                let is_notified = waiter.listen_since(place.hlc);
                 let poll_at = self.next_poll(&place, is_notified, &mut backoff).min(end);
                 let wake = tokio::select! {
                     biased;
@@ -227,7 +225,7 @@ impl AcquireTask {
                     () = clock.sleep_until(poll_at) => Wake::Poll,
                 };
                 // If the listener now covers the time since the waiter was queued, no poll is needed.
-                if !matches!(wake, Wake::Listening) || !waiter.listen_since(place.tick) {
+                if !matches!(wake, Wake::Listening) || !waiter.listen_since(place.hlc) {
                     break wake;
                 }
             };
@@ -241,7 +239,7 @@ impl AcquireTask {
                 if clock.now() < deadline {
                     let last = self.terms.hold.max.map(|max| settings.less_drift(Duration::from_millis(max)));
                     let last_deadline = last.map(|last| place.sent.after(last));
-                    let lease = self.new_lease((token, place.tick), clock, deadline, last_deadline);
+                    let lease = self.new_lease((token, place.hlc), clock, deadline, last_deadline);
                     lease.record_round_trip(place.answered.since(place.sent));
                     self.report.handed_over(token, at, &place);
                     return Ok(lease);
@@ -311,7 +309,7 @@ impl AcquireTask {
             Outcome::Refused { .. } if changed => self.is_queued.store(false, Ordering::Relaxed),
             _ => {}
         }
-        let tick = at.map_or(HybridTime { seconds: 0, ordinal: 0 }, |at| at.tick);
+        let hlc = at.map_or(HybridTime { seconds: 0, ordinal: 0 }, |at| at.hlc);
         let left = |holder: &Holder| at.map(|at| holder.remaining(at.now).unwrap_or(Duration::MAX)).unwrap_or_default();
         // If the holder has been released by then, the key becomes available when its minimum hold ends.
         let free = |holder: &Holder| {
@@ -333,7 +331,7 @@ impl AcquireTask {
                         format_duration(self.wait_ttl.duration())
                     )));
                 }
-                let lease = self.new_lease((token, tick), clock, deadline, last_deadline);
+                let lease = self.new_lease((token, hlc), clock, deadline, last_deadline);
                 lease.record_round_trip(clock.now().since(sent));
                 lease.record_granted_value(value);
                 Ok(AcquireReply::Granted(lease))
@@ -343,7 +341,7 @@ impl AcquireTask {
                 self.report.queued(position);
                 let free = free(&holder);
                 let (answered, now) = (clock.now(), at.map(|at| at.now).unwrap_or_default());
-                Ok(AcquireReply::Queued(QueuePlace { sent, answered, tick, now, version, position, free }))
+                Ok(AcquireReply::Queued(QueuePlace { sent, answered, hlc, now, version, position, free }))
             }
             // This never clears `is_in_doubt`: a request without an answer may be executed later.
             Outcome::Refused { holder } => Err(holder.held_error(&self.key, at)),

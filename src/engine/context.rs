@@ -1,12 +1,16 @@
 //! What each request of a handle needs: the store, the settings, the clock, the tasks and the shutdown.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use tokio::task::JoinHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::debug;
 
 use crate::{
     engine::{retry, settings::Settings},
@@ -143,6 +147,16 @@ impl Context {
             if after.is_none() {
                 return Ok(listed);
             }
+        }
+    }
+
+    /// Waits for the next attempt of a call that was refused because its key is held.
+    pub(crate) async fn wait_to_retry(&self, delay: Duration) -> Result<()> {
+        debug!(?delay, "held: retrying after a delay");
+        tokio::select! {
+            biased;
+            () = self.closing.cancelled() => Err(shut_down_error()),
+            () = self.clock().sleep_until(self.clock().now().after(delay)) => Ok(()),
         }
     }
 

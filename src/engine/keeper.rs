@@ -239,17 +239,17 @@ impl Keeper {
         for (reply, error) in todo.unconfirmed {
             drop(reply.send(Err(error.unwrap_or_else(refresh::unanswered_error))));
         }
-        if let Some(tick) = todo.listen_since {
-            self.listen_since(tick);
+        if let Some(hlc) = todo.listen_since {
+            self.listen_since(hlc);
         }
         for ttl in todo.probes {
             sent.extend(self.send_single(ttl, Vec::new()));
         }
     }
 
-    /// Starts a listener if there is none, for what happens after this tick.
-    fn listen_since(&self, tick: HybridTime) {
-        self.handle.siblings().notifier.listen(self.context(), tick);
+    /// Starts a listener if there is none, for what happens after this hybrid time.
+    fn listen_since(&self, hlc: HybridTime) {
+        self.handle.siblings().notifier.listen(self.context(), hlc);
     }
 
     /// Sends a part of a class, if there are leases for it.
@@ -321,10 +321,10 @@ impl Keeper {
     /// Handles the answer to a refresh of one lease.
     fn handle_single(&self, single: &Single, span: &Span, answer: Option<Result<Option<Confirmed>>>) {
         let (now, validity) = (self.context().clock().now(), self.context().settings.validity(single.ttl));
-        let mut tick = None;
+        let mut hlc = None;
         let end = match answer {
             Some(Ok(Some(confirmed))) if single.lease.extend_deadline(confirmed.sent.after(validity)) => {
-                tick = Some(confirmed.tick);
+                hlc = Some(confirmed.hlc);
                 SingleEnd::Confirmed(confirmed.sent)
             }
             Some(Err(error)) => {
@@ -337,8 +337,8 @@ impl Keeper {
         };
         let ended = lock(&self.handle.schedule).end_single(single, end, now);
         // Listens again if the listener has failed since.
-        if let Some(tick) = tick.filter(|_| ended.listens) {
-            self.listen_since(tick);
+        if let Some(hlc) = hlc.filter(|_| ended.listens) {
+            self.listen_since(hlc);
         }
         if let Some((reply, error)) = ended.reply {
             drop(reply.send(error.map_or(Ok(()), Err)));

@@ -69,8 +69,8 @@ pub(crate) struct LeaseInner {
     pub(crate) token: FencingToken,
     /// How much longer than its ttl the store keeps the key, in milliseconds.
     pub(crate) grace: u64,
-    /// The store's tick at the last answer before the grant, or at the grant.
-    pub(crate) tick: HybridTime,
+    /// The store's hybrid time at the last answer before the grant, or at the grant.
+    pub(crate) hlc: HybridTime,
     clock: Clock,
     /// The last write of the value under this lease that is known. 0: none.
     pub(crate) last_write: AtomicU64,
@@ -141,7 +141,7 @@ impl LeaseInner {
     pub(crate) fn new(
         key: Key,
         terms: &LeaseSpec,
-        (token, tick): (FencingToken, HybridTime),
+        (token, hlc): (FencingToken, HybridTime),
         clock: Clock,
         deadline: Reading,
         last_deadline: Option<Reading>,
@@ -168,7 +168,7 @@ impl LeaseInner {
             owner: terms.owner.clone(),
             token,
             grace: terms.grace,
-            tick,
+            hlc,
             clock,
             last_write: AtomicU64::new(0),
             stalled_after,

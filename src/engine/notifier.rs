@@ -9,7 +9,7 @@
 //! ended before it returns, and an acquire waits while a lease of its key is here that has ended in this process.
 //!
 //! Invariants:
-//! - If `listen_since` returned true, a grant after that tick wakes the waiter, or the end of the listener does.
+//! - If `listen_since` returned true, a grant after that hybrid time wakes the waiter, or the end of the listener does.
 //! - A lease is removed after the last request for it.
 
 use std::{
@@ -100,10 +100,10 @@ enum ListenerState {
     Closed,
     /// No task listens, and none is started before this time.
     ClosedUntil(Reading),
-    /// The listener is being opened. It will receive what happens after this tick, or after a later tick that it then
+    /// The listener is being opened. It will receive what happens after this hybrid time, or after a later hybrid time that it then
     /// reports.
     Opening(HybridTime),
-    /// The listener receives what happens after this tick.
+    /// The listener receives what happens after this hybrid time.
     Open(HybridTime),
 }
 
@@ -133,11 +133,11 @@ impl WaiterGuard {
         }
     }
 
-    /// Starts a listener if there is none. Returns whether grants after `tick`, the tick of the last answer, are
+    /// Starts a listener if there is none. Returns whether grants after `hlc`, the hybrid time of the last answer, are
     /// notified. That is so while the listener is being opened, too: if all waiters polled until it is open, it might
     /// have to wait for them.
-    pub(crate) fn listen_since(&self, tick: HybridTime) -> bool {
-        self.notifier.listen(&self.context, tick)
+    pub(crate) fn listen_since(&self, hlc: HybridTime) -> bool {
+        self.notifier.listen(&self.context, hlc)
     }
 }
 
@@ -234,9 +234,9 @@ impl Notifier {
         leave(&mut state)
     }
 
-    /// Starts a listener if there is none. Returns whether what happens after `tick`, the tick of the last answer, is
+    /// Starts a listener if there is none. Returns whether what happens after `hlc`, the hybrid time of the last answer, is
     /// notified.
-    pub(crate) fn listen(self: &Arc<Self>, context: &Arc<Context>, tick: HybridTime) -> bool {
+    pub(crate) fn listen(self: &Arc<Self>, context: &Arc<Context>, hlc: HybridTime) -> bool {
         let now = context.clock().now();
         let mut state = lock(&self.state);
         if !context.store.capabilities().notifications {
@@ -249,13 +249,13 @@ impl Notifier {
             return false;
         }
         match state.listening {
-            ListenerState::Opening(since) | ListenerState::Open(since) => return since <= tick,
+            ListenerState::Opening(since) | ListenerState::Open(since) => return since <= hlc,
             ListenerState::ClosedUntil(time) if now < time => return false,
             ListenerState::ClosedUntil(_) | ListenerState::Closed => {}
         }
-        state.listening = ListenerState::Opening(tick);
+        state.listening = ListenerState::Opening(hlc);
         drop(state);
-        context.spawn(listen(Arc::clone(context), Arc::clone(self), tick));
+        context.spawn(listen(Arc::clone(context), Arc::clone(self), hlc));
         true
     }
 
@@ -295,13 +295,13 @@ impl Notifier {
         }
     }
 
-    /// Makes holders check for a revocation before this tick, which the listener has missed. Each check is a request,
+    /// Makes holders check for a revocation before this hybrid time, which the listener has missed. Each check is a request,
     /// so only a few holders check. The others learn of it with their next refresh.
     fn check_holders(&self, context: &Arc<Context>, from: HybridTime) {
         let leases: Vec<_> = lock(&self.state)
             .holding
             .values()
-            .filter(|lease| lease.tick < from)
+            .filter(|lease| lease.hlc < from)
             .take(MAX_LOSS_CHECKS)
             .cloned()
             .collect();

@@ -96,8 +96,8 @@ pub(crate) fn unanswered_error() -> Error {
 pub(crate) struct Confirmed {
     /// When the handle or its store was about to send it. The deadline counts from here.
     pub(crate) sent: Reading,
-    /// The store's tick at which it was applied.
-    pub(crate) tick: HybridTime,
+    /// The store's hybrid time at which it was applied.
+    pub(crate) hlc: HybridTime,
 }
 
 /// Sends one refresh in this span. With an `acquire_id`, that acquire is notified of a revocation from then on. Returns `None`
@@ -142,7 +142,7 @@ pub(crate) async fn attempt(
             Outcome::Refreshed { token } if token == lease.token => {
                 lease.record_round_trip(clock.now().since(sent));
                 debug!(key = %lease.key, token = %lease.token, "refreshed");
-                Ok(Some(Confirmed { sent, tick: at.map_or(lease.tick, |at| at.tick) }))
+                Ok(Some(Confirmed { sent, hlc: at.map_or(lease.hlc, |at| at.hlc) }))
             }
             // After the lease had ended, its id was granted again: by a delayed request or in another process.
             Outcome::Refreshed { token } => {

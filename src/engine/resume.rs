@@ -61,7 +61,7 @@ struct Found {
     until: Reading,
     /// The end of the maximum hold.
     last_deadline: Option<Reading>,
-    tick: HybridTime,
+    hlc: HybridTime,
 }
 
 /// Takes a lease up, and gives it to the keeper.
@@ -116,7 +116,7 @@ async fn find(context: &Context, spec: &ResumeSpec, give_up: Deadline) -> Result
     let grace = Duration::from_millis(holder.terms.grace);
     let hold = holder.not_after.map(|end| settings.less_drift(end.since(at.now).saturating_sub(grace)));
     let last_deadline = hold.map(|hold| sent.after(hold));
-    Ok(Found { terms: holder.terms, ttl, refreshing, until: sent.after(valid), last_deadline, tick: at.tick })
+    Ok(Found { terms: holder.terms, ttl, refreshing, until: sent.after(valid), last_deadline, hlc: at.hlc })
 }
 
 /// Whether another lease was granted the key instead of this one. A larger version alone does not tell: another sharer
@@ -149,7 +149,7 @@ async fn confirm(
 ) -> Result<Arc<LeaseInner>> {
     let validity = context.settings.validity(found.ttl);
     let until = context.clock().now().after(validity).max(found.until);
-    let granted = (spec.token, found.tick);
+    let granted = (spec.token, found.hlc);
     let (key, clock) = (spec.key.clone(), context.clock());
     let terms = LeaseSpec { acquire_id, ..found.terms.clone() };
     let lease = Arc::new(LeaseInner::new(key, &terms, granted, clock, until, found.last_deadline, None));

@@ -7,6 +7,7 @@ use crate::types::{
     duration::format_duration,
     error::{Error, Result},
     owner::Owner,
+    reading::Reading,
     token::FencingToken,
 };
 
@@ -204,18 +205,21 @@ impl Retry {
 #[derive(Debug)]
 pub(crate) struct Attempts<'a> {
     policy: &'a Retry,
+    /// When the first began.
+    began: Reading,
     made: u32,
     previous_delay: Option<Duration>,
 }
 
 impl<'a> Attempts<'a> {
-    pub(crate) fn of(policy: &'a Retry) -> Self {
-        Self { policy, made: 0, previous_delay: None }
+    pub(crate) fn of(policy: &'a Retry, began: Reading) -> Self {
+        Self { policy, began, made: 0, previous_delay: None }
     }
 
-    /// Returns how long to wait after an attempt that ended with `error`, `elapsed` after the first began. If the
-    /// policy has ended, returns the final error.
-    pub(crate) fn next(&mut self, error: Error, elapsed: Duration) -> Result<Duration> {
+    /// Returns how long to wait after an attempt that has ended now with this error. If the policy has ended, returns the
+    /// final error.
+    pub(crate) fn next(&mut self, error: Error, now: Reading) -> Result<Duration> {
+        let elapsed = now.since(self.began);
         let Error::Held { key, owner, token, remaining, .. } = &error else { return Err(error) };
         self.made = self.made.saturating_add(1);
         let attempt = Attempt {

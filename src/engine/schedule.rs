@@ -92,7 +92,7 @@ pub(crate) struct Todo {
     pub(crate) silent: Vec<Arc<LeaseInner>>,
     /// The refreshes for holders that were not confirmed in time, and their last errors.
     pub(crate) unconfirmed: Vec<Reply>,
-    /// The tick from which to listen for revocations, for leases that are held for a while now.
+    /// The hybrid time from which to listen for revocations, for leases that are held for a while now.
     pub(crate) listen_since: Option<HybridTime>,
     /// The classes that probe the store.
     pub(crate) probes: Vec<Ttl>,
@@ -336,7 +336,7 @@ impl Schedule {
 
     /// The leases of a part: those that are due, the earliest deadlines first, and those that are ready. One lease
     /// is no part, and is queued. So is one that must be refreshed alone to listen for revocations: the answer to a
-    /// single refresh has a tick from which to listen, and the answer to a part has none.
+    /// single refresh has a hybrid time from which to listen, and the answer to a part has none.
     fn take_part(&mut self, now: Reading, ttl: Ttl, is_listener_missing: bool) -> Vec<(u64, Arc<LeaseInner>)> {
         let Some(class) = self.classes.get(&ttl) else { return Vec::new() };
         // An interval is at most half of the ttl, and a lease that is ready is past half of its interval.

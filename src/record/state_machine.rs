@@ -334,7 +334,7 @@ impl State {
     /// only if no other lease holds the key, and it excludes others from then on.
     fn transfer(&mut self, transfer: &Transfer, exclusively: bool) {
         let is_possible = !exclusively || self.holders.len() == 1;
-        let (now, version) = (self.at.now, FencingToken::following(self.version, self.at.tick, self.queue.len()));
+        let (now, version) = (self.at.now, FencingToken::following(self.version, self.at.hlc, self.queue.len()));
         let is_receiver = |holder: &&mut Holder| holder.terms.lease == transfer.to;
         if let Some(holder) = self.holders.iter_mut().find(is_receiver) {
             holder.refreshes = holder.refreshes.saturating_add(1);
@@ -445,7 +445,7 @@ impl State {
         let now = self.at.now;
         let others = self.waited.min(self.queue.len().saturating_sub(1));
         for Waiter { terms, wait_ttl, last_seen, .. } in self.queue.drain(..ready) {
-            let version = FencingToken::following(self.version, self.at.tick, others);
+            let version = FencingToken::following(self.version, self.at.hlc, others);
             let validity = if is_of_any(acquires, &terms) {
                 terms.ttl
             } else {

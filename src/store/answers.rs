@@ -30,7 +30,7 @@ pub struct Applied {
 pub enum Notification {
     /// Each later hand-over is notified.
     Started {
-        /// The tick after which that holds.
+        /// The hybrid time after which that holds.
         since: HybridTime,
     },
     /// An acquire of this handle was granted the key that it waited for.
@@ -64,7 +64,7 @@ impl Notification {
 pub struct RecordState {
     /// The record, if there is one. Its queue may be left out.
     pub record: Option<Box<Record>>,
-    /// The time of the change. While a key is followed, its ticks never go back. If there is no record, the time may be
+    /// The time of the change. While a key is followed, its hybrid times never go back. If there is no record, the time may be
     /// wrong by a second.
     pub at: StoreClock,
 }
@@ -77,7 +77,7 @@ pub enum FollowedState {
     Record {
         /// The key.
         key: Key,
-        /// The state. The ticks of a stream never go back.
+        /// The state. The hybrid times of a stream never go back.
         state: RecordState,
     },
     /// All states of the beginning were sent, and were current at this time.

@@ -205,8 +205,8 @@ impl<B: Backend> CompareAndSwap<B> {
 
 /// The store's clocks at this time. The count of the hybrid clock is that of microseconds, so the clock itself moves it on.
 fn store_clock(now: Duration) -> StoreClock {
-    let tick = HybridTime { seconds: now.as_secs(), ordinal: now.subsec_micros().into() };
-    StoreClock { now: StoreTime::default().after(millis(now)), tick }
+    let hlc = HybridTime { seconds: now.as_secs(), ordinal: now.subsec_micros().into() };
+    StoreClock { now: StoreTime::default().after(millis(now)), hlc }
 }
 
 impl<B: Backend> SendTogether for Shared<B> {
@@ -320,7 +320,7 @@ impl<B: Backend> Store for CompareAndSwap<B> {
                 let notification = if message.is_empty() {
                     // A change whose load is later than this one is published after it.
                     let at = store.read_clock(Deadline::after(store.clock(), MAX_AGE)).await?;
-                    Some(Notification::Started { since: at.tick.max(since) })
+                    Some(Notification::Started { since: at.hlc.max(since) })
                 } else {
                     codec::notification(&message)
                 };

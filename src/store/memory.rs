@@ -53,7 +53,7 @@ struct Records {
     /// In the order of keys, so that a page of a list continues where the page before it ended.
     by_key: BTreeMap<Key, Record>,
     /// The last reading of the hybrid clock.
-    tick: HybridTime,
+    hlc: HybridTime,
     /// When idle records are collected next.
     collect_at: StoreTime,
     /// The handles that get notifications.
@@ -71,7 +71,7 @@ impl MemoryStore {
             retention: retention.max(Ttl::MIN.duration()),
             records: Arc::new(Mutex::new(Records {
                 by_key: BTreeMap::new(),
-                tick: HybridTime { seconds: HybridTime::EPOCH_SECONDS, ordinal: 0 },
+                hlc: HybridTime { seconds: HybridTime::EPOCH_SECONDS, ordinal: 0 },
                 collect_at: StoreTime::default(),
                 watchers: Vec::new(),
                 followers: Followers::default(),
@@ -130,13 +130,13 @@ impl Records {
             seconds: HybridTime::EPOCH_SECONDS.saturating_add(elapsed.as_secs()),
             ordinal: elapsed.subsec_micros().into(),
         };
-        let next = if self.tick.ordinal < HybridTime::MAX_ORDINAL {
-            HybridTime { ordinal: self.tick.ordinal.saturating_add(1), ..self.tick }
+        let next = if self.hlc.ordinal < HybridTime::MAX_ORDINAL {
+            HybridTime { ordinal: self.hlc.ordinal.saturating_add(1), ..self.hlc }
         } else {
-            HybridTime { seconds: self.tick.seconds.saturating_add(1), ordinal: 0 }
+            HybridTime { seconds: self.hlc.seconds.saturating_add(1), ordinal: 0 }
         };
-        self.tick = wall.max(next);
-        StoreClock { now, tick: self.tick }
+        self.hlc = wall.max(next);
+        StoreClock { now, hlc: self.hlc }
     }
 
     /// Sets the record of a key, and sends its state to the followers.
@@ -274,7 +274,7 @@ impl Store for MemoryStore {
         Box::pin(async move {
             let receiver = notifications.clone();
             store.with(|records, at| {
-                let first = notifications.send(Notification::Started { since: at.tick });
+                let first = notifications.send(Notification::Started { since: at.hlc });
                 if first.is_ok() {
                     records.watchers.push((handle, notifications));
                 }

@@ -74,7 +74,7 @@ impl FencingToken {
         HybridTime::from(self).seconds
     }
 
-    /// The token after `last` at `tick` of the store's hybrid clock, if this many `others` wait for the key. It is the
+    /// The token after `last` at the time `hlc` of the store's hybrid clock, if this many `others` wait for the key. It is the
     /// larger of `last + 1` and the clock's number less the number of others.
     ///
     /// One write may grant the key to many waiters. It moves the clock on by one, and tokens by many. But each of these
@@ -83,9 +83,9 @@ impl FencingToken {
     /// yet, so they do not count as others. (If an older copy with waiters was put back, the next token is larger from
     /// the clock's next second on.)
     #[must_use]
-    pub fn following(last: Option<Self>, tick: HybridTime, others: usize) -> Self {
+    pub fn following(last: Option<Self>, hlc: HybridTime, others: usize) -> Self {
         let next = last.map_or(Self::MIN.0, |last| last.0.saturating_add(1));
-        let by_clock = tick.number().saturating_sub(u64::try_from(others).unwrap_or(u64::MAX));
+        let by_clock = hlc.number().saturating_sub(u64::try_from(others).unwrap_or(u64::MAX));
         Self(next.max(by_clock).clamp(Self::MIN.0, Self::MAX.0))
     }
 }
@@ -211,27 +211,27 @@ mod tests {
 
     #[test]
     fn the_following_token_is_the_larger_of_the_next_and_the_clock() {
-        let tick = HybridTime { seconds: HybridTime::EPOCH_SECONDS + 5, ordinal: 7 };
+        let hlc = HybridTime { seconds: HybridTime::EPOCH_SECONDS + 5, ordinal: 7 };
         let by_clock = FencingToken::new((5 << 20) | 7).unwrap();
-        assert_eq!(FencingToken::following(None, tick, 0), by_clock);
-        assert_eq!(FencingToken::following(Some(FencingToken::MIN), tick, 0), by_clock);
-        assert_eq!(FencingToken::following(Some(FencingToken::MIN), tick, 3).get(), by_clock.get() - 3);
-        assert_eq!(FencingToken::following(Some(by_clock), tick, 3).get(), by_clock.get() + 1);
+        assert_eq!(FencingToken::following(None, hlc, 0), by_clock);
+        assert_eq!(FencingToken::following(Some(FencingToken::MIN), hlc, 0), by_clock);
+        assert_eq!(FencingToken::following(Some(FencingToken::MIN), hlc, 3).get(), by_clock.get() - 3);
+        assert_eq!(FencingToken::following(Some(by_clock), hlc, 3).get(), by_clock.get() + 1);
     }
 
     #[test]
     fn a_token_stands_for_the_reading_of_the_clock_that_numbered_it() {
-        for tick in [(0, 1), (5, 7), (220_000_000, HybridTime::MAX_ORDINAL)] {
-            let tick = HybridTime { seconds: HybridTime::EPOCH_SECONDS + tick.0, ordinal: tick.1 };
-            let token = FencingToken::following(None, tick, 0);
-            assert_eq!((HybridTime::from(token), token.clock_seconds()), (tick, tick.seconds));
+        for hlc in [(0, 1), (5, 7), (220_000_000, HybridTime::MAX_ORDINAL)] {
+            let hlc = HybridTime { seconds: HybridTime::EPOCH_SECONDS + hlc.0, ordinal: hlc.1 };
+            let token = FencingToken::following(None, hlc, 0);
+            assert_eq!((HybridTime::from(token), token.clock_seconds()), (hlc, hlc.seconds));
         }
     }
 
     #[test]
     fn a_count_too_large_for_a_token_does_not_reach_into_the_seconds() {
-        let tick = HybridTime { seconds: HybridTime::EPOCH_SECONDS, ordinal: u64::MAX };
-        assert_eq!(FencingToken::following(None, tick, 0).get(), (1 << 20) - 1);
+        let hlc = HybridTime { seconds: HybridTime::EPOCH_SECONDS, ordinal: u64::MAX };
+        assert_eq!(FencingToken::following(None, hlc, 0).get(), (1 << 20) - 1);
         let before_2020 = HybridTime { seconds: 0, ordinal: 0 };
         assert_eq!(FencingToken::following(None, before_2020, 1), FencingToken::MIN);
         let never = HybridTime { seconds: u64::MAX, ordinal: 0 };

@@ -130,7 +130,7 @@ impl Server {
 
     /// The server reads its clocks for a request.
     fn parse(state: &mut State, at: usize, command: Command) {
-        state.messages[at].stage = Stage::Parsed { now: state.wall(), tick: state.hybrid, command };
+        state.messages[at].stage = Stage::Parsed { now: state.wall(), hlc: state.hybrid, command };
     }
 
     /// A client is told that it holds the key, by an answer to what it sent at some time.

@@ -32,9 +32,9 @@ pub(crate) fn model_time(time: StoreTime) -> Time {
     Time::try_from(time.millis() / MILLIS - i64::try_from(ORIGIN).unwrap()).unwrap()
 }
 
-fn moment(now: Time, tick: Hybrid) -> StoreClock {
-    let seconds = ORIGIN.checked_add_signed(tick.0.into()).unwrap();
-    StoreClock { now: store_time(now), tick: HybridTime { seconds, ordinal: tick.1.into() } }
+fn moment(now: Time, hlc: Hybrid) -> StoreClock {
+    let seconds = ORIGIN.checked_add_signed(hlc.0.into()).unwrap();
+    StoreClock { now: store_time(now), hlc: HybridTime { seconds, ordinal: hlc.1.into() } }
 }
 
 pub(crate) fn store_token(token: Token) -> FencingToken {
@@ -237,7 +237,7 @@ impl Server {
     fn apply_one(&self, before: Option<&Record>, at: StoreClock, request: &Request) -> (Option<Record>, Outcome) {
         let real = |at| record::apply(before, at, request);
         match self.config.without {
-            Some(Rule::ClockInTokens) => real(StoreClock { tick: HybridTime { seconds: 0, ordinal: 0 }, ..at }),
+            Some(Rule::ClockInTokens) => real(StoreClock { hlc: HybridTime { seconds: 0, ordinal: 0 }, ..at }),
             Some(Rule::VersionInTokens) => Self::numbered_by_the_clock(before, at, request),
             Some(Rule::ExpiryNeverBack) => {
                 let (after, outcome) = real(at);
@@ -250,7 +250,7 @@ impl Server {
                 });
                 (after, outcome)
             }
-            // The hybrid clock's tick still numbers tokens; its second does not stamp the record.
+            // The hybrid clock still numbers tokens; its second does not stamp the record.
             Some(Rule::HybridInExpiry) => {
                 let (after, outcome) = real(at);
                 let after = after.map(|mut after| {
@@ -330,7 +330,7 @@ impl Server {
                 .is_none_or(|before| before.holder(holder.terms.lease).is_none_or(|old| old.version != holder.version))
         };
         let Some(mut after) = after else { return (None, outcome) };
-        let by_clock = FencingToken::following(None, at.tick, 0);
+        let by_clock = FencingToken::following(None, at.hlc, 0);
         if let Some(holder) = after.holders.iter_mut().find(|holder| new(holder)) {
             holder.version = by_clock;
             after.version = by_clock;
@@ -359,17 +359,17 @@ impl Server {
 
     /// The server looks at the record for a command that it has parsed: for one request, or for two at once.
     pub(crate) fn execute(&self, state: &mut State, at: usize) {
-        let Stage::Parsed { now, tick, command } = state.messages[at].stage else { unreachable!("it was parsed") };
+        let Stage::Parsed { now, hlc, command } = state.messages[at].stage else { unreachable!("it was parsed") };
         let mut places = vec![at];
         if let Command::First { second } = command {
-            let joined = Stage::Parsed { now, tick, command: Command::Second { first: state.messages[at].lease } };
+            let joined = Stage::Parsed { now, hlc, command: Command::Second { first: state.messages[at].lease } };
             let joins = |message: &Message| message.lease == second && message.stage == joined;
             places.push(state.messages.iter().position(joins).unwrap());
         }
         let asked: Vec<Message> = places.iter().map(|at| state.messages[*at]).collect();
         let before = state.record.take();
         let wide = before.as_ref().map(|before| self.widened(before));
-        let (after, outcomes) = self.apply(wide.as_ref(), moment(now, tick), &asked);
+        let (after, outcomes) = self.apply(wide.as_ref(), moment(now, hlc), &asked);
         let changed = after != wide;
         let stored = after.as_ref().map(|after| Self::narrowed(after, before.as_ref(), state.grants));
         if let Some(breach) = misdeed(before.as_ref(), stored.as_ref(), now, &asked) {

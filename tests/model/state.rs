@@ -129,7 +129,7 @@ pub(crate) enum Stage {
     /// Under way to the server.
     Sent,
     /// The server has read its clocks for it, and has not looked at the record.
-    Parsed { now: Time, tick: Hybrid, command: Command },
+    Parsed { now: Time, hlc: Hybrid, command: Command },
     /// A rule is taken out: the write is over, and a later read of the record gives the answer.
     Written,
     /// The answer is under way.

@@ -97,7 +97,7 @@ impl Table {
         let (rows, now) = self.open(world);
         let record = rows.by_key.get(key).and_then(|row| row.record.clone());
         let ordinal = u64::from(now.subsec_micros());
-        (record, StoreClock { now: store_time(now), tick: HybridTime { seconds: now.as_secs(), ordinal } })
+        (record, StoreClock { now: store_time(now), hlc: HybridTime { seconds: now.as_secs(), ordinal } })
     }
 
     /// The number of another store on the table.

@@ -412,7 +412,7 @@ impl World {
             Records::Server(server) => server.judge.read(key, Deadline::after(self.clock, millis(2_000))).await.ok()?,
         };
         let (record, at) = read.map(|Snapshot { record, at }| (*record, at)).unzip();
-        let unknown = StoreClock { now: StoreTime::default(), tick: HybridTime { seconds: 0, ordinal: 0 } };
+        let unknown = StoreClock { now: StoreTime::default(), hlc: HybridTime { seconds: 0, ordinal: 0 } };
         Some((record, at.unwrap_or(unknown)))
     }
 

@@ -294,7 +294,7 @@ impl Store for Faulty {
                 let following = self.records.follow(filter, known, tell.clone());
                 let KeyFilter::Key(key) = filter.clone() else { panic!("only of a key") };
                 Box::pin(async move {
-                    let at = StoreClock { now: StoreTime::default(), tick: HybridTime { seconds: 0, ordinal: 0 } };
+                    let at = StoreClock { now: StoreTime::default(), hlc: HybridTime { seconds: 0, ordinal: 0 } };
                     drop(tell.send(FollowedState::Record { key, state: RecordState { record: None, at } }).await);
                     following.await
                 })

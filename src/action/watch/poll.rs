@@ -50,7 +50,7 @@ impl<T: Watched> Watcher<T> {
         read.sort_by_key(|(changed, ..)| *changed);
         for (_, key, record, now) in read {
             // Reads are linearizable, so each is later than the state before.
-            let at = StoreClock { now, tick: self.tick };
+            let at = StoreClock { now, hlc: self.hlc };
             self.apply(key, RecordState { record, at });
         }
         if !self.pending.is_empty() {

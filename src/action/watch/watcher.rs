@@ -6,7 +6,7 @@
 //! expired holders stay in their records, the task also reads a record when its next holder expires, and before a later
 //! change of another key.
 //!
-//! Invariants: a state with an earlier tick than the last one is ignored. Of a prefix, a record is kept while it has
+//! Invariants: a state with an earlier hybrid time than the last one is ignored. Of a prefix, a record is kept while it has
 //! holders. What a snapshot changes is kept until it is reported, also if the stream fails before the snapshot is complete.
 //! The first batch that is reported, which may be empty, says that the watch has begun.
 
@@ -85,8 +85,8 @@ pub(super) struct Watcher<T> {
     pub(super) records: HashMap<Key, Record>,
     /// When, on the store's clock, the first holder of each of these records expires.
     expiries: BTreeSet<(StoreTime, Key)>,
-    /// The tick of the last state.
-    pub(super) tick: HybridTime,
+    /// The hybrid time of the last state.
+    pub(super) hlc: HybridTime,
     /// How far the store's clock is ahead of the clock, in milliseconds, if that is known.
     pub(super) ahead: Option<i64>,
     /// The delays after failures and between polls.
@@ -110,7 +110,7 @@ impl<T: Watched> Watcher<T> {
             seen: StoreTime::default(),
             records: HashMap::new(),
             expiries: BTreeSet::new(),
-            tick: HybridTime { seconds: 0, ordinal: 0 },
+            hlc: HybridTime { seconds: 0, ordinal: 0 },
             ahead: None,
             backoff: retries(),
         };
@@ -255,10 +255,10 @@ impl<T: Watched> Watcher<T> {
     pub(super) fn apply(&mut self, key: Key, state: RecordState) {
         let RecordState { record, at } = state;
         // A new primary may be behind a majority, and return an earlier state.
-        if at.tick < self.tick {
+        if at.hlc < self.hlc {
             return;
         }
-        self.tick = at.tick;
+        self.hlc = at.hlc;
         self.record_clock(at.now);
         let before = self.records.get(&key);
         self.pending.extend(if self.has_begun {
@@ -297,8 +297,8 @@ impl<T: Watched> Watcher<T> {
             match read {
                 Ok(Some(Snapshot { record, at })) if self.is_last_seen(&key, &record) => {
                     self.ahead = Some(self.ahead_at(at.now));
-                    // The next state of the stream may have an earlier tick than the read.
-                    let at = StoreClock { tick: self.tick, ..at };
+                    // The next state of the stream may have an earlier hybrid time than the read.
+                    let at = StoreClock { hlc: self.hlc, ..at };
                     self.apply(key, RecordState { record: Some(record), at });
                 }
                 // The stream is interrupted, too.

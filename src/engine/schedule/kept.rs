@@ -137,8 +137,8 @@ impl Kept {
             return;
         }
         if self.listen_at.take_if(|at| *at <= now).is_some() {
-            let tick = self.lease.tick;
-            todo.listen_since = Some(todo.listen_since.map_or(tick, |since| since.min(tick)));
+            let hlc = self.lease.hlc;
+            todo.listen_since = Some(todo.listen_since.map_or(hlc, |since| since.min(hlc)));
         }
         if let Some(round) = self.round.take_if(|round| round.command.until <= now) {
             self.risk_at = self.risk_at.filter(|_| self.refreshing.interval(self.ttl).is_some());

@@ -40,8 +40,8 @@ impl Bench {
     fn send(&mut self, request: &Request) -> Vec<Event> {
         let before = self.record.take();
         self.ordinal += 1;
-        let tick = HybridTime { seconds: u64::try_from(self.millis / 1000).unwrap(), ordinal: self.ordinal };
-        self.record = record::apply(before.as_ref(), StoreClock { now: self.now(), tick }, request).0;
+        let hlc = HybridTime { seconds: u64::try_from(self.millis / 1000).unwrap(), ordinal: self.ordinal };
+        self.record = record::apply(before.as_ref(), StoreClock { now: self.now(), hlc }, request).0;
         changes(before.as_ref(), self.record.as_ref(), self.now())
     }
 

@@ -41,7 +41,7 @@ impl Bench {
     fn send(&mut self, request: Request) -> Outcome {
         self.ordinal += 1;
         let seconds = u64::try_from(self.millis / 1000).unwrap();
-        let at = StoreClock { now: self.now(), tick: HybridTime { seconds, ordinal: self.ordinal } };
+        let at = StoreClock { now: self.now(), hlc: HybridTime { seconds, ordinal: self.ordinal } };
         let (record, outcome) = apply(self.record.as_ref(), at, &request);
         self.record = record;
         outcome

@@ -63,12 +63,12 @@ fn check_format(key: &Key, document: &Document) -> Result<()> {
     }
 }
 
-/// The projection of a record, with the server's clocks as `now` and `tick`. So a refused caller learns the remaining
+/// The projection of a record, with the server's clocks as `now` and `hlc`. So a refused caller learns the remaining
 /// time without a clock of its own.
 pub(super) fn record_projection() -> Document {
     doc! {
         "v": 1, "version": 1, "holders": 1, "queue": 1, "handover": 1, "last_seen": 1, "expires_at": 1, "history": 1,
-        "now": "$$NOW", "tick": "$$CLUSTER_TIME",
+        "now": "$$NOW", "hlc": "$$CLUSTER_TIME",
     }
 }
 
@@ -273,8 +273,8 @@ impl<'a> Fields<'a> {
     }
 
     fn store_clock(&self) -> Result<StoreClock, String> {
-        let tick = self.read("tick", "a timestamp", Bson::as_timestamp)?;
-        Ok(StoreClock { now: self.time("now")?, tick: hybrid_time(tick) })
+        let hlc = self.read("hlc", "a timestamp", Bson::as_timestamp)?;
+        Ok(StoreClock { now: self.time("now")?, hlc: hybrid_time(hlc) })
     }
 
     fn holder(&self) -> Result<Holder, String> {

@@ -161,7 +161,7 @@ impl MongoContext {
             KeyFilter::Prefix(_) => known.into_iter().collect(),
         };
         let (mut page, as_of) = self.first_page(match_snapshot(followed.filter, None), from).await?;
-        let mut at = StoreClock { now: second(as_of), tick: hybrid_time(as_of) };
+        let mut at = StoreClock { now: second(as_of), hlc: hybrid_time(as_of) };
         while let Some(last) = page.last().and_then(|last| last.get_str("_id").ok()).map(str::to_owned) {
             for found in page {
                 at.now = time(&found, "now").unwrap_or(at.now);
@@ -346,7 +346,7 @@ fn update(before: Option<Document>, event: &Document) -> Result<(Option<Document
     // A change by this store writes when it was made. A change by another program may not.
     let written = last_seen(after.as_ref()).filter(|written| seen.is_none_or(|seen| *written > seen));
     let now = written.or_else(|| time(event, "wallTime")).unwrap_or_else(|| second(logged));
-    Ok((after, StoreClock { now, tick: hybrid_time(logged) }))
+    Ok((after, StoreClock { now, hlc: hybrid_time(logged) }))
 }
 
 /// Whether an array of a document has entries. What is not an array counts as one that has.

@@ -102,7 +102,7 @@ impl Fixture {
             let (before, after) = self.with_key(key.clone()).read().await;
             // A change issues at most one token, which is then the version.
             let at = StoreClock {
-                tick: after.as_ref().map_or(HybridTime { seconds: 0, ordinal: 0 }, |after| after.version.into()),
+                hlc: after.as_ref().map_or(HybridTime { seconds: 0, ordinal: 0 }, |after| after.version.into()),
                 ..last_change(after.as_ref())
             };
             let expected = before.as_ref().and_then(|before| record::apply_batch(before, at, tokens, &batch));
@@ -170,11 +170,11 @@ impl Fixture {
     }
 }
 
-/// The time of the last change of a record, with the tick of its second.
+/// The time of the last change of a record, with the hybrid time of its second.
 fn last_change(record: Option<&Record>) -> StoreClock {
     let now = record.map_or(StoreTime::default(), |record| record.last_seen);
     let seconds = u64::try_from(now.millis()).expect("the time is after 1970") / 1000;
-    StoreClock { now, tick: HybridTime { seconds, ordinal: 0 } }
+    StoreClock { now, hlc: HybridTime { seconds, ordinal: 0 } }
 }
 
 /// The spec of a new lease with a long ttl.

@@ -19,7 +19,7 @@ use mongoseal::{
 struct Follower {
     states: Receiver<FollowedState>,
     following: JoinHandle<Result<()>>,
-    tick: HybridTime,
+    hlc: HybridTime,
     /// How long a state may take.
     limit: Duration,
 }
@@ -36,7 +36,7 @@ impl Follower {
         #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
         let following = tokio::spawn(fixture.store.follow(&filter, known, sender));
         let mut follower =
-            Self { states, following, tick: HybridTime { seconds: 0, ordinal: 0 }, limit: fixture.answer_timeout() };
+            Self { states, following, hlc: HybridTime { seconds: 0, ordinal: 0 }, limit: fixture.answer_timeout() };
         let mut present = BTreeMap::new();
         while let Some((key, state)) = follower.receive().await {
             let again = present.insert(key, state);
@@ -66,12 +66,12 @@ impl Follower {
     async fn receive(&mut self) -> Option<(Key, RecordState)> {
         let next = timeout(self.limit, self.states.recv()).await;
         let next = next.unwrap_or_else(|_| panic!("a state must come within {:?}", self.limit));
-        let (tick, state) = match next? {
-            FollowedState::Record { key, state } => (state.at.tick, Some((key, state))),
-            FollowedState::Complete { at } => (at.tick, None),
+        let (hlc, state) = match next? {
+            FollowedState::Record { key, state } => (state.at.hlc, Some((key, state))),
+            FollowedState::Complete { at } => (at.hlc, None),
         };
-        assert!(tick >= self.tick, "the hybrid time must not go back");
-        self.tick = tick;
+        assert!(hlc >= self.hlc, "the hybrid time must not go back");
+        self.hlc = hlc;
         state
     }
 
@@ -133,7 +133,7 @@ pub(super) async fn each_state_of_a_record_is_sent_in_order(fixture: Fixture) {
     expected.push(Some(fixture.record()));
     assert!(fixture.apply_batch(&vec![(fixture.key.clone(), vec![token])], BatchRequest::Release).await);
     expected.push(Some(fixture.record()));
-    let mut tick = first.at.tick;
+    let mut hlc = first.at.hlc;
     for (number, after) in expected.into_iter().enumerate() {
         let (key, state) = follower.next().await;
         assert_eq!(key, fixture.key, "only the states of the key must be sent");
@@ -144,8 +144,8 @@ pub(super) async fn each_state_of_a_record_is_sent_in_order(fixture: Fixture) {
             state.at.now >= last_seen && late < fixture.answer_timeout() / 2,
             "state {number} must have the time of its change: {late:?}"
         );
-        assert!(state.at.tick > tick, "the hybrid time must grow");
-        tick = state.at.tick;
+        assert!(state.at.hlc > hlc, "the hybrid time must grow");
+        hlc = state.at.hlc;
     }
     follower.nothing_more().await;
 }
@@ -158,7 +158,7 @@ pub(super) async fn an_existing_record_is_sent_first(fixture: Fixture) {
     let (record, at) = fixture.seen().await;
     assert_eq!(without_queue(&first), as_sent(record));
     let at = at.expect("there must be a record");
-    assert!(first.at.now <= at.now && first.at.tick <= at.tick, "the first state must be from before this read");
+    assert!(first.at.now <= at.now && first.at.hlc <= at.hlc, "the first state must be from before this read");
     fixture.send(release(&holder, token)).await;
     assert_eq!(without_queue(&follower.next().await.1), as_sent(Some(fixture.record())));
 }

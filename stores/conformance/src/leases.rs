@@ -256,7 +256,7 @@ pub(super) async fn clocks_never_go_back(fixture: Fixture) {
     for _ in 0..50 {
         let at = fixture.applied(refresh(&terms)).await.at.expect("there must be a record");
         assert!(at.now >= last.now, "the wall clock went back from {last:?} to {at:?}");
-        assert!(at.tick >= last.tick, "the hybrid clock went back from {last:?} to {at:?}");
+        assert!(at.hlc >= last.hlc, "the hybrid clock went back from {last:?} to {at:?}");
         last = at;
     }
 }

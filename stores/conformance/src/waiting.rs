@@ -59,7 +59,7 @@ pub(super) async fn a_handle_is_notified_of_its_grants_and_revocations(fixture: 
     fixture.granted(once(&holder)).await;
     let own = LeaseSpec { acquire_id: AcquireId { handle, number: 7 }, ..terms() };
     let queued = fixture.applied(wait(&own)).await;
-    let since = queued.at.expect("there must be a record").tick;
+    let since = queued.at.expect("there must be a record").hlc;
     // The store must send this hand-over, too, because it comes after `since`.
     fixture.send(leave(&holder)).await;
     let (sender, mut notifications) = mpsc::unbounded_channel();
@@ -138,7 +138,7 @@ pub(super) async fn queue_and_watch(
     for waiter in &waiters {
         queued.push(fixture.applied(wait(waiter)).await);
     }
-    let since = queued[0].at.expect("there must be a record").tick;
+    let since = queued[0].at.expect("there must be a record").hlc;
     let (sender, mut notifications) = mpsc::unbounded_channel();
     #[allow(clippy::disallowed_methods, reason = "ends with the receiver")]
     drop(tokio::spawn(fixture.store.notifications(handle, since, sender)));

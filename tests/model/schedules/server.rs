@@ -27,7 +27,7 @@ pub(crate) struct Server {
 
 /// The hybrid clock is behind each version, so that the version alone numbers tokens.
 fn moment(now: Time) -> StoreClock {
-    StoreClock { now: store_time(now), tick: HybridTime { seconds: 0, ordinal: 0 } }
+    StoreClock { now: store_time(now), hlc: HybridTime { seconds: 0, ordinal: 0 } }
 }
 
 fn token_of(token: FencingToken) -> Token {

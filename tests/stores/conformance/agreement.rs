@@ -134,7 +134,7 @@ async fn single(
         // The fast path does not tell the time of a release, but the record does. No token was issued.
         let now = read(store, key).await.expect("there is a record").last_seen;
         let seconds = u64::try_from(now.millis()).unwrap() / 1_000;
-        at = Some(StoreClock { now, tick: HybridTime { seconds, ordinal: 0 } });
+        at = Some(StoreClock { now, hlc: HybridTime { seconds, ordinal: 0 } });
     }
     let (after, expected) = if let Some(at) = at {
         record::apply(met, at, &request)
@@ -178,7 +178,7 @@ async fn together(
         return (None, "absent");
     }
     let at = |applied: &Applied| applied.at.unwrap();
-    if applied.get(1).is_some_and(|second| at(second).tick < at(&applied[0]).tick) {
+    if applied.get(1).is_some_and(|second| at(second).hlc < at(&applied[0]).hlc) {
         return (read(store, key).await, "sent while the answer to the first was late");
     }
     let after = match kind {
@@ -249,15 +249,15 @@ async fn jointly(
         assert_eq!(record::apply_batch(met, at, &tokens, joint), None, "{joint:?} of {tokens:?} on {met:#?}");
         return (Some(met.clone()), "not all of them");
     }
-    // The first token that was granted tells the tick; where none was, the tick told nothing.
+    // The first token that was granted tells the hlc; where none was, the tick told nothing.
     let granted = record.holders.iter().map(|holder| holder.version).find(|token| *token > met.version);
     let waiting = met.queue.iter().filter(|waiter| waiter.expires_at > record.last_seen).count();
     let version = granted.unwrap_or(record.version).get() + u64::try_from(waiting.saturating_sub(1)).unwrap();
-    let mut tick = HybridTime::from(FencingToken::new(version).unwrap());
+    let mut hlc = HybridTime::from(FencingToken::new(version).unwrap());
     // A version that was raised is ahead of the clock, by far or in the same second.
     let now = u64::try_from(record.last_seen.millis()).unwrap() / 1_000;
-    tick.seconds = if tick.seconds > now + 60 { now } else { tick.seconds };
-    let after = record::apply_batch(met, StoreClock { now: record.last_seen, tick }, &tokens, joint);
+    hlc.seconds = if hlc.seconds > now + 60 { now } else { hlc.seconds };
+    let after = record::apply_batch(met, StoreClock { now: record.last_seen, hlc }, &tokens, joint);
     assert!(after.is_some(), "{joint:?} of {tokens:?} on {met:#?}");
     let outcome = match joint {
         BatchRequest::Release => "released jointly",

@@ -35,8 +35,8 @@ fn cases(vectors: &Value) -> &Vec<Value> {
 
 /// A case with what the state machine makes of it.
 fn applied(notation: Notation<'_>, case: &Value) -> Value {
-    let tick = HybridTime { seconds: SECONDS, ordinal: 7 };
-    let at = StoreClock { now: notation.now, tick };
+    let hlc = HybridTime { seconds: SECONDS, ordinal: 7 };
+    let at = StoreClock { now: notation.now, hlc };
     let before = notation.record(&case["before"]);
     let (after, outcome) = match notation.sent(&case["request"]) {
         Sent::One(request) => {
@@ -65,9 +65,9 @@ fn applied(notation: Notation<'_>, case: &Value) -> Value {
 #[test]
 fn the_vectors_are_what_the_state_machine_does() {
     let (found, vectors) = read();
-    let tick = HybridTime { seconds: SECONDS, ordinal: 7 };
+    let hlc = HybridTime { seconds: SECONDS, ordinal: 7 };
     let now = StoreTime::from_millis(i64::try_from(SECONDS).unwrap() * 1_000);
-    let notation = Notation::at(&vectors["defaults"], now, tick);
+    let notation = Notation::at(&vectors["defaults"], now, hlc);
     let cases: Vec<Value> = cases(&vectors).iter().map(|case| applied(notation, case)).collect();
     let listed: Vec<String> = cases.iter().map(|case| format!("    {}", text::text(case, 4))).collect();
     let defaults = text::text(&vectors["defaults"], 2);

@@ -28,7 +28,7 @@ pub(crate) async fn replay(
 ) {
     let name = &case["name"];
     let began = clocks(store).await;
-    let notation = Notation::at(defaults, began.now, began.tick);
+    let notation = Notation::at(defaults, began.now, began.hlc);
     let before = notation.record(&case["before"]);
     if let Some(before) = &before {
         put(before).await;
@@ -44,7 +44,7 @@ pub(crate) async fn replay(
         let by = more(case["after"]["version"].as_str()?, "clock")?;
         after.as_ref()?.version.get().checked_add_signed(-by)
     };
-    let clock = at.map(|at| number(at.tick)).or_else(bound).unwrap_or(notation.clock);
+    let clock = at.map(|at| number(at.hlc)).or_else(bound).unwrap_or(notation.clock);
     assert!(clock >= notation.clock, "{name}: the hybrid clock went back");
     let notation = Notation { clock, ..notation };
     let outcome = match outcomes {

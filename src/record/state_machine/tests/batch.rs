@@ -4,7 +4,7 @@ impl Bench {
     pub(super) fn apply_batch(&mut self, tokens: &[FencingToken], batch: &BatchRequest) -> bool {
         self.ordinal += 1;
         let seconds = u64::try_from(self.millis / 1000).unwrap();
-        let at = StoreClock { now: self.now(), tick: HybridTime { seconds, ordinal: self.ordinal } };
+        let at = StoreClock { now: self.now(), hlc: HybridTime { seconds, ordinal: self.ordinal } };
         let after = apply_batch(self.record(), at, tokens, batch);
         let done = after.is_some();
         self.record = after.or(self.record.take());

@@ -12,7 +12,7 @@ fn the_record_s_expiry_never_goes_back_and_waits_for_the_hybrid_clock() {
     bench.pass(-3_600_000);
     granted(&bench.send(once(2, 0)));
     assert_eq!(bench.record().expires_at, end, "not even if the store's wall clock does");
-    let ahead = StoreClock { now: bench.now(), tick: HybridTime { seconds: 1_800_000_000, ordinal: 0 } };
+    let ahead = StoreClock { now: bench.now(), hlc: HybridTime { seconds: 1_800_000_000, ordinal: 0 } };
     let (record, _) = apply(bench.record.as_ref(), ahead, &release(2));
     assert_eq!(record.unwrap().expires_at.millis(), 1_800_000_000_000);
 }

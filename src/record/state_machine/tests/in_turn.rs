@@ -59,7 +59,7 @@ fn requests_that_are_applied_in_turn_have_the_outcomes_that_each_would_have_alon
         let mut record: Option<Record> = None;
         for ordinal in 1..rng.u64(2..12) {
             let now = StoreTime::from_millis(1_700_000_000_000 + i64::try_from(ordinal).unwrap() * 200);
-            let at = StoreClock { now, tick: HybridTime { seconds: 1_700_000_000, ordinal: ordinal * 100 } };
+            let at = StoreClock { now, hlc: HybridTime { seconds: 1_700_000_000, ordinal: ordinal * 100 } };
             let requests: Vec<_> = (0..rng.usize(1..8)).map(|_| request(&mut rng, record.as_ref())).collect();
             let (after, outcomes) = apply_in_turn(record.as_ref(), at, &requests);
             together += usize::from(outcomes.len() > 1);
@@ -105,7 +105,7 @@ fn requests_that_are_applied_in_turn_have_the_outcomes_that_each_would_have_alon
 fn a_crowd_behind_an_exclusive_holder_is_queued_by_one_write_and_sharers_by_one_each() {
     let mut bench = Bench::new();
     bench.send(once(1, 0));
-    let at = StoreClock { now: bench.now(), tick: HybridTime { seconds: 1_700_000_000, ordinal: 9 } };
+    let at = StoreClock { now: bench.now(), hlc: HybridTime { seconds: 1_700_000_000, ordinal: 9 } };
     let crowd = |limit: u32| (2..=5).map(move |number| KeyRequest::Single(wait(number, limit))).collect::<Vec<_>>();
     let (queue, outcomes) = apply_in_turn(bench.record.as_ref(), at, &crowd(0));
     assert_eq!((queue.unwrap().queue.len(), outcomes.len()), (4, 4));
@@ -129,7 +129,7 @@ fn leaves_of_one_command_end_each_of_their_waits() {
     for number in 2..=4 {
         bench.send(wait(number, 0));
     }
-    let at = StoreClock { now: bench.now(), tick: HybridTime { seconds: 1_700_000_000, ordinal: 9 } };
+    let at = StoreClock { now: bench.now(), hlc: HybridTime { seconds: 1_700_000_000, ordinal: 9 } };
     let (after, outcomes) = apply_together(bench.record.as_ref(), at, &[super::release(2), super::release(4)]);
     bench.record = after;
     assert_eq!((bench.queue(), outcomes), (vec![3], vec![Outcome::Released; 2]));
@@ -140,7 +140,7 @@ fn a_release_and_the_crowd_after_it_are_one_write_and_the_waiter_is_notified() {
     let mut bench = Bench::new();
     bench.send(once(1, 0));
     bench.send(wait(2, 0));
-    let at = StoreClock { now: bench.now(), tick: HybridTime { seconds: 1_700_000_000, ordinal: 9 } };
+    let at = StoreClock { now: bench.now(), hlc: HybridTime { seconds: 1_700_000_000, ordinal: 9 } };
     let requests = [super::release(1), wait(3, 0), refresh(2), wait(3, 0), super::release(2), wait(4, 0)];
     let (after, outcomes) = apply_in_turn(bench.record.as_ref(), at, &requests.map(KeyRequest::Single));
     assert_eq!(outcomes.len(), 4, "the second release would issue another token: {outcomes:?}");

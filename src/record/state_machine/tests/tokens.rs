@@ -16,7 +16,7 @@ impl Second {
 
     fn at(&self) -> StoreClock {
         let now = StoreTime::from_millis(1_700_000_000_000);
-        StoreClock { now, tick: HybridTime { seconds: 1_700_000_000, ordinal: self.writes } }
+        StoreClock { now, hlc: HybridTime { seconds: 1_700_000_000, ordinal: self.writes } }
     }
 
     fn send(&mut self, request: &Request) {

@@ -2,7 +2,7 @@ use super::*;
 
 fn seen(mut record: Document) -> Result<(Record, StoreClock)> {
     record.insert("now", DateTime::from_millis(5));
-    record.insert("tick", Bson::Timestamp(mongodb::bson::Timestamp { time: 1, increment: 2 }));
+    record.insert("hlc", Bson::Timestamp(mongodb::bson::Timestamp { time: 1, increment: 2 }));
     decode(&"k".parse().unwrap(), &record)
 }
 

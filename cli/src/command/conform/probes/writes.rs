@@ -33,7 +33,7 @@ pub(super) async fn pipeline(lab: Lab<'_>) -> Probed {
 /// A pipeline of an upsert reads both clocks, and the hybrid clock grows with each write.
 pub(super) async fn clocks(lab: Lab<'_>) -> Probed {
     let update = vec![doc! { "$set": {
-        "now": "$$NOW", "tick": "$$CLUSTER_TIME", "of_tick": { "$toDate": "$$CLUSTER_TIME" },
+        "now": "$$NOW", "hlc": "$$CLUSTER_TIME", "of_hlc": { "$toDate": "$$CLUSTER_TIME" },
         "second": { "$tsSecond": "$$CLUSTER_TIME" }, "ordinal": { "$tsIncrement": "$$CLUSTER_TIME" },
     } }];
     let command = lab.upsert(doc! { "_id": "clocks" }, update);
@@ -41,15 +41,15 @@ pub(super) async fn clocks(lab: Lab<'_>) -> Probed {
     for _ in 0..2 {
         let found = lab.modify(command.clone()).await?;
         let differs = || format!("the clocks of an update are {found}");
-        let (Ok(_), Ok(tick)) = (found.get_datetime("now"), found.get_timestamp("tick")) else {
+        let (Ok(_), Ok(hlc)) = (found.get_datetime("now"), found.get_timestamp("hlc")) else {
             return Err(Unmet::Differs(differs()));
         };
         let parts = (found.get_i64("second").ok(), found.get_i64("ordinal").ok());
-        let has_parts = parts == (Some(tick.time.into()), Some(tick.increment.into()));
-        let of_tick = found.get_datetime("of_tick").map(|date| date.timestamp_millis()).ok();
-        ensure(has_parts && of_tick == Some(i64::from(tick.time) * 1_000), differs())?;
-        ensure(last < Some(tick), "the hybrid clock did not grow between two writes")?;
-        last = Some(tick);
+        let has_parts = parts == (Some(hlc.time.into()), Some(hlc.increment.into()));
+        let of_hlc = found.get_datetime("of_hlc").map(|date| date.timestamp_millis()).ok();
+        ensure(has_parts && of_hlc == Some(i64::from(hlc.time) * 1_000), differs())?;
+        ensure(last < Some(hlc), "the hybrid clock did not grow between two writes")?;
+        last = Some(hlc);
     }
     Ok("pipelines read $$NOW, $$CLUSTER_TIME and $tsSecond, and the hybrid clock grows".into())
 }
@@ -57,11 +57,11 @@ pub(super) async fn clocks(lab: Lab<'_>) -> Probed {
 /// The projection of a reply has the clocks of its write.
 pub(super) async fn projection(lab: Lab<'_>) -> Probed {
     let mut command = lab.upsert(doc! { "_id": "projection" }, vec![doc! { "$set": { "last_seen": "$$NOW" } }]);
-    command.insert("fields", doc! { "last_seen": 1, "now": "$$NOW", "tick": "$$CLUSTER_TIME" });
+    command.insert("fields", doc! { "last_seen": 1, "now": "$$NOW", "hlc": "$$CLUSTER_TIME" });
     let found = lab.modify(command).await?;
     let (last_seen, now) = (found.get_datetime("last_seen"), found.get_datetime("now"));
     let is_same = last_seen.is_ok() && last_seen.ok() == now.ok();
-    ensure(is_same && found.get_timestamp("tick").is_ok(), format!("the projection returned {found}"))?;
+    ensure(is_same && found.get_timestamp("hlc").is_ok(), format!("the projection returned {found}"))?;
     Ok("the reply to a write has its clocks".into())
 }
 
