@@ -183,20 +183,27 @@ async fn together(
     }
     let after = match kind {
         Kind::Redis => {
-            let (mut after, all) = (met.cloned(), requests.iter().zip(&applied).collect::<Vec<_>>());
+            let (mut states, all) = (vec![met.cloned()], requests.iter().zip(&applied).collect::<Vec<_>>());
             // Those of one time were one write.
             for write in all.chunk_by(|(_, one), (_, next)| one.at == next.at) {
                 let together: Vec<_> =
                     write.iter().map(|(request, _)| KeyRequest::Single((*request).clone())).collect();
-                let (next, expected) = record::apply_in_turn(after.as_ref(), at(write[0].1), &together);
                 let outcomes: Vec<_> = write.iter().map(|(_, applied)| applied.outcome.clone()).collect();
+                let on = |state: &Option<Record>| record::apply_in_turn(state.as_ref(), at(write[0].1), &together);
+                // If the answer to the first was late, these were sent beside it. What wrote nothing may be of the state before.
+                let hints = write.iter().all(|(_, applied)| !applied.changed && !applied.outcome.is_believed());
+                if hints && states.iter().any(|state| on(state).1 == outcomes) {
+                    continue;
+                }
+                let after = states.last().expect("there is one");
+                let (next, expected) = on(after);
                 assert_eq!(outcomes, expected, "the outcomes of {together:?} on {after:#?}");
-                after = next;
+                states.push(next);
                 if write.len() > 1 {
                     seen.count("several in one swap");
                 }
             }
-            after
+            states.pop().expect("there is one")
         }
         Kind::Mongo(_) => {
             // The first goes by itself, and the others, which come meanwhile, go together.
