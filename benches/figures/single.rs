@@ -10,6 +10,7 @@ use mongoseal::{Error, Mongoseal};
 use tokio::task::JoinSet;
 
 use crate::{
+    cpu,
     figures::{Figures, Round, Samples, commands_per_sample, timed},
     many::acquired,
     measured_set::{BLOCK, MeasuredSet, bare_client},
@@ -131,6 +132,7 @@ pub(crate) async fn throughput(measured: &MeasuredSet, case: &'static str, handl
         floors.push(floor.database("mongoseal_figures").collection::<Document>("floor"));
     }
     let (mut rounds, mut commands, mut cycles) = (Vec::new(), 0, 0);
+    let (mut client, mut pairs_of_floor) = ([Duration::ZERO; 2], 0);
     for _ in 0..measured.rounds {
         let clocks = measured.clocks().await;
         let updates = side_by_side(time, |task| {
@@ -146,7 +148,10 @@ pub(crate) async fn throughput(measured: &MeasuredSet, case: &'static str, handl
                 }
             }
         });
+        let before = cpu::of_client();
         let ((bare, pairs), servers) = clocks.spent(updates).await;
+        client[0] += cpu::of_client().saturating_sub(before);
+        pairs_of_floor += pairs;
         let floor = Samples { took: vec![bare], servers, commands: 2 * u64::from(pairs) };
         let before = measured.writes_sent().await;
         let leases = side_by_side(time, |task| {
@@ -156,7 +161,9 @@ pub(crate) async fn throughput(measured: &MeasuredSet, case: &'static str, handl
                 lease.release().await.expect("it is released");
             }
         });
+        let processor = cpu::of_client();
         let ((took, count), servers) = clocks.spent(leases).await;
+        client[1] += cpu::of_client().saturating_sub(processor);
         let ours = Samples { took: vec![took], servers, commands: measured.writes_sent().await - before };
         commands += ours.commands;
         cycles += count;
@@ -168,8 +175,12 @@ pub(crate) async fn throughput(measured: &MeasuredSet, case: &'static str, handl
     #[expect(clippy::cast_precision_loss, reason = "a count of commands is small")]
     let commands = commands as f64 / f64::from(cycles);
     let what = "one of the cycles of 64 tasks on keys of their own, as time over their number";
-    let note = format!("{handles} handles with a client each");
-    Figures { case, what, rounds, commands, notes: vec![note] }
+    let [floor, ours] = [(client[0], pairs_of_floor), (client[1], cycles)].map(|(spent, many)| spent / many.max(1));
+    let notes = vec![
+        format!("{handles} handles with a client each"),
+        format!("client: {ours:.0?} of processor for a cycle, {floor:.0?} for two bare updates"),
+    ];
+    Figures { case, what, rounds, commands, notes }
 }
 
 /// How long a cycle takes, as the time divided by the number of cycles of all tasks, and that number.
