@@ -71,9 +71,11 @@ fn calls_of_a_handle_whose_runtime_is_not_driven_return() {
             let is_named = error.to_string().contains("drive the runtime in which the handle was made");
             assert!(matches!(error, Error::Unavailable { .. }) && is_named, "{error}");
         };
-        not_driven(&released.release().await.unwrap_err());
-        not_driven(&refreshed.refresh().await.unwrap_err());
-        not_driven(&seal.acquire("d").await.unwrap_err());
+        let (released, refreshed, acquired) =
+            tokio::join!(released.release(), refreshed.refresh(), seal.acquire("d").into_future());
+        not_driven(&released.unwrap_err());
+        not_driven(&refreshed.unwrap_err());
+        not_driven(&acquired.unwrap_err());
         seal.shutdown().await;
         drop(kept);
     });
