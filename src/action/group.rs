@@ -12,7 +12,7 @@ use crate::{
         lease_inner::LeaseInner,
         lease_state::LeaseState,
         notifier::Notifier,
-        release_batch::{BatchOutcome, JointRelease},
+        release_batch::{BatchOutcome, ReleaseBatch},
         retry::{self, Backoff},
     },
     handle::Mongoseal,
@@ -102,15 +102,15 @@ impl Mongoseal {
         let held = held_of(&self.handle.siblings().notifier, &released);
         let revoke = BatchRequest::Revoke { by: by.clone(), reason: reason.clone() };
         // If this call fails or is dropped, each lease of this handle is released alone.
-        let (joint, outcome) = JointRelease::new();
+        let (batch, pending) = ReleaseBatch::new();
         // Work in this process stops before another acquire is granted a key.
         for lease in held {
             let cause = LossCause::Revoked { by: by.clone(), reason: reason.clone() };
-            lease.end_with(EndAction::WithGroup(outcome.clone()), &LeaseState::Lost { cause });
+            lease.end_with(EndAction::WithGroup(pending.clone()), &LeaseState::Lost { cause });
         }
         // The tokens that are still listed are the ones that the batch has not released.
         let repeated = apply_to_members(context, &selection, &released, &revoke, until, |_| true).await?;
-        joint.set(BatchOutcome::Released);
+        batch.set(BatchOutcome::Released);
         if let Some(Repeated { lapsed, .. }) = repeated {
             expired.extend(lapsed.into_iter().map(|lease| lease.key));
             // A lease may have expired instead.

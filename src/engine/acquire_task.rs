@@ -133,7 +133,7 @@ impl AcquireTask {
             () = handle.siblings().notifier.wait_for_ends(&self.key) => {}
             () = self.limit.next(&handle.context).passed() => {
                 return Err(Error::unavailable(format!(
-                    "an earlier release of the key {:?} by this handle has not ended within the operation timeout: check that the store can be reached, and retry",
+                    "an earlier release of the key {:?} by this handle or a sibling has not ended within the operation timeout: check that the store can be reached, and retry",
                     self.key
                 )));
             }

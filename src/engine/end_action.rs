@@ -8,7 +8,7 @@ use std::{
 use tracing::Span;
 
 use crate::{
-    engine::{lease_state::ReleaseOutcome, release_batch::JointRelease},
+    engine::{lease_state::ReleaseOutcome, release_batch::PendingOutcome},
     record::RunReport,
     types::{json::Json, lease_id::LeaseId, lock::lock, token::FencingToken},
 };
@@ -24,8 +24,8 @@ pub(crate) enum EndAction {
     Transfer(LeaseId),
     /// One command releases it together with the others of its set.
     Jointly,
-    /// The release of its group, by this handle, releases it.
-    WithGroup(JointRelease),
+    /// The release of its group, by this handle or a sibling, releases it.
+    WithGroup(PendingOutcome),
     /// The write that releases the lease completes a tick.
     Complete(Arc<Completion>),
     /// The write that releases the lease stores a value.

@@ -1,7 +1,8 @@
 //! The keeper of a handle: the task that refreshes and ends its leases.
 //!
 //! Mechanism: the task runs while the handle has leases. It reads its messages, does what its [schedule](super::schedule)
-//! finds, and sends the refreshes. A lease that has ended gets a task of its own, which acts on it at the store.
+//! finds, and sends the refreshes. A lease that has ended gets a task of its own, which acts on it at the store. If many end
+//! together, one command releases them.
 //!
 //! Invariants:
 //! - A lease is registered before its holder has it, and until its last request is answered. Until then its handle notifies it
@@ -29,7 +30,7 @@ use crate::{
         mailbox::Message,
         refresh::{self, Confirmed, PartAnswer, Refreshing},
         release::{self, is_joint},
-        release_batch::JointRelease,
+        release_batch::{PendingOutcome, ReleaseBatch},
         schedule::{Kept, Part, PartEnd, Single, SingleEnd, Todo},
     },
     record::lease_refs,
@@ -50,7 +51,7 @@ const LISTEN_AFTER: Duration = Duration::from_secs(1);
 /// How many messages the keeper reads before other tasks of its runtime get a turn.
 const TURN: usize = 512;
 
-/// How many leases the shutdown ends at a time. One command releases them.
+/// How many leases the shutdown ends at a time. One command releases those under which no work runs.
 const SHUTDOWN_TURN: usize = 200;
 
 /// Keeps a lease from now on, and returns the holder's side of it.
@@ -85,8 +86,8 @@ struct Ending {
     /// Before what a caller waits for.
     registration: Registration,
     released: oneshot::Sender<Result<End>>,
-    /// The command that releases it together with others.
-    joint: Option<JointRelease>,
+    /// The batch that releases it.
+    batch: Option<PendingOutcome>,
 }
 
 /// Ends when it is dropped.
@@ -115,9 +116,21 @@ impl Keeper {
         let clock = context.clock();
         let mut sent = Vec::new();
         loop {
-            if self.read_messages() || (context.closing.is_cancelled() && self.end_leases()) {
+            if self.read_messages() {
                 yield_now().await;
                 continue;
+            }
+            if context.closing.is_cancelled() {
+                let ended = lock(schedule).end(SHUTDOWN_TURN);
+                for lease in &ended {
+                    lease.end_untold(None, &LeaseState::SHUT_DOWN);
+                }
+                if !ended.is_empty() {
+                    // Work in this runtime that stops when its lease ends stops now.
+                    yield_now().await;
+                    self.release_at_shutdown(&ended);
+                    continue;
+                }
             }
             let todo = {
                 let mut schedule = lock(schedule);
@@ -184,37 +197,35 @@ impl Keeper {
         is_more
     }
 
-    /// Ends some of the leases because of the shutdown. Returns whether there were any.
-    fn end_leases(&self) -> bool {
-        let ended = lock(&self.handle.schedule).take_first(SHUTDOWN_TURN);
-        for kept in &ended {
-            kept.lease.end_silently(&LeaseState::SHUT_DOWN);
-        }
-        let is_some = !ended.is_empty();
-        self.handle.releases.record_ended(ended.len());
-        self.begin_ends(ended, true);
-        is_some
+    /// Releases leases that the shutdown has ended.
+    fn release_at_shutdown(&self, ended: &[Arc<LeaseInner>]) {
+        let kept: Vec<_> = {
+            let mut schedule = lock(&self.handle.schedule);
+            ended.iter().filter_map(|lease| schedule.remove(lease.acquire_id.number)).collect()
+        };
+        self.handle.releases.record_ended(kept.len());
+        self.begin_ends(kept, true);
     }
 
     /// Starts a task for each of these leases, and a command that releases those that only need to be released.
     fn begin_ends(&self, ended: Vec<Kept>, is_shutdown: bool) {
         let (joint, others): (Vec<_>, Vec<_>) = ended.into_iter().partition(|kept| is_joint(&kept.lease));
-        let outcome = (joint.len() > 1).then(|| {
-            let (releaser, outcome) = JointRelease::new();
+        let batch = (joint.len() > 1).then(|| {
+            let (batch, pending) = ReleaseBatch::new();
             let leases = lease_refs(joint.iter().map(|Kept { lease, .. }| (lease.key.clone(), lease.token)));
             let handle = Arc::clone(&self.handle);
             self.context().spawn(async move {
                 let context = &*handle.context;
                 if is_shutdown {
-                    handle.releases.send(context, releaser, leases).await;
+                    handle.releases.send(context, batch, leases).await;
                 } else {
-                    releaser.send(context, leases, context.attempt_deadline()).await;
+                    batch.send(context, leases, context.attempt_deadline()).await;
                 }
             });
-            outcome
+            pending
         });
         for kept in joint {
-            self.begin_end(kept, outcome.clone());
+            self.begin_end(kept, batch.clone());
         }
         for kept in others {
             self.begin_end(kept, None);
@@ -222,10 +233,10 @@ impl Keeper {
     }
 
     /// Starts a task that acts at the store on the end of a lease, and replies.
-    fn begin_end(&self, kept: Kept, joint: Option<JointRelease>) {
+    fn begin_end(&self, kept: Kept, batch: Option<PendingOutcome>) {
         let Kept { lease, released, .. } = kept;
         let registration = Registration { handle: Arc::clone(&self.handle), lease };
-        self.context().spawn(Ending { registration, released, joint }.run());
+        self.context().spawn(Ending { registration, released, batch }.run());
     }
 
     /// Does what is due now.
@@ -363,8 +374,8 @@ impl Drop for Keeper {
 
 impl Ending {
     async fn run(self) {
-        let Self { registration, released, joint } = self;
-        let end = release::run(&registration.handle, &registration.lease, joint).await;
+        let Self { registration, released, batch } = self;
+        let end = release::run(&registration.handle, &registration.lease, batch).await;
         drop(registration);
         drop(released.send(end));
     }

@@ -370,24 +370,27 @@ impl LeaseInner {
         self.end(&LeaseState::Lost { cause });
     }
 
-    /// Ends the lease. This is then done at the store, unless an earlier call has set what it does. Returns whether this
-    /// call has set it: the outcome of another action is not that of this call.
+    /// Ends the lease, unless it has ended. This is then done at the store, unless an earlier call has set what is. Returns whether
+    /// this call has ended the lease and set it: the outcome of another action is not that of this call.
     pub(crate) fn end_with(&self, action: EndAction, end: &LeaseState) -> bool {
-        let is_set = self.end_action.set(action).is_ok();
-        self.end(end);
-        is_set
+        let is_ended = self.end_untold(Some(action), end);
+        if is_ended.is_some() {
+            self.tell_keeper(Message::End(self.acquire_id.number));
+        }
+        is_ended == Some(true)
     }
 
-    /// Ends the lease, unless it has ended, and tells the keeper.
+    /// Ends the lease, unless it has ended.
     pub(crate) fn end(&self, end: &LeaseState) {
-        if self.end_silently(end) {
+        if self.end_untold(None, end).is_some() {
             self.tell_keeper(Message::End(self.acquire_id.number));
         }
     }
 
-    /// Ends the lease, unless it has ended. Returns whether this call did: then the keeper must be told. After the deadline an
-    /// end by the holder counts as an expiry, even if the deadline was not seen to pass: the store keeps the key for the grace.
-    pub(crate) fn end_silently(&self, end: &LeaseState) -> bool {
+    /// Ends the lease, unless it has ended, and leaves it to the caller to tell the keeper. Returns whether this call has set what is
+    /// done at the store. `None`: the lease had ended. After the deadline an end by the holder counts as an expiry, even if the
+    /// deadline was not seen to pass: the store keeps the key for the grace.
+    pub(crate) fn end_untold(&self, mut action: Option<EndAction>, end: &LeaseState) -> Option<bool> {
         let by_will = [LeaseState::RELEASED, LeaseState::SHUT_DOWN].contains(end);
         let ended = self.update(|held| {
             if held.state.is_over() {
@@ -396,17 +399,18 @@ impl LeaseInner {
             let is_late = by_will && held.deadline <= self.clock.now();
             let is_expiry = is_late || *end == LeaseState::Lost { cause: LossCause::Expired };
             held.state = if is_expiry { held.expired() } else { end.clone() };
-            Some(held.state.clone())
+            let is_set = action.take().is_some_and(|action| self.end_action.set(action).is_ok());
+            Some((held.state.clone(), is_set))
         });
         let (key, token) = (&self.key, self.token);
-        match &ended {
+        match ended.as_ref().map(|(state, _)| state) {
             Some(LeaseState::Lost { cause }) => warn!(%key, %token, %cause, "the lease is lost"),
             Some(LeaseState::Ended { reason }) => debug!(%key, %token, %reason, "the holder ended the lease"),
             _ => {}
         }
         self.ended.cancel();
         self.report_end();
-        ended.is_some()
+        ended.map(|(_, is_set)| is_set)
     }
 
     /// Cancels another token when the lease ends, or at once if it has ended.
@@ -490,18 +494,15 @@ impl LeaseInner {
 
 /// Ends those of these leases of one handle that are held. The keeper releases them by one command.
 pub(crate) fn end_together<'a>(leases: impl IntoIterator<Item = &'a Arc<LeaseInner>>) {
-    let ended: Vec<_> = leases
-        .into_iter()
-        .filter(|lease| {
-            lease.is_valid() && {
-                // If another call has set an action, that is done.
-                drop(lease.end_action.set(EndAction::Jointly));
-                lease.end_silently(&LeaseState::RELEASED)
-            }
-        })
-        .collect();
-    if let Some(first) = ended.first() {
-        first.tell_keeper(Message::EndSet(ended.iter().map(|lease| lease.acquire_id.number).collect()));
+    let (mut ended, mut last) = (Vec::new(), None);
+    for lease in leases {
+        if lease.is_valid() && lease.end_untold(Some(EndAction::Jointly), &LeaseState::RELEASED).is_some() {
+            ended.push(lease.acquire_id.number);
+            last = Some(lease);
+        }
+    }
+    if let Some(last) = last {
+        last.tell_keeper(Message::EndSet(ended));
     }
 }
 

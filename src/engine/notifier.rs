@@ -10,10 +10,11 @@
 //!
 //! Invariants:
 //! - If `listen_since` returned true, a grant after that hybrid time wakes the waiter, or the end of the listener does.
-//! - A lease is removed after the last request for it.
+//! - A lease is removed after the last request for it. The leases of a handle that is shut down hold up no acquire of a sibling:
+//!   its shutdown can wait for their work.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     mem,
     sync::{Arc, Mutex},
     time::Duration,
@@ -82,9 +83,9 @@ struct NotifierState {
     waiting: BTreeMap<u64, UnboundedSender<Wake>>,
     /// The leases that have not ended at the store, by the number of their acquire.
     holding: BTreeMap<u64, Arc<LeaseInner>>,
-    /// Their keys and numbers.
-    held_keys: BTreeSet<(Key, u64)>,
-    /// The keys for which acquires wait. Cancelled when a lease of the key has ended at the store.
+    /// The same by key, too.
+    of_key: BTreeMap<(Key, u64), Arc<LeaseInner>>,
+    /// By key: cancelled when a lease of it has ended at the store. Acquires wait for that.
     key_waiters: HashMap<Key, CancellationToken>,
     listening: ListenerState,
     /// The pauses before the next listeners, while the store refuses to notify.
@@ -151,7 +152,7 @@ impl NotifierState {
     fn add_holder(&mut self, lease: &Arc<LeaseInner>) {
         let number = lease.acquire_id.number;
         self.holding.insert(number, Arc::clone(lease));
-        self.held_keys.insert((lease.key.clone(), number));
+        self.of_key.insert((lease.key.clone(), number), Arc::clone(lease));
     }
 
     /// Refuses a lease id of a lease that is held or being ended: two leases would both believe in one holder. A lease that
@@ -199,7 +200,7 @@ impl Notifier {
         let number = lease.acquire_id.number;
         let waiters = self.leave(context, |state| {
             state.holding.remove(&number);
-            state.held_keys.remove(&(lease.key.clone(), number));
+            state.of_key.remove(&(lease.key.clone(), number));
             state.key_waiters.remove(&lease.key)
         });
         // Not under the lock: it wakes the acquires that wait.
@@ -208,16 +209,22 @@ impl Notifier {
         }
     }
 
-    /// Waits until each lease of this key that has ended in this process has ended at the store.
+    /// Waits until each lease of this key that a caller has ended or that was lost has ended at the store. Those that end later
+    /// are not waited for.
     pub(crate) async fn wait_for_ends(&self, key: &Key) {
+        let mut ended: Option<Vec<u64>> = None;
         loop {
             let removed = {
                 let mut state = lock(&self.state);
-                let mut of_key = state.held_keys.range((key.clone(), 0)..=(key.clone(), u64::MAX));
-                let has_ended = |(_, number): &(Key, u64)| {
-                    state.holding.get(number).is_some_and(|lease| lease.ended.is_cancelled())
-                };
-                if !of_key.any(has_ended) {
+                let ended = ended.get_or_insert_with(|| {
+                    let of_key = state.of_key.range((key.clone(), 0)..=(key.clone(), u64::MAX));
+                    let has_ended = |lease: &LeaseInner| {
+                        lease.ended.is_cancelled() && lease.recorded_state() != LeaseState::SHUT_DOWN
+                    };
+                    of_key.filter(|(_, lease)| has_ended(lease)).map(|((_, number), _)| *number).collect()
+                });
+                ended.retain(|number| state.holding.contains_key(number));
+                if ended.is_empty() {
                     return;
                 }
                 state.key_waiters.entry(key.clone()).or_default().clone()

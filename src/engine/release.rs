@@ -21,7 +21,7 @@ use crate::{
         lease_inner::LeaseInner,
         lease_state::{LeaseState, ReleaseOutcome},
         observer::HandleEvent,
-        release_batch::{BATCH_PART, BatchOutcome, JointRelease},
+        release_batch::{BatchOutcome, PendingOutcome},
         retry::{self, Limit},
         value::{self, PutEnd, keep_millis},
     },
@@ -41,13 +41,13 @@ const RELEASE_PART: f64 = 0.2;
 
 /// Acts at the store on a lease that has ended, and returns what it did. Its span is that of a release, and ends before
 /// the caller has the answer.
-pub(crate) async fn run(handle: &HandleInner, lease: &LeaseInner, joint: Option<JointRelease>) -> Result<End> {
+pub(crate) async fn run(handle: &HandleInner, lease: &LeaseInner, batch: Option<PendingOutcome>) -> Result<End> {
     let context = &*handle.context;
     let began = context.clock().now();
     let waiting = lease.end_action.get().and_then(EndAction::take_caller_span);
     let span = spans::release(waiting.as_deref(), &lease.key, lease.token);
     drop(waiting);
-    let end = finish(handle, lease, joint).instrument(span.clone()).await;
+    let end = finish(handle, lease, batch).instrument(span.clone()).await;
     span.record("outcome", end.as_ref().map_or_else(Error::kind, End::word));
     if !matches!(end, Ok(End::Orphaned)) {
         context.settings.observers.emit(|| HandleEvent::ReleaseFinished {
@@ -78,7 +78,7 @@ fn report_failure(handle: &HandleInner, lease: &LeaseInner, error: &Error) {
     }
 }
 
-/// Whether a lease that has ended is released by one command together with others that have ended with it.
+/// Whether a lease that has ended only needs to be released, by one command with those that have ended with it.
 pub(crate) fn is_joint(lease: &LeaseInner) -> bool {
     match lease.recorded_state() {
         LeaseState::SHUT_DOWN => !lease.is_at_work() && !lease.is_ungiven.load(Ordering::Acquire),
@@ -87,15 +87,16 @@ pub(crate) fn is_joint(lease: &LeaseInner) -> bool {
     }
 }
 
-async fn finish(handle: &HandleInner, lease: &LeaseInner, joint: Option<JointRelease>) -> Result<End> {
+async fn finish(handle: &HandleInner, lease: &LeaseInner, batch: Option<PendingOutcome>) -> Result<End> {
     let context = &*handle.context;
     let until = context.operation_deadline();
-    let joint = match joint {
-        Some(joint) => Some(joint.outcome().await),
-        None => None,
+    let is_alone = batch.is_none();
+    let outcome = match batch {
+        Some(pending) => pending.wait().await,
+        None => BatchOutcome::Unsent,
     };
     match (lease.recorded_state(), lease.end_action.get()) {
-        (LeaseState::SHUT_DOWN, _) if joint.is_none() && lease.is_at_work() => {
+        (LeaseState::SHUT_DOWN, _) if is_alone && lease.is_at_work() => {
             let reserve = context.settings.operation_timeout.mul_f64(RELEASE_PART);
             if until.sooner_by(reserve).wait_for(lease.work_ended()).await.is_none() {
                 return Err(Error::unavailable(
@@ -105,8 +106,7 @@ async fn finish(handle: &HandleInner, lease: &LeaseInner, joint: Option<JointRel
             release(context, lease, until, false).await.map(End::Released)
         }
         (LeaseState::SHUT_DOWN, _) if !lease.is_ungiven.load(Ordering::Acquire) => {
-            let outcome = joint.unwrap_or(BatchOutcome::Unsent);
-            let until = handle.releases.deadline_at(context, BATCH_PART);
+            let until = handle.releases.deadline(context);
             if outcome == BatchOutcome::Unsent && until.has_passed() {
                 return Err(Error::unavailable(
                     "the shutdown had no time left to release the lease, which ends with its ttl, or by a revocation if it has no expiry: raise `operation_timeout`",
@@ -128,7 +128,7 @@ async fn finish(handle: &HandleInner, lease: &LeaseInner, joint: Option<JointRel
         (LeaseState::Lost { cause }, Some(EndAction::WithGroup(group))) => {
             let outcome = tokio::select! {
                 biased;
-                outcome = group.clone().outcome() => outcome,
+                outcome = group.clone().wait() => outcome,
                 // The caller may not poll the call that releases the group.
                 () = context.closing.cancelled() => BatchOutcome::Unconfirmed,
                 () = until.passed() => BatchOutcome::Unconfirmed,
@@ -161,7 +161,7 @@ async fn finish(handle: &HandleInner, lease: &LeaseInner, joint: Option<JointRel
         (
             _,
             Some(EndAction::Jointly | EndAction::Release(_) | EndAction::Transfer(_) | EndAction::WithGroup(_)) | None,
-        ) => release_after(joint.unwrap_or(BatchOutcome::Unsent), context, lease, until).await,
+        ) => release_after(outcome, context, lease, until).await,
     }
 }
 

@@ -4,7 +4,8 @@
 //! releases of a hundred thousand leases.
 //!
 //! Mechanism: the keeper starts a task that sends the command, and a task for each of the leases, which waits for the
-//! outcome. If the store does not confirm the command, each lease is released alone.
+//! outcome. If the store does not confirm the command, each lease is released alone. The leases of a group wait in the same way
+//! for the call that releases the group.
 //!
 //! At the shutdown, more than a few leases are released within two fifths of the operation timeout, because the process
 //! cannot end before. If the store needs longer, the ttls end the other leases.
@@ -36,39 +37,38 @@ const ATTEMPT_PART: u32 = 5;
 const FEW: usize = 64;
 
 /// The part of the operation timeout in which a shutdown releases more than a few leases.
-pub(crate) const BATCH_PART: f64 = 0.4;
+const BATCH_PART: f64 = 0.4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchOutcome {
     Released,
     /// The store did not confirm the release of all leases: each is released alone.
     Unconfirmed,
-    /// The command was not sent, because there was no time: each lease is released alone.
+    /// There was no command, or no time for it: each lease is released alone, if there is time for that.
     Unsent,
 }
 
-/// The outcome of a command that releases a lease together with others, when it is known.
+/// The outcome of a batch, for one of its leases.
 #[derive(Clone, Debug)]
-pub(crate) struct JointRelease(watch::Receiver<Option<BatchOutcome>>);
+pub(crate) struct PendingOutcome(watch::Receiver<Option<BatchOutcome>>);
 
-/// Notes the outcome of the command. If it is dropped before, each lease is released alone.
+/// Leases that are released together. If it is dropped without an outcome, each lease is released alone.
 #[derive(Debug)]
-pub(crate) struct JointReleaser(watch::Sender<Option<BatchOutcome>>);
+pub(crate) struct ReleaseBatch(watch::Sender<Option<BatchOutcome>>);
 
-impl JointRelease {
-    pub(crate) fn new() -> (JointReleaser, Self) {
-        let (send, outcome) = watch::channel(None);
-        (JointReleaser(send), Self(outcome))
-    }
-
-    /// Waits for the outcome.
-    pub(crate) async fn outcome(mut self) -> BatchOutcome {
+impl PendingOutcome {
+    pub(crate) async fn wait(mut self) -> BatchOutcome {
         let outcome = self.0.wait_for(Option::is_some).await;
         outcome.ok().and_then(|outcome| *outcome).unwrap_or(BatchOutcome::Unconfirmed)
     }
 }
 
-impl JointReleaser {
+impl ReleaseBatch {
+    pub(crate) fn new() -> (Self, PendingOutcome) {
+        let (outcome, pending) = watch::channel(None);
+        (Self(outcome), PendingOutcome(pending))
+    }
+
     pub(crate) fn set(self, outcome: BatchOutcome) {
         self.0.send_replace(Some(outcome));
     }
@@ -88,7 +88,7 @@ impl JointReleaser {
 #[derive(Debug)]
 pub(crate) struct ShutdownReleases {
     senders: Semaphore,
-    /// How many leases the shutdown has ended.
+    /// How many leases the shutdown has taken from the keeper.
     ended: AtomicUsize,
     /// How many of them were not released.
     unreleased: AtomicUsize,
@@ -103,13 +103,18 @@ impl Default for ShutdownReleases {
 
 impl ShutdownReleases {
     /// Releases leases that the shutdown has ended, when few other commands are in flight.
-    pub(crate) async fn send(&self, context: &Context, joint: JointReleaser, leases: LeaseRefs) {
+    pub(crate) async fn send(&self, context: &Context, batch: ReleaseBatch, leases: LeaseRefs) {
         let _permit = self.senders.acquire().await;
         let attempt = context.settings.operation_timeout.checked_div(ATTEMPT_PART).unwrap_or_default();
-        joint.send(context, leases, self.deadline_at(context, BATCH_PART).or_after(attempt)).await;
+        batch.send(context, leases, self.deadline(context).or_after(attempt)).await;
     }
 
-    /// Notes that the shutdown has ended so many leases.
+    /// When the releases must be confirmed.
+    pub(crate) fn deadline(&self, context: &Context) -> Deadline {
+        self.deadline_at(context, BATCH_PART)
+    }
+
+    /// Notes that the shutdown has taken so many leases from the keeper.
     pub(crate) fn record_ended(&self, leases: usize) {
         self.ended.fetch_add(leases, Ordering::Relaxed);
     }

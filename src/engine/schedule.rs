@@ -196,10 +196,18 @@ impl Schedule {
         std::mem::replace(self, Self::new(self.large_part)).leases.into_iter()
     }
 
-    /// Takes out up to so many leases.
-    pub(crate) fn take_first(&mut self, most: usize) -> Vec<Kept> {
-        let numbers: Vec<_> = self.leases.keys().copied().take(most).collect();
-        numbers.into_iter().filter_map(|number| self.remove(number)).collect()
+    /// Up to so many of the leases that are not over. From now on they are.
+    pub(crate) fn end(&mut self, most: usize) -> Vec<Arc<LeaseInner>> {
+        let live = self.leases.iter().filter(|(_, kept)| kept.stage != Stage::Over);
+        let numbers: Vec<_> = live.map(|(number, _)| *number).take(most).collect();
+        let mut ended = Vec::new();
+        for number in numbers {
+            self.update(number, |kept| {
+                kept.stage = Stage::Over;
+                ended.push(Arc::clone(&kept.lease));
+            });
+        }
+        ended
     }
 
     /// Queues a refresh for the holder. If the lease has ended, the reply is dropped.

@@ -1,6 +1,7 @@
 //! A handle that holds many leases is shut down.
 
 use std::{
+    future::pending,
     ops::Range,
     panic::{self, AssertUnwindSafe},
     pin::Pin,
@@ -14,6 +15,7 @@ use std::{
 use mongoseal::{EndReason, Error, Leader, Lease, Mongoseal, Tick, TickLease, record::Request, store::Store};
 use tokio::{
     runtime::Handle,
+    task::JoinSet,
     time::{Instant, timeout},
 };
 
@@ -42,10 +44,15 @@ async fn free(store: &Faulty, count: usize) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_releases_all_of_two_thousand_leases_by_a_few_requests() {
+async fn it_releases_all_of_two_thousand_leases_by_a_few_requests_if_no_work_outlasts_its_lease() {
     let (store, many) = (Faulty::new(), 2_000);
     let seal = store.seal();
-    let held = leases(&seal, many).await;
+    let held: Vec<_> = leases(&seal, many).await.into_iter().map(Arc::new).collect();
+    let mut working = JoinSet::new();
+    for lease in held.iter().step_by(2).map(Arc::clone) {
+        working.spawn(async move { lease.run(pending::<()>()).await });
+    }
+    tokio::time::sleep(millis(1)).await;
     let together = Arc::new(AtomicUsize::new(0));
     let counts = Arc::clone(&together);
     store.script(move |call| {
@@ -60,6 +67,7 @@ async fn it_releases_all_of_two_thousand_leases_by_a_few_requests() {
     let together = together.load(Ordering::Relaxed);
     assert!(together <= 14 && alone <= 4, "{together} requests for many, {alone} for one");
     assert!(held.iter().all(|lease| !lease.is_valid()));
+    assert!(working.join_all().await.iter().all(Result::is_err));
     assert_eq!(free(&store, many).await, many);
 }
 

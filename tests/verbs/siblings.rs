@@ -1,15 +1,22 @@
 //! Handles on one store, made one of another.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    future::{IntoFuture, pending},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
-use mongoseal::{EndReason, Error, LeaseState, Mongoseal};
-use tokio::task::JoinSet;
+use mongoseal::{EndReason, Error, LeaseState, Mongoseal, record::Request};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout},
+};
 
 use crate::{
-    faulty::{Call, Faulty},
+    faulty::{Call, Fault, Faulty},
     millis, secs,
 };
 
@@ -102,4 +109,45 @@ async fn what_a_sibling_cannot_have_is_refused_with_what_to_do() {
         let error = builder.sibling_of(&seal).unwrap_err();
         assert!(error.to_string().contains("leave `"), "{error}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_does_not_wait_for_the_work_under_a_lease_of_a_sibling_that_is_shut_down() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let [one] = siblings(&seal, 1).try_into().unwrap();
+    let lease = one.acquire("k").await.unwrap();
+    // Not polled from then on, so it does not end.
+    let mut work = pin!(lease.run(pending::<()>()));
+    assert!(timeout(millis(1), &mut work).await.is_err());
+    let closing = tokio::spawn(async move { one.shutdown().await });
+    tokio::time::sleep(millis(1)).await;
+    let refused = timeout(millis(1), seal.acquire("k").into_future()).await.expect("the answer comes at once");
+    assert!(matches!(refused, Err(Error::Held { .. })), "{refused:?}");
+    closing.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_of_a_shared_key_waits_for_no_release_that_begins_later() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let acquire = async || seal.acquire("k").shared().await.unwrap();
+    let (first, mut later) = (acquire().await, Vec::new());
+    for _ in 0..40 {
+        later.push(acquire().await);
+    }
+    let is_release = |call: Call<'_>| matches!(call, Call::Apply(Request::Release(_)));
+    store.script(move |call| is_release(call).then_some(Fault::DelayReply(millis(900))));
+    let began = Instant::now();
+    drop(first);
+    let acquiring = tokio::spawn(seal.acquire("k").shared().into_future());
+    for lease in later {
+        tokio::time::sleep(secs(1) / 2).await;
+        drop(lease);
+        if acquiring.is_finished() {
+            break;
+        }
+    }
+    assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
+    drop(acquiring.await.unwrap().unwrap());
 }

@@ -96,7 +96,9 @@ async fn an_expired_lease_is_collected_once_and_an_extended_deadline_is_checked_
     let lost = schedule.collect(clock.now()).lost;
     assert!(lost.len() == 2 && lost.iter().all(|(_, cause)| *cause == LossCause::Expired));
     assert!(schedule.collect(clock.now()).lost.is_empty());
-    assert_eq!((schedule.take_first(2).len(), schedule.take_first(9).len()), (2, 1));
+    assert_eq!(schedule.end(9).len(), 1, "one is not over");
+    assert!(schedule.end(9).is_empty());
+    assert_eq!((0..4).filter_map(|number| schedule.remove(number)).count(), 3);
     schedule.collect(clock.now());
     assert!(schedule.is_empty() && schedule.classes.is_empty() && schedule.checks.is_empty());
 }
