@@ -329,6 +329,13 @@ impl Record {
         self.holder(lease).filter(|holder| holder.expires_at > now)
     }
 
+    /// Whether the acquire with this lease id and this acquire id holds the key or waits for it.
+    pub(crate) fn has_acquire(&self, lease: LeaseId, acquire_id: AcquireId, now: StoreTime) -> bool {
+        let holders = self.holders.iter().map(|holder| (&holder.terms, holder.expires_at));
+        let waiters = self.queue.iter().map(|waiter| (&waiter.terms, waiter.expires_at));
+        holders.chain(waiters).any(|(terms, expires_at)| terms.is_of(lease, acquire_id) && expires_at > now)
+    }
+
     /// How many waiters have not expired.
     #[must_use]
     pub fn count_waiters(&self, now: StoreTime) -> usize {

@@ -24,10 +24,10 @@
 //!    If the answer is `Err(Unavailable)`, the request may have been applied or not.
 //! 2. These answers may come without a change of the record, and may be stale: [`Outcome::Refused`], [`Outcome::Full`],
 //!    [`Outcome::Absent`], and [`Outcome::Revoked`] or [`Outcome::Pruned`] without holders. [`Outcome::Raised`] may
-//!    come without a change, because a version is never lowered. [`Outcome::Completed`] and [`Outcome::Reset`] may come
-//!    without a change, too: a completion that was sent twice, and a reset that had nothing to lower. After a
-//!    `Completed` without a change, the engine reads the record. Each other answer comes from a write that changed the
-//!    record.
+//!    come without a change, because a version is never lowered. [`Outcome::Completed`], [`Outcome::ValuePut`] and
+//!    [`Outcome::Reset`] may come without a change, too: what was sent twice, and a reset that had nothing to lower. After an
+//!    answer that proves nothing, the engine reads the record, unless it was a refusal. Each other answer comes from a write
+//!    that changed the record.
 //! 3. Times are the store's: no request has the present time in it.
 //! 4. The hybrid clock never goes back, for no key and over no failure, and every write moves it on. So tokens grow
 //!    even if a record was deleted.
@@ -54,6 +54,7 @@
 //! [`Outcome::Refused`]: crate::record::Outcome::Refused
 //! [`Outcome::Reset`]: crate::record::Outcome::Reset
 //! [`Outcome::Revoked`]: crate::record::Outcome::Revoked
+//! [`Outcome::ValuePut`]: crate::record::Outcome::ValuePut
 
 pub(crate) mod answers;
 
@@ -118,7 +119,7 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// Reads the record of a key, linearizably.
     fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>>;
 
-    /// Reads the record of a key as [`read`](Self::read) does, for the holder of a lease: to verify it, or to confirm its end. A
+    /// Reads the record of a key as [`read`](Self::read) does, to verify a lease or to confirm what an answer said. A
     /// store that bounds its requests lets it pass the reads that wait.
     fn read_held(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
         self.read(key, deadline)
@@ -202,8 +203,9 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         pool::DEFAULT_POOL
     }
 
-    /// How many keys to refresh by one [`apply_batch`](Self::apply_batch), while all is well. After a part of more than 64 that
-    /// was not confirmed, a handle sends parts of 64 for a while. Default: 64, for a store that sends a request for each key.
+    /// How many leases to refresh by one [`apply_batch`](Self::apply_batch) while all is well, if their ttl is 16 s or more.
+    /// After a part of more than 64 that was not confirmed, a handle sends parts of 64 for a while. It sends no fewer. Default:
+    /// 64, for a store that sends a request for each key.
     fn part_size(&self) -> usize {
         pool::PART
     }

@@ -23,7 +23,7 @@ impl Mongoseal {
 /// key's queue, or after the attempts of a [`retry`](Self::retry).
 ///
 /// [`Mongoseal::acquire`](crate::Mongoseal::acquire) makes it. Of several keys it is an [`AcquireAll`](crate::AcquireAll),
-/// which has the same options. If the same handle has just released or dropped a lease
+/// which has the same options. If the same handle or a sibling has just released or dropped a lease
 /// of the key, the acquire first waits for that release.
 ///
 /// # Errors

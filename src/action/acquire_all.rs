@@ -149,7 +149,7 @@ awaitable!(AcquireAll => LeaseSet);
 
 /// Leases on several keys that are of use only together: when one is lost, all work under them must stop.
 ///
-/// Each lease is refreshed by itself. Dropping the set releases all leases in the background, by one command.
+/// Dropping the set releases all leases in the background, by one command.
 #[derive(Debug)]
 #[must_use = "leases are released when they are dropped, and `let _ =` drops them at once: bind them to a variable"]
 pub struct LeaseSet {
@@ -291,7 +291,7 @@ impl LeaseSet {
         failed.map_or(Ok(released), Err)
     }
 
-    /// Ends all leases. Their tasks then release them.
+    /// Ends all leases. The keeper then releases them by one command.
     fn end(&self) {
         end_together(self.leases.iter().map(Lease::lease_inner));
     }

@@ -1,6 +1,6 @@
 //! The verb `revoke`: takes a key from its holders.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use crate::{
     engine::{
@@ -159,8 +159,8 @@ impl<M> Revoke<M> {
         }
         let revoke = record::Revoke { by, reason, upto };
         let holders = match token {
-            Some(token) => revoke_one(&context, &key, token, revoke, held, until).await?,
-            None => revoke_all(&context, &key, revoke, held, until).await?,
+            Some(token) => revoke_one(&context, &key, token, &revoke, held, until).await?,
+            None => revoke_all(&context, &key, &revoke, held, until).await?,
         };
         Ok(holders.into_iter().map(|holder| HolderInfo::of(holder, at.now)).collect())
     }
@@ -170,16 +170,20 @@ impl<M> Revoke<M> {
 async fn revoke_all(
     context: &Context,
     key: &Key,
-    revoke: record::Revoke,
+    revoke: &record::Revoke,
     held: Vec<Holder>,
     until: Deadline,
 ) -> Result<Vec<Holder>> {
-    let (revoke, held) = (&revoke, &held);
-    let revoked = retry::until_definite(until, context.settings.attempt, |deadline| async move {
-        match confirmed(context, key, Request::Revoke(revoke.clone()), deadline).await? {
-            Proof::Answer(Applied { outcome: Outcome::Revoked { holders }, .. }) => Ok(holders),
-            Proof::Answer(answer) => Err(answer.outcome.unexpected("a revocation")),
-            Proof::Record(read) => revoked_before(held, read, revoke),
+    let held = &held;
+    let mut was_sent = false;
+    let revoked = retry::until_definite(until, context.settings.attempt, |deadline| {
+        let was_sent = mem::replace(&mut was_sent, true);
+        async move {
+            match confirmed(context, key, Request::Revoke(revoke.clone()), deadline).await? {
+                Proof::Answer(Applied { outcome: Outcome::Revoked { holders }, .. }) => Ok(holders),
+                Proof::Answer(answer) => Err(answer.outcome.unexpected("a revocation")),
+                Proof::Record(read) => revoked_before(held, read, revoke, was_sent),
+            }
         }
     });
     revoked.await
@@ -191,33 +195,40 @@ async fn revoke_one(
     context: &Context,
     key: &Key,
     token: FencingToken,
-    revoke: record::Revoke,
+    revoke: &record::Revoke,
     held: Vec<Holder>,
     until: Deadline,
 ) -> Result<Vec<Holder>> {
-    let record::Revoke { by, reason, .. } = revoke.clone();
-    let request = &BatchRequest::Revoke { by, reason };
-    let (leases, held, revoke) = (&vec![(key.clone(), vec![token])], &held, &revoke);
-    let revoked = retry::until_definite(until, context.settings.attempt, |deadline| async move {
-        if context.store.apply_batch(leases, request, deadline).await? {
-            return Ok(held.clone());
+    let request = &BatchRequest::Revoke { by: revoke.by.clone(), reason: revoke.reason.clone() };
+    let (leases, held) = (&vec![(key.clone(), vec![token])], &held);
+    let mut was_sent = false;
+    let revoked = retry::until_definite(until, context.settings.attempt, |deadline| {
+        let was_sent = mem::replace(&mut was_sent, true);
+        async move {
+            if context.store.apply_batch(leases, request, deadline).await? {
+                return Ok(held.clone());
+            }
+            revoked_before(held, context.store.read_held(key, deadline).await?, revoke, was_sent)
         }
-        revoked_before(held, context.store.read_held(key, deadline).await?, revoke)
     });
     revoked.await
 }
 
 /// Those of these holders that an earlier send, whose answer was lost, has revoked, by a linearizable read. If one of them holds
 /// the key, the answer that it does not was stale.
-fn revoked_before(held: &[Holder], read: Option<Snapshot>, revoke: &record::Revoke) -> Result<Vec<Holder>> {
+fn revoked_before(
+    held: &[Holder],
+    read: Option<Snapshot>,
+    revoke: &record::Revoke,
+    was_sent: bool,
+) -> Result<Vec<Holder>> {
     let Some(Snapshot { record, at }) = read else { return Ok(Vec::new()) };
-    let is_held = |holder: &Holder| {
-        record.live_holder(holder.terms.lease, at.now).is_some_and(|live| live.version == holder.version)
-    };
+    let is_live = |holder: &Holder| holder.expires_at > at.now;
+    let is_held = |holder: &Holder| record.holders.iter().any(|live| live.version == holder.version && is_live(live));
     if held.iter().any(is_held) {
         return Err(stale_error());
     }
-    let is_this = |past: &&PastRevocation| past.by == revoke.by && past.reason == revoke.reason;
+    let is_this = |past: &&PastRevocation| was_sent && past.by == revoke.by && past.reason == revoke.reason;
     let tokens: Vec<_> = record.history.iter().filter(is_this).flat_map(|past| past.tokens.clone()).collect();
     Ok(held.iter().filter(|holder| tokens.contains(&holder.version)).cloned().collect())
 }

@@ -24,6 +24,7 @@ use tracing::{Instrument, Span, debug, field};
 use crate::{
     engine::{
         call_limit::CallLimit,
+        confirm::{Proof, confirmed, stale_error},
         context::{Context, shut_down_error},
         handle_inner::HandleInner,
         keeper,
@@ -37,7 +38,7 @@ use crate::{
     },
     record::{self, Holder, LeaseSpec, Outcome, Request, StoreTime, WaitSpec},
     spans,
-    store::answers::Applied,
+    store::answers::{Applied, Snapshot},
     types::{
         clock::Clock,
         deadline::Deadline,
@@ -360,11 +361,19 @@ impl AcquireTask {
         }
         let (context, key) = (&self.handle.context, &self.key);
         let leave = record::Leave { lease: self.terms.lease, acquire_id: self.terms.acquire_id };
-        let left = retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| {
-            context.store.apply(key, Request::Leave(leave), deadline)
-        });
+        let left =
+            retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| async move {
+                match confirmed(context, key, Request::Leave(leave), deadline).await? {
+                    Proof::Record(Some(Snapshot { record, at }))
+                        if record.has_acquire(leave.lease, leave.acquire_id, at.now) =>
+                    {
+                        Err(stale_error())
+                    }
+                    _ => Ok(()),
+                }
+            });
         match left.await {
-            Ok(applied) => debug!(%key, outcome = ?applied.outcome, "took back a request in doubt"),
+            Ok(()) => debug!(%key, "took back a request in doubt"),
             Err(error) => {
                 debug!(%key, error = error.as_std(), "could not take back a request in doubt: its ttl ends it");
             }

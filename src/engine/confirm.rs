@@ -1,6 +1,7 @@
 //! What an answer of the store proves.
 //!
-//! Purpose: an answer that wrote nothing can come from a stale copy, such as a deposed primary. So no caller believes it.
+//! Purpose: an answer that wrote nothing can come from a stale copy, such as a deposed primary. So it proves nothing. Refusals are
+//! passed on all the same, because nothing follows from them.
 //!
 //! Mechanism: [`confirmed`] sends a request. If its answer proves nothing, a linearizable read follows, and the caller decides by
 //! the record that it shows.

@@ -41,7 +41,7 @@ pub(crate) struct Context {
     pub(crate) since: Reading,
     /// Cancelled when the handle is shut down.
     pub(crate) closing: CancellationToken,
-    /// The tasks of this handle: acquires, the keeper, ends of leases, the listener and checks for a loss.
+    /// The tasks of this handle: acquires, the keeper, ends of leases and their batches, the listener and checks for a loss.
     pub(crate) tasks: TaskTracker,
     /// When all tasks must have ended. Set by the shutdown.
     end: OnceLock<Reading>,

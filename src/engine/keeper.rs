@@ -315,6 +315,7 @@ impl Keeper {
                 }));
                 PartEnd::Confirmed(sent)
             }
+            Ok(false) if part.members.iter().any(|(_, lease)| lease.ended.is_cancelled()) => PartEnd::Overtaken,
             Ok(false) => PartEnd::Partial,
             Err(error) => {
                 // If a later request was confirmed for a lease, this error changes nothing.

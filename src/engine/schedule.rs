@@ -8,7 +8,7 @@
 //!           due                    permit                  confirmed
 //! Waiting ───────► Due ──────────────────► Sent in a part ───────────► Waiting
 //!    │                                      ▲  │ one of the part not refreshed, or late again
-//!    │                   late once: Late ───┘  │
+//!    │      late, or large and failed: Late ┘  │
 //!    │ due, and is refreshed alone             ▼        permit                confirmed
 //!    └─────────────────────────────────────► Queued ───────────► Sent alone ──────────► Waiting
 //!                                               ▲                     │ failed, or late
@@ -17,14 +17,16 @@
 //!
 //! Leases with one ttl are a [`Class`], whose failures delay no other class. A part is a request for leases of
 //! a class: those that are due, the earliest deadlines first, and those past half of their interval. So after one interval,
-//! leases that were acquired one by one share parts. A part has up to [`PART`] leases, and if the store wants that, it is a
-//! large one, of hundreds. After a large part that was not confirmed, the class sends none for a ttl. If a part does not refresh
-//! all its leases, or is late for the second time, each of them is refreshed alone. In the queue for that, leases that were not
-//! tried come first, and then the earliest deadlines.
+//! leases that were acquired one by one share parts. A part has up to [`PART`] leases, or, if the store wants that, hundreds: it
+//! is a large one then.
 //!
-//! The leases of a part that is late once take what comes first, a place in another part or in that queue: if an answer
-//! waits for a new connection, too few would be refreshed alone in time. So do those of a part that a release overtook, and
-//! those of a large part that did not refresh all.
+//! - If a part of up to [`PART`] leases does not refresh them all, each of them is refreshed alone. In the queue for that, leases
+//!   that were not tried come first, and then the earliest deadlines.
+//! - The leases of a part that is late, of a large part that does not refresh them all, and of a part that a release overtook
+//!   take what comes first, a place in another part or in that queue: if an answer waits for a new connection, too few would be
+//!   refreshed alone in time. The second time, each of them is refreshed alone.
+//! - After a large part that failed, the class sends none for a ttl, and each time for twice as long. After one that a release
+//!   overtook, its leases are due again, and the class sends none for a sixteenth of the ttl.
 //!
 //! Parts and single refreshes take permits, which bound them to their shares of the connections. An attempt keeps its
 //! permit until it ends: its connection is in use. A late attempt loses it if an attempt that was sent after it is
@@ -68,8 +70,8 @@ use crate::{
 /// The leases that a keeper keeps, by the numbers of their acquires.
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    /// The most leases of a part, while all is well.
-    large_part: usize,
+    /// The most leases of a part that the store wants.
+    part_size: usize,
     leases: BTreeMap<u64, Kept>,
     classes: BTreeMap<Ttl, Class>,
     /// When each class is checked next.
@@ -114,6 +116,12 @@ pub(crate) struct Part {
     pub(crate) deadline: Deadline,
 }
 
+impl Part {
+    fn is_large(&self) -> bool {
+        self.members.len() > PART
+    }
+}
+
 /// How a part ended, for its leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PartEnd {
@@ -121,6 +129,8 @@ pub(crate) enum PartEnd {
     Confirmed(Reading),
     /// One at least is not refreshed.
     Partial,
+    /// One at least is not refreshed, and one has ended here: its release may have come before the part.
+    Overtaken,
     /// The store has not answered.
     Unanswered,
     /// The store refuses the request.
@@ -165,7 +175,7 @@ impl Schedule {
     /// For a store that wants parts of this size.
     pub(crate) fn new(part_size: usize) -> Self {
         Self {
-            large_part: part_size,
+            part_size,
             leases: BTreeMap::new(),
             classes: BTreeMap::new(),
             checks: BTreeSet::new(),
@@ -193,7 +203,7 @@ impl Schedule {
 
     /// Takes out all leases.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = (u64, Kept)> {
-        std::mem::replace(self, Self::new(self.large_part)).leases.into_iter()
+        std::mem::replace(self, Self::new(self.part_size)).leases.into_iter()
     }
 
     /// Up to so many of the leases that are not over. From now on they are.
@@ -281,7 +291,9 @@ impl Schedule {
         let Some(class) = self.classes.get_mut(&ttl) else { return };
         let (late, retry) = (class.attempts.take_late(now), class.pace.retry);
         for (attempt, numbers) in late {
-            self.class(ttl).record_large_failure(numbers.len(), now);
+            if numbers.len() > PART {
+                self.class(ttl).record_large_failure(now);
+            }
             let act = if numbers.len() == 1 { |kept: &mut Kept, now| kept.queue(now, true) } else { Kept::share_again };
             self.update_sent(attempt, numbers, |kept| act(kept, now));
         }
@@ -352,7 +364,13 @@ impl Schedule {
         let ready = class.checks.iter().take_while(|(check_at, _)| *check_at <= ready_until).map(|(_, number)| *number);
         let is_open = !class.has_late();
         let ready = ready.filter(|number| is_open && self.leases.get(number).is_some_and(|other| other.is_ready(now)));
-        let mut numbers: Vec<u64> = class.due().chain(ready).take(class.part_size(now, self.large_part)).collect();
+        let mut numbers: Vec<u64> = class.due().chain(ready).take(class.part_size(now, self.part_size)).collect();
+        // The longest round trip counts for all leases of a part, so a large one has none that took long.
+        let is_slow =
+            |number: &u64| self.leases.get(number).is_some_and(|kept| kept.lease.round_trip() > class.pace.limit);
+        if numbers.len() > PART && numbers.iter().any(is_slow) {
+            numbers.truncate(PART);
+        }
         if numbers.len() == 1 || (is_listener_missing && !numbers.is_empty()) {
             self.update(numbers.swap_remove(0), |kept| kept.queue(now, false));
         }
@@ -375,7 +393,7 @@ impl Schedule {
         let round_trip = members.iter().map(|(_, lease)| lease.round_trip()).max()?;
         let class = self.class(ttl);
         let pace = class.pace;
-        let (limit, late) = pace.times(members.len(), round_trip, class.part_failures);
+        let (limit, late) = pace.times(true, round_trip, class.part_failures);
         let numbers = members.iter().map(|(number, _)| *number).collect();
         let number = self.send((ttl, now), now.after(late), numbers, vec![permit]);
         // Keys that are neighbours are stored close to each other, too.
@@ -395,13 +413,14 @@ impl Schedule {
                     self.update(*number, |kept| kept.record_confirmed(sent));
                 }
             }
-            PartEnd::Partial
-                if part.members.len() > PART || part.members.iter().any(|(_, lease)| lease.ended.is_cancelled()) =>
-            {
+            PartEnd::Partial if part.is_large() => {
                 self.update_sent(part.number, numbers, |kept| kept.share_again(now));
             }
             PartEnd::Partial => self.update_sent(part.number, numbers, |kept| kept.queue(now, false)),
-            PartEnd::Unanswered => {
+            PartEnd::Overtaken if !part.is_large() => {
+                self.update_sent(part.number, numbers, |kept| kept.share_again(now));
+            }
+            PartEnd::Overtaken | PartEnd::Unanswered => {
                 self.update_sent(part.number, numbers, |kept| kept.stage = Stage::Due(kept.lease.deadline()));
             }
             PartEnd::Refused => self.update_sent(part.number, numbers, |kept| kept.wait_for_interval(now, retry)),
@@ -422,7 +441,7 @@ impl Schedule {
         let kept = self.leases.get_mut(&acquire)?;
         let lease = Arc::clone(&kept.lease);
         let ends_at = lease.deadline();
-        let (limit, late) = pace.times(1, lease.round_trip(), kept.failures);
+        let (limit, late) = pace.times(false, lease.round_trip(), kept.failures);
         let (round, ttl, metadata, until) = kept.send_alone(ends_at);
         let number = self.send((class, now), now.after(late), vec![acquire], permits);
         let deadline = pace.deadline(clock, until, limit);

@@ -28,7 +28,7 @@ const SLEEP_BOUNDS: (Duration, Duration) = (Duration::from_millis(5), Duration::
 /// default it aborts the process.
 ///
 /// [`Lease::watchdog`] sets it on a lease and starts a thread for it. The work is what the lease [`run`](Lease::run)s.
-/// Without such work, the watchdog acts if the lease's own task has not noticed the deadline.
+/// Without such work, the watchdog acts if the handle has not noticed the deadline.
 ///
 /// # Examples
 ///

@@ -59,15 +59,31 @@ fn are_held(leases: &[Lease]) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn leases_that_were_acquired_one_by_one_soon_share_full_parts() {
+    for (part_size, few) in [(64, 150..=180), (512, 20..=24)] {
+        let mut store = Faulty::new();
+        store.part_size = part_size;
+        let leases = leases(&store.seal(), 1_000, secs(30), millis(11)).await;
+        tokio::time::sleep(secs(10)).await;
+        let asked = Asked::of(&store, |_, _| None);
+        tokio::time::sleep(secs(100)).await;
+        let (together, alone) = asked.take();
+        assert!(few.contains(&together) && alone == 0, "in ten intervals {together} together, {alone} alone");
+        assert!(are_held(&leases));
+        assert!(leases.iter().all(|lease| lease.remaining() > secs(19)), "none waits longer than its interval");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn releases_that_overtake_parts_all_the_time_cost_no_other_lease() {
     let store = Faulty::new();
-    let leases = leases(&store.seal(), 1_000, secs(30), millis(11)).await;
-    tokio::time::sleep(secs(10)).await;
-    let asked = Asked::of(&store, |_, _| None);
-    tokio::time::sleep(secs(100)).await;
-    let (together, alone) = asked.take();
-    assert!((150..=180).contains(&together) && alone == 0, "in ten intervals {together} together, {alone} alone");
+    let mut leases = leases(&store.seal(), 1_500, secs(30), Duration::ZERO).await;
+    // A part is under way for a second, so each large one is overtaken.
+    store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::Delay(secs(1))));
+    for _ in 0..600 {
+        drop(leases.swap_remove(fastrand::usize(..leases.len())));
+        tokio::time::sleep(millis(100)).await;
+    }
     assert!(are_held(&leases));
-    assert!(leases.iter().all(|lease| lease.remaining() > secs(19)), "none waits longer than its interval");
 }
 
 /// At most so many parts and single refreshes are under way at once on a store with so many connections.
@@ -170,8 +186,10 @@ async fn while_nothing_is_answered_few_requests_are_sent_until_the_deadline_and_
 
 #[tokio::test(start_paused = true)]
 async fn records_that_cannot_be_written_in_each_part_take_no_other_lease_with_them() {
-    for (many, locked) in [(100, 2), (100, 10), (100, 50), (300, 120)] {
-        let store = Faulty::new();
+    let cases = [(100, 2), (100, 10), (100, 50), (300, 120)];
+    for ((many, locked), part_size) in cases.into_iter().flat_map(|case| [64, 512].map(|size| (case, size))) {
+        let mut store = Faulty::new();
+        store.part_size = part_size;
         let leases = leases(&store.seal(), many, secs(30), Duration::ZERO).await;
         let is_locked = move |number: usize| (number * locked) % many < locked;
         let keys: HashSet<_> =
@@ -186,7 +204,7 @@ async fn records_that_cannot_be_written_in_each_part_take_no_other_lease_with_th
         });
         tokio::time::sleep(secs(40)).await;
         let lost = (0..many).filter(|number| !is_locked(*number) && !leases[*number].is_valid()).count();
-        assert_eq!(lost, 0, "{locked} of {many} are locked");
+        assert_eq!(lost, 0, "{locked} of {many} are locked, with parts of {part_size}");
     }
 }
 

@@ -56,6 +56,8 @@ pub(crate) struct Faulty {
     requests: Arc<Mutex<Vec<Request>>>,
     /// How many connections it says that its requests share.
     pub(crate) connections: u32,
+    /// How many leases it wants in a part.
+    pub(crate) part_size: usize,
 }
 
 impl Faulty {
@@ -65,6 +67,7 @@ impl Faulty {
             script: Arc::new(Mutex::new(Box::new(|_| None))),
             requests: Arc::default(),
             connections: 64,
+            part_size: 512,
         }
     }
 
@@ -318,5 +321,9 @@ impl Store for Faulty {
 
     fn connections(&self) -> u32 {
         self.connections
+    }
+
+    fn part_size(&self) -> usize {
+        self.part_size
     }
 }

@@ -35,7 +35,8 @@ pub(super) struct Class {
     /// How many parts have failed since one was answered, and when the next may be sent.
     pub(super) part_failures: u32,
     parts_from: Reading,
-    /// When a large part may be sent.
+    /// How many large parts have failed since one was confirmed, and when the next may be sent.
+    large_failures: u32,
     large_from: Reading,
     /// Since when leases wait for a part.
     pub(super) due_since: Option<Reading>,
@@ -119,6 +120,7 @@ impl Class {
             attempts: Attempts::default(),
             part_failures: 0,
             parts_from: Reading::ORIGIN,
+            large_failures: 0,
             large_from: Reading::ORIGIN,
             due_since: None,
             queued_since: None,
@@ -169,31 +171,36 @@ impl Class {
         (self.due_since.map(|since| since.after(gather).max(self.parts_from)), probe_at)
     }
 
-    /// The most leases of a part that is sent now, if this is the most of a large one.
-    pub(super) fn part_size(&self, now: Reading, large: usize) -> usize {
-        if self.large_from <= now { large } else { large.min(PART) }
+    /// The most leases of a part that is sent now, if the store wants parts of this size.
+    pub(super) fn part_size(&self, now: Reading, wanted: usize) -> usize {
+        if self.large_from <= now && !self.has_late() { self.pace.large_part(wanted) } else { PART }
     }
 
-    /// Notes that a part of so many leases was not confirmed.
-    pub(super) fn record_large_failure(&mut self, leases: usize, now: Reading) {
-        if leases > PART {
-            self.large_from = now.after(self.pace.ttl);
-        }
+    /// Notes that a large part has failed: after a while the class sends another, each time after a longer one.
+    pub(super) fn record_large_failure(&mut self, now: Reading) {
+        let pause = self.pace.ttl.saturating_mul(1 << self.large_failures.min(5));
+        self.large_from = now.after(pause);
+        self.large_failures = self.large_failures.saturating_add(1);
     }
 
     /// Notes how a part ended.
     pub(super) fn end_part(&mut self, part: &Part, end: PartEnd, now: Reading) {
         self.attempts.end(part.number, end != PartEnd::Unanswered);
-        if !matches!(end, PartEnd::Confirmed(_)) {
-            self.record_large_failure(part.members.len(), now);
-        }
         match end {
             PartEnd::Confirmed(_) => self.part_failures = 0,
             PartEnd::Unanswered => {
                 self.part_failures = self.part_failures.saturating_add(1);
                 self.parts_from = now.after(retry::delay_after(self.part_failures));
             }
-            PartEnd::Partial | PartEnd::Refused => {}
+            PartEnd::Partial | PartEnd::Overtaken | PartEnd::Refused => {}
+        }
+        if !part.is_large() {
+            return;
+        }
+        match end {
+            PartEnd::Confirmed(_) => self.large_failures = 0,
+            PartEnd::Overtaken => self.large_from = self.large_from.max(now.after(self.pace.limit)),
+            PartEnd::Partial | PartEnd::Unanswered | PartEnd::Refused => self.record_large_failure(now),
         }
     }
 }

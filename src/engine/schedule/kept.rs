@@ -22,7 +22,7 @@ pub(crate) type Reply = (oneshot::Sender<Result<()>>, Option<Error>);
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) lease: Arc<LeaseInner>,
-    /// Receives what was done at the store when the lease ended.
+    /// Sends what was done at the store when the lease ended.
     pub(crate) released: oneshot::Sender<Result<End>>,
     pub(super) ttl: Ttl,
     refreshing: Refreshing,
@@ -41,7 +41,7 @@ pub(crate) struct Kept {
     is_single: bool,
     /// Whether it is refreshed alone until a refresh is confirmed.
     is_alone: bool,
-    /// Whether a part of it was late since a refresh was confirmed.
+    /// Whether it has shared another part since a refresh was confirmed.
     was_late: bool,
     /// How many of its single refreshes have failed since one was confirmed.
     pub(super) failures: u32,
@@ -179,7 +179,7 @@ impl Kept {
         }
     }
 
-    /// Lets it share another part, or be refreshed alone. Its part was late, or was overtaken by a release.
+    /// Lets it share another part, or be refreshed alone. Its part was late, was large and failed, or was overtaken by a release.
     pub(super) fn share_again(&mut self, now: Reading) {
         if mem::replace(&mut self.was_late, true) {
             self.queue(now, false);

@@ -186,6 +186,35 @@ async fn after_a_large_part_that_was_not_confirmed_the_class_sends_parts_of_the_
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_a_large_part_that_a_release_overtook_its_leases_are_due_and_large_parts_come_soon() {
+    let clock = Clock::tokio();
+    let mut schedule = refreshed_at(clock, &[0; LARGE]);
+    tokio::time::advance(INTERVAL).await;
+    for size in [LARGE, PART, LARGE - PART] {
+        let now = clock.now();
+        schedule.collect(now);
+        let (_permits, permit) = permit();
+        let part = schedule.send_part(ttl(), clock, permit, false).unwrap();
+        assert_eq!(part.members.len(), size, "at {now:?}");
+        let end = if size == PART { PartEnd::Confirmed(now) } else { PartEnd::Overtaken };
+        let confirmed: Vec<_> = part.members.iter().map(|(number, _)| *number).collect();
+        schedule.end_part(&part, end, &confirmed, now);
+        assert!(!schedule.class(ttl()).has_late() && schedule.class(ttl()).first_queued().is_none());
+        tokio::time::advance(secs(3) / 4).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_part_has_no_lease_whose_last_round_trip_was_long() {
+    let clock = Clock::tokio();
+    let mut schedule = refreshed_at(clock, &[0; LARGE]);
+    schedule.leases[&7].lease.record_round_trip(secs(4));
+    schedule.collect(at(20));
+    let (_permits, permit) = permit();
+    assert_eq!(schedule.send_part(ttl(), clock, permit, false).unwrap().members.len(), PART);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_leases_of_other_ttls_are_in_other_parts_and_a_silence_of_one_class_delays_no_probe_of_another() {
     let clock = Clock::tokio();
     let mut schedule = refreshed_at(clock, &[0, 0]);
@@ -327,11 +356,13 @@ fn a_lease_takes_less_than_a_quarter_of_a_kilobyte_on_the_schedule() {
 fn a_failed_attempt_gets_twice_the_time_and_one_over_a_slow_network_a_round_trip() {
     let pace = Pace::of(Ttl::try_from(secs(30)).unwrap());
     let [none, slow] = [Duration::ZERO, secs(2)];
-    assert_eq!(pace.times(PART, none, 0), (secs(1), secs(2)));
-    assert_eq!(pace.times(1, none, 0), (secs(1) / 2, secs(1)));
-    assert_eq!(pace.times(PART + 1, none, 0), pace.times(1, none, 0), "a large part");
-    assert_eq!(pace.times(1, none, 1), (secs(1), secs(2)));
-    assert_eq!(pace.times(1, none, 9), pace.times(1, none, 3));
-    assert_eq!(pace.times(PART, slow, 0), (slow, secs(3)));
-    assert_eq!(pace.times(PART, secs(20), 0), (secs(5), secs(15) / 2));
+    assert_eq!(pace.times(true, none, 0), (secs(1), secs(2)));
+    assert_eq!(pace.times(false, none, 0), (secs(1) / 2, secs(1)));
+    let large = |ttl| Pace::of(Ttl::try_from(ttl).unwrap()).large_part(512);
+    assert_eq!([secs(1), secs(3), secs(30)].map(large), [PART, 95, 512]);
+    assert_eq!(pace.large_part(PART), PART);
+    assert_eq!(pace.times(false, none, 1), (secs(1), secs(2)));
+    assert_eq!(pace.times(false, none, 9), pace.times(false, none, 3));
+    assert_eq!(pace.times(true, slow, 0), (slow, secs(3)));
+    assert_eq!(pace.times(true, secs(20), 0), (secs(5), secs(15) / 2));
 }

@@ -86,8 +86,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the caller acts on it as on a fact. The others are hints, and of a [`Pruned`](Self::Pruned) without holders
-    /// nothing follows.
+    /// Whether a caller may believe it if a write confirms it. So a store whose answers come from a read that a failure can undo
+    /// confirms it by a write. The others are hints, and of a [`Pruned`](Self::Pruned) without holders nothing follows.
     #[must_use]
     pub fn is_believed(&self) -> bool {
         match self {
@@ -98,13 +98,26 @@ impl Outcome {
     }
 
     /// Whether the answer proves the outcome, because a write that changed the record says so. `changed`: whether the record
-    /// changed. Nothing follows from a refusal, so it needs no proof.
+    /// changed. An answer from which nothing follows needs no proof.
     pub(crate) fn is_proven(&self, changed: bool) -> bool {
         match self {
+            // It says that the lease has ended, but not how.
             Self::Absent => false,
             Self::Completed | Self::ValuePut | Self::Reset { .. } => changed,
-            Self::Revoked { holders } => changed || !holders.is_empty(),
-            _ => true,
+            // If there are none, it does not say whether an earlier send has revoked them.
+            Self::Revoked { holders } => !holders.is_empty(),
+            Self::Granted { .. }
+            | Self::Queued { .. }
+            | Self::Refreshed { .. }
+            | Self::Released
+            | Self::Transferred { .. }
+            | Self::Downgraded
+            | Self::Raised { .. }
+            | Self::ValueOutdated { .. }
+            // Of these, nothing follows.
+            | Self::Full { .. }
+            | Self::Refused { .. }
+            | Self::Pruned { .. } => true,
         }
     }
 
@@ -169,5 +182,17 @@ impl RecordSummary {
 
     pub(super) fn holder(&self, lease: LeaseId) -> Option<&Holder> {
         self.holders.iter().find(|holder| holder.terms.lease == lease)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_revoked_nobody_does_not_prove_that_an_earlier_send_did_not() {
+        let nobody = Outcome::Revoked { holders: Vec::new() };
+        assert!(!nobody.is_proven(true) && !nobody.is_proven(false));
+        assert!(Outcome::Completed.is_proven(true) && !Outcome::Completed.is_proven(false));
     }
 }

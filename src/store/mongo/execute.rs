@@ -171,7 +171,7 @@ fn is_plausible(request: &Request, outcome: &Outcome, is_written: bool, now: Sto
         Outcome::Refused { holder } => holder.expires_at > now,
         Outcome::Full { length } => is_full(*length),
         Outcome::Raised { version } => matches!(request, Request::Raise(raise) if *version >= raise.to),
-        // The engine reads the record before it believes a completion or a put that wrote nothing.
+        // The engine reads the record if one of these proves nothing: see `is_proven`.
         Outcome::Completed
         | Outcome::ValuePut
         | Outcome::Reset { .. }

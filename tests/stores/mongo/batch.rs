@@ -1,4 +1,4 @@
-//! Leases of one handle are refreshed in parts of 64.
+//! Leases of one handle are refreshed in parts.
 
 use mongodb::bson::{Bson, doc};
 use mongoseal::{Lease, LeaseState, LossCause, Mongoseal};
@@ -21,7 +21,7 @@ async fn leases(seal: &Mongoseal, count: usize) -> Vec<Lease> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "night: judges the commands of nine seconds"]
-async fn a_thousand_leases_of_a_handle_are_refreshed_by_about_16_commands_an_interval() {
+async fn a_thousand_leases_of_a_handle_are_refreshed_by_a_few_commands_an_interval() {
     let db = TestDatabase::new("mongoseal_batch").await;
     let (client, sent) = noting_client(&db.set.uri()).await;
     let seal = Mongoseal::on_shared_client(&client.database("mongoseal_batch"));
@@ -34,10 +34,10 @@ async fn a_thousand_leases_of_a_handle_are_refreshed_by_about_16_commands_an_int
     let commands: Vec<String> = sent.take_names().into_iter().filter(|name| name != "getMore").collect();
     let parts = commands.iter().filter(|name| *name == "update").count();
     println!("in three intervals: {parts} parts, and {} other commands", commands.len() - parts);
-    // On a busy machine a part is late now and then, and its 64 leases are refreshed alone.
-    let interval = many.div_ceil(64);
-    let few = 2 * interval..=5 * interval;
-    assert!(few.contains(&parts) && commands.len() <= 5 * interval + 140, "{parts} of {}", commands.len());
+    // A large part has fewer leases if their ttl is short. On a busy machine a part is late now and then: then there are parts of
+    // 64 leases for a while, and some are refreshed alone.
+    let most = 5 * many.div_ceil(64);
+    assert!((3..=most).contains(&parts) && commands.len() <= most + 140, "{parts} of {}", commands.len());
     for lease in &leases {
         assert!(lease.is_valid() && lease.remaining() > secs(4), "{:?}", lease.remaining());
     }
