@@ -81,7 +81,10 @@ use mongodb::{Database, bson::Document};
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 pub(crate) use self::limits::{server_limit, server_time};
-use self::{context::MongoContext, state::client::ClientShare};
+use self::{
+    context::MongoContext,
+    state::{admission::Admitted, client::ClientShare},
+};
 use super::{
     BoxFuture, Store, StoreOptions,
     answers::{Applied, FollowedState, Notification, Page, Snapshot},
@@ -231,12 +234,25 @@ impl MongoStore {
         deadline: Deadline,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> BoxFuture<Result<T>> {
-        let store = self.clone();
-        // Tracked from the call on, so that `close` waits for a read that has no permit yet.
-        Box::pin(self.context.requests.track_future(async move {
-            let admitted = store.context.client.requests().admit_read(deadline).await?;
-            store.request(deadline, admitted.run(deadline, work)).await
-        }))
+        let context = Arc::clone(&self.context);
+        let admit = async move { context.client.requests().admit_read(task::permit_deadline(deadline)).await };
+        self.admitted_request(deadline, admit, work)
+    }
+
+    /// Runs a request on a task of its own as soon as it has a permit, and waits for it until the deadline. [`Store::close`]
+    /// waits for its end.
+    fn admitted_request<T: Send + 'static>(
+        &self,
+        deadline: Deadline,
+        admit: impl Future<Output = Result<Admitted>> + Send + 'static,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> BoxFuture<Result<T>> {
+        let (context, token) = (Arc::clone(&self.context), self.context.requests.token());
+        Box::pin(async move {
+            let _until_answered = token;
+            let on = (context.runtime(), &context.requests);
+            task::run_admitted(on, deadline, admit, move |admitted: Admitted| admitted.run(deadline, work)).await
+        })
     }
 
     /// Runs a request on a task of its own, and waits for it until the deadline. [`Store::close`] waits for its end.
@@ -280,13 +296,9 @@ impl Store for MongoStore {
     }
 
     fn read_held(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
-        let (store, key) = (self.clone(), key.clone());
-        Box::pin(self.context.requests.track_future(async move {
-            let admitted = store.context.client.requests().admit_holder(deadline).await?;
-            let context = Arc::clone(&store.context);
-            let read = async move { context.read(&key, deadline).await };
-            store.request(deadline, admitted.run(deadline, read)).await
-        }))
+        let (admitting, context, key) = (Arc::clone(&self.context), Arc::clone(&self.context), key.clone());
+        let admit = async move { admitting.client.requests().admit_holder(task::permit_deadline(deadline)).await };
+        self.admitted_request(deadline, admit, async move { context.read(&key, deadline).await })
     }
 
     fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>> {

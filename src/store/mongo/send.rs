@@ -11,7 +11,7 @@
 
 use std::{slice, sync::Arc, time::Duration};
 
-use super::{context::MongoContext, limits::ensure_remaining, operation::Operation, task};
+use super::{context::MongoContext, limits::ensure_remaining, operation::Operation, state::admission::Admitted, task};
 use crate::{
     record::{Acquire, Outcome, Request},
     store::{
@@ -38,25 +38,30 @@ pub(super) async fn apply(
         return coalesce::apply(&context, &key, request, deadline).await;
     }
     let least = min_remaining(deadline);
-    let requests = context.client.requests();
-    let admitted = match request {
-        Request::Refresh(_) => None,
-        Request::Acquire(_) => Some(requests.admit_acquire(deadline).await?),
-        _ => Some(requests.admit_holder(deadline).await?),
-    };
     let is_acquire = as_acquire(&request).is_some();
-    let limited = admitted.as_ref().filter(|_| is_acquire).map_or(deadline, |admitted| admitted.for_acquire(deadline));
-    let sent = Clock::Boot.now();
-    ensure_remaining(deadline, least)?;
-    let sender = Arc::clone(&context);
-    let applied = context.requests.track_future(async move {
+    let is_refresh = matches!(request, Request::Refresh(_));
+    let (admitting, sender) = (Arc::clone(&context), Arc::clone(&context));
+    let admit = async move {
+        let (requests, until) = (admitting.client.requests(), task::permit_deadline(deadline));
+        Ok(match (is_refresh, is_acquire) {
+            (true, _) => None,
+            (_, true) => Some(requests.admit_acquire(until).await?),
+            _ => Some(requests.admit_holder(until).await?),
+        })
+    };
+    let work = move |admitted: Option<Admitted>| async move {
+        let sent = Clock::Boot.now();
+        ensure_remaining(deadline, least)?;
+        let Some(admitted) = admitted else {
+            return Ok((sent, sender.apply(&key, slice::from_ref(&request), deadline).await?));
+        };
+        let limited = if is_acquire { admitted.for_acquire(deadline) } else { deadline };
         let applied = sender.apply(&key, slice::from_ref(&request), limited);
-        match admitted {
-            Some(admitted) => admitted.run(deadline, applied).await,
-            None => applied.await,
-        }
-    });
-    let applied = task::run(context.runtime(), deadline, applied).await?.pop();
+        Ok((sent, admitted.run(deadline, applied).await?))
+    };
+    let on = (context.runtime(), &context.requests);
+    let (sent, mut applied) = task::run_admitted(on, deadline, admit, work).await?;
+    let applied = applied.pop();
     if is_acquire && applied.as_ref().is_some_and(|applied| applied.changed) {
         context.client.requests().note_acquire(Clock::Boot.now().since(sent));
     }

@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    pin::Pin,
     task::{Context, Waker},
     thread,
 };
@@ -27,29 +28,43 @@ async fn calls_that_nobody_polls_any_more_hold_up_no_others() {
             seal.acquire(key).wait(secs(60)).into_future()
         })
         .collect();
-    let poll_each = async move {
+    let own = seal.acquire("own").await.unwrap();
+    let own = &own;
+    // More than there are connections. Each would keep a permit that it is given.
+    let mut reads: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_>>> = Vec::new();
+    for _ in 0..200 {
+        let seal = seal.clone();
+        reads.push(Box::pin(async move { drop(seal.inspect("k").await) }));
+        reads.push(Box::pin(async move { drop(own.verify().await) }));
+    }
+    let poll_each = async {
         for acquire in &mut acquires {
             assert!(acquire.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        for read in &mut reads {
+            assert!(read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         }
         // So that each task has come as far as it comes without an answer.
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
-        acquires
     };
-    let (idle, acquires) = std::thread::spawn(move || {
-        let acquires = idle.block_on(poll_each);
-        (idle, acquires)
-    })
-    .join()
-    .unwrap();
+    let idle = thread::scope(|scope| {
+        let run = || {
+            idle.block_on(poll_each);
+            idle
+        };
+        scope.spawn(run).join().unwrap()
+    });
 
     let refused = seal.acquire("k").wait(secs(1)).await;
     assert!(matches!(refused, Err(Error::Held { .. })), "{refused:?}");
     let lease = seal.acquire("other").await.unwrap();
+    seal.inspect("k").await.unwrap().expect("it is held");
+    own.verify().await.unwrap();
     lease.release().await.unwrap();
     seal.shutdown().await;
-    drop(acquires);
+    drop((acquires, reads));
     idle.shutdown_background();
 }
 
