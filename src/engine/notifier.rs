@@ -10,8 +10,8 @@
 //!
 //! Invariants:
 //! - If `listen_since` returned true, a grant after that hybrid time wakes the waiter, or the end of the listener does.
-//! - A lease is removed after the last request for it. The leases of a handle that is shut down hold up no acquire of a sibling:
-//!   its shutdown can wait for their work.
+//! - A lease is removed after the last request for it. Work under a lease of a handle that is shut down holds up no acquire of a
+//!   sibling.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -161,6 +161,8 @@ impl NotifierState {
         let is_in_use = |lease: &LeaseInner| match lease.state() {
             LeaseState::Held | LeaseState::AtRisk => true,
             LeaseState::Lost { .. } => false,
+            // It is released, whatever its holder has set since.
+            LeaseState::SHUT_DOWN => true,
             LeaseState::Ended { .. } => !matches!(lease.end_action.get(), Some(EndAction::Orphan)),
         };
         if self.holding.values().any(|lease| lease.id == id && is_in_use(lease)) {
@@ -219,7 +221,8 @@ impl Notifier {
                 let ended = ended.get_or_insert_with(|| {
                     let of_key = state.of_key.range((key.clone(), 0)..=(key.clone(), u64::MAX));
                     let has_ended = |lease: &LeaseInner| {
-                        lease.ended.is_cancelled() && lease.recorded_state() != LeaseState::SHUT_DOWN
+                        let waits_for_work = lease.recorded_state() == LeaseState::SHUT_DOWN && lease.is_at_work();
+                        lease.ended.is_cancelled() && !waits_for_work
                     };
                     of_key.filter(|(_, lease)| has_ended(lease)).map(|((_, number), _)| *number).collect()
                 });

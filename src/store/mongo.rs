@@ -249,9 +249,12 @@ impl MongoStore {
     ) -> BoxFuture<Result<T>> {
         let (context, token) = (Arc::clone(&self.context), self.context.requests.token());
         Box::pin(async move {
-            let _until_answered = token;
             let on = (context.runtime(), &context.requests);
-            task::run_admitted(on, deadline, admit, move |admitted: Admitted| admitted.run(deadline, work)).await
+            let running =
+                task::run_admitted(on, deadline, admit, move |admitted: Admitted| admitted.run(deadline, work));
+            // The task has one, too, and ends also if this is not polled any more.
+            drop(token);
+            running.await
         })
     }
 

@@ -151,3 +151,19 @@ async fn an_acquire_of_a_shared_key_waits_for_no_release_that_begins_later() {
     assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
     drop(acquiring.await.unwrap().unwrap());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_a_shutdown_releases_is_not_resumed_by_a_sibling_although_its_holder_orphans_it() {
+    let store = Faulty::new();
+    let seal = store.seal();
+    let [one] = siblings(&seal, 1).try_into().unwrap();
+    let lease = one.acquire("k").await.unwrap();
+    let (id, token) = (lease.id(), lease.token());
+    store.first(1, |call| matches!(call, Call::Apply(Request::Release(_))), Fault::Delay(millis(500)));
+    let closing = tokio::spawn(async move { one.shutdown().await });
+    tokio::time::sleep(millis(1)).await;
+    lease.orphan();
+    let resumed = seal.resume("k", id, token).await;
+    assert!(matches!(resumed, Err(Error::Lost { .. })), "{resumed:?}");
+    closing.await.unwrap();
+}

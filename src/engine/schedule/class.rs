@@ -176,11 +176,13 @@ impl Class {
         if self.large_from <= now && !self.has_late() { self.pace.large_part(wanted) } else { PART }
     }
 
-    /// Notes that a large part has failed: after a while the class sends another, each time after a longer one.
+    /// Notes that a large part has failed: after a while the class sends another, each time after a longer one. Those that were
+    /// under way with it do not count.
     pub(super) fn record_large_failure(&mut self, now: Reading) {
-        let pause = self.pace.ttl.saturating_mul(1 << self.large_failures.min(5));
-        self.large_from = now.after(pause);
-        self.large_failures = self.large_failures.saturating_add(1);
+        if self.large_from <= now {
+            self.large_from = now.after(self.pace.ttl.saturating_mul(1 << self.large_failures.min(3)));
+            self.large_failures = self.large_failures.saturating_add(1);
+        }
     }
 
     /// Notes how a part ended.
@@ -198,7 +200,8 @@ impl Class {
             return;
         }
         match end {
-            PartEnd::Confirmed(_) => self.large_failures = 0,
+            PartEnd::Confirmed(_) if self.large_from <= now => self.large_failures = 0,
+            PartEnd::Confirmed(_) => {}
             PartEnd::Overtaken => self.large_from = self.large_from.max(now.after(self.pace.limit)),
             PartEnd::Partial | PartEnd::Unanswered | PartEnd::Refused => self.record_large_failure(now),
         }

@@ -14,7 +14,8 @@ use crate::{
 ///   single refresh has half of it, because a record that is not locked is written in milliseconds. So if 120 of 300 leases
 ///   are locked, and all of them come first, eight single refreshes at a time have tried all after 15/32 of the ttl, and a
 ///   sixteenth was lost before. A part before it that was late once costs an eighth more: 0.99 of the ttl with the third before
-///   a refresh is due. A large part before it that failed costs a sixteenth, and counts as the late one.
+///   a refresh is due. A large part before it that failed costs a sixteenth, and counts as the late one, unless a release
+///   overtook it.
 /// - Each failure doubles the limit. An attempt is late after twice its limit: the answer of a store that gave up has come by
 ///   then. After three late single refreshes, 14/32 of the ttl have passed, and twice the limit is longer than the time that
 ///   is left. So the limit doubles three times.

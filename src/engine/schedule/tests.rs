@@ -205,6 +205,20 @@ async fn after_a_large_part_that_a_release_overtook_its_leases_are_due_and_large
 }
 
 #[tokio::test(start_paused = true)]
+async fn large_parts_that_fail_together_count_once_and_the_pause_doubles_with_each_that_fails_later() {
+    let mut schedule = refreshed_at(Clock::tokio(), &[0]);
+    let ttl = ttl().duration();
+    let class = schedule.class(Ttl::try_from(ttl).unwrap());
+    for now in [at(20), at(21)] {
+        class.record_large_failure(now);
+    }
+    let again = at(20) + ttl;
+    assert_eq!([at(79), again].map(|now| class.part_size(now, LARGE)), [PART, LARGE]);
+    class.record_large_failure(again);
+    assert_eq!([again + ttl, again + 2 * ttl].map(|now| class.part_size(now, LARGE)), [PART, LARGE]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_large_part_has_no_lease_whose_last_round_trip_was_long() {
     let clock = Clock::tokio();
     let mut schedule = refreshed_at(clock, &[0; LARGE]);

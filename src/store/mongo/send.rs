@@ -116,8 +116,9 @@ async fn send(
     let Some(latest) = coalesce::latest_deadline(&requests) else { return turn };
     let are_acquires = requests.iter().any(|queued| as_acquire(&queued.request).is_some());
     let admission = context.client.requests();
+    let until = task::permit_deadline(latest);
     let admitted =
-        if are_acquires { admission.admit_acquire(latest).await } else { admission.admit_holder(latest).await };
+        if are_acquires { admission.admit_acquire(until).await } else { admission.admit_holder(until).await };
     let admitted = match admitted {
         Ok(admitted) => admitted,
         Err(error) => {

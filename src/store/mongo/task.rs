@@ -81,9 +81,10 @@ where
     });
     let runtime = runtime.clone();
     Box::pin(async move {
-        drop(spawn(&runtime, task));
+        let task = spawn(&runtime, task);
         match timeout(deadline.remaining(), answer).await {
-            Ok(answer) => answer.unwrap_or_else(|ended| Err(runtime::ended(ended))),
+            Ok(Ok(done)) => done,
+            Ok(Err(closed)) => Err(task.await.err().map_or_else(|| runtime::ended(closed), runtime::ended)),
             Err(_elapsed) => Err(silence(deadline)),
         }
     })
