@@ -3,6 +3,7 @@
 use std::{any::Any, sync::Arc, time::Duration};
 
 use mongodb::{Client, Database, error::ErrorKind, options::ClientOptions};
+use tracing::warn;
 
 use super::on_own_thread;
 use crate::{
@@ -66,7 +67,7 @@ impl Mongoseal {
     /// The database is that of the connection string, or `mongoseal`. The collection is `mongoseal`.
     /// Concerns, read preference and retries of the connection string have no effect: each command sets what the
     /// guarantees need. The client opens up to 64 connections to a server as requests need them, or `maxPoolSize` of
-    /// the connection string if that is more, and up to 8 at a time, or `maxConnecting` of it. It closes those that
+    /// the connection string if that is more (a smaller one is warned of), and up to 8 at a time, or `maxConnecting` of it. It closes those that
     /// were unused for 50 seconds, or `maxIdleTimeMS` of it: a network can have forgotten them. If
     /// `serverSelectionTimeoutMS` is longer than an attempt, it is shortened, so that the error says why no server
     /// could be reached.
@@ -262,10 +263,19 @@ fn complete(options: &mut ClientOptions, attempt: Duration) -> u32 {
     // Each request is a command of its own, and one that waits for a locked record keeps its connection, as does
     // each change stream. The driver's default of 10 leaves little for either. Zero is no limit.
     let connections = options.max_pool_size.get_or_insert(DEFAULT_POOL);
-    if *connections > 0 {
-        *connections = DEFAULT_POOL.max(*connections);
+    if is_too_small(*connections) {
+        warn!(
+            max_pool_size = *connections,
+            "the connection string has a maxPoolSize below 64, so the client opens up to 64 connections to each server: to bound a process to fewer, pass a client of yours to Mongoseal::on_shared_client"
+        );
+        *connections = DEFAULT_POOL;
     }
     bounded(*connections)
+}
+
+/// Whether a pool with this `maxPoolSize` is too small. Zero is no limit.
+fn is_too_small(max_pool_size: u32) -> bool {
+    (1..DEFAULT_POOL).contains(&max_pool_size)
 }
 
 /// Reads a connection string. For `mongodb+srv://` this queries a name server.
@@ -343,6 +353,16 @@ mod tests {
         let mut parsed = parse(&format!("mongodb://db0/?{options}"), Duration::from_secs(10)).await.unwrap();
         complete(&mut parsed, Duration::from_secs(5));
         parsed
+    }
+
+    #[tokio::test]
+    async fn a_pool_of_the_connection_string_that_is_too_small_is_raised() {
+        for size in [1, 63, 64, 100] {
+            assert_eq!(is_too_small(size), size < 64);
+            let used = completed(&format!("maxPoolSize={size}")).await.max_pool_size;
+            assert_eq!(used, Some(size.max(64)));
+        }
+        assert!(!is_too_small(0), "zero is no limit");
     }
 
     #[tokio::test]
