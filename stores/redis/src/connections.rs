@@ -23,7 +23,7 @@ use redis::{
     AsyncConnectionConfig, Client, RedisResult,
     aio::{MultiplexedConnection, PubSub},
 };
-use tokio::{runtime::Handle, sync::Semaphore};
+use tokio::{runtime::Handle, sync::Semaphore, task::JoinError};
 
 use crate::error;
 
@@ -153,12 +153,19 @@ impl Connections {
 
     /// The pipelined connection, which is opened if there is none.
     async fn pipelined(&self) -> Result<Arc<MultiplexedConnection>> {
-        let current = || lock(&self.0.pipelined).clone();
-        if let Some(connection) = current() {
+        let current = lock(&self.0.pipelined).clone();
+        if let Some(connection) = current {
             return Ok(connection);
         }
+        // On a task of its own: if the caller is not polled any more, no other caller waits for it.
+        let (connections, runtime) = (self.clone(), self.0.runtime.clone().unwrap_or_else(Handle::current));
+        runtime.spawn(async move { connections.open_pipelined().await }).await.map_err(ended)?
+    }
+
+    async fn open_pipelined(&self) -> Result<Arc<MultiplexedConnection>> {
         let _opening = self.0.opening.lock().await;
-        if let Some(connection) = current() {
+        let current = lock(&self.0.pipelined).clone();
+        if let Some(connection) = current {
             return Ok(connection);
         }
         let connection = Arc::new(self.open().await?);
@@ -175,9 +182,7 @@ impl Connections {
         let client = self.0.client.clone();
         let opening = async move { client.get_multiplexed_async_connection_with_config(&config).await };
         let opened = match &self.0.runtime {
-            Some(runtime) => runtime.spawn(opening).await.map_err(|ended| {
-                Error::unavailable("the runtime of the Redis connection has ended: retry").caused_by(ended)
-            })?,
+            Some(runtime) => runtime.spawn(opening).await.map_err(ended)?,
             None => opening.await,
         };
         self.0.opened(opened)
@@ -192,6 +197,10 @@ impl Shared {
         }
         connection.map_err(|error| error::translate_opening(error, self.has_opened.load(Ordering::Relaxed)))
     }
+}
+
+fn ended(task: JoinError) -> Error {
+    Error::unavailable("the runtime of the Redis connection has ended: retry").caused_by(task)
 }
 
 /// Waits for `done` until the deadline.
@@ -214,5 +223,48 @@ fn ensure_cryptography() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // An error means that another thread was faster.
         drop(rustls::crypto::ring::default_provider().install_default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Waker},
+    };
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+        task::JoinSet,
+        time::timeout,
+    };
+
+    use super::*;
+
+    /// Accepts connections, and confirms what a client says of itself.
+    async fn serve(listener: TcpListener) {
+        let mut serving = JoinSet::new();
+        while let Ok((mut socket, _)) = listener.accept().await {
+            serving.spawn(async move {
+                let mut bytes = [0; 4_096];
+                while let Ok(read @ 1..) = socket.read(&mut bytes).await {
+                    let commands = bytes[..read].iter().filter(|byte| **byte == b'*').count();
+                    drop(socket.write_all("+OK\r\n".repeat(commands).as_bytes()).await);
+                }
+            });
+        }
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_is_not_polled_while_it_opens_the_connection_keeps_no_other_waiting() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("redis://{}", listener.local_addr().unwrap());
+        let connections = Connections::new(Client::open(uri).unwrap());
+        let mut serving = JoinSet::new();
+        serving.spawn(serve(listener));
+        let mut stopped = pin!(connections.pipelined());
+        assert!(stopped.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        timeout(Duration::from_secs(30), connections.pipelined()).await.expect("it is opened").unwrap();
     }
 }
