@@ -159,10 +159,9 @@ impl NotifierState {
     /// was lost or orphaned sends nothing more.
     fn ensure_unheld(&self, id: LeaseId) -> Result<()> {
         let is_in_use = |lease: &LeaseInner| match lease.state() {
-            LeaseState::Held | LeaseState::AtRisk => true,
+            // A shutdown releases it, whatever its holder has set since.
+            LeaseState::Held | LeaseState::AtRisk | LeaseState::SHUT_DOWN => true,
             LeaseState::Lost { .. } => false,
-            // It is released, whatever its holder has set since.
-            LeaseState::SHUT_DOWN => true,
             LeaseState::Ended { .. } => !matches!(lease.end_action.get(), Some(EndAction::Orphan)),
         };
         if self.holding.values().any(|lease| lease.id == id && is_in_use(lease)) {
