@@ -181,7 +181,9 @@ impl Mongoseal {
                 let closing = runtime.spawn(async move { store.close(deadline).await });
                 deadline.later_by(SHUTDOWN_MARGIN).wait_for(closing).await;
             };
-            handle.siblings().closed.get_or_init(|| close).await;
+            let closed = handle.siblings().closed.get_or_init(|| close);
+            // An earlier call, which is not polled any more, may have begun.
+            deadline.later_by(SHUTDOWN_MARGIN).wait_for(closed).await;
             context.home.lend(false);
         }
     }

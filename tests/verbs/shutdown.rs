@@ -4,7 +4,7 @@ use std::{
     future::pending,
     ops::Range,
     panic::{self, AssertUnwindSafe},
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -262,4 +262,13 @@ async fn a_scope_shuts_its_handle_down_after_a_value_an_error_and_a_panic() {
     assert!(is_panic.await, "the panic goes on");
     assert!(is_free(&store, "k").await, "after a panic");
     assert!(keep.lock().unwrap().iter().all(|lease| !lease.is_valid()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_shutdown_does_not_wait_for_a_first_one_that_nobody_polls_any_more() {
+    let seal = Faulty::new().seal();
+    let other = seal.clone();
+    let mut first = pin!(other.shutdown());
+    assert!(is_pending(&mut first).await, "it closes the store");
+    timeout(secs(20), seal.shutdown()).await.expect("it ends with the operation timeout");
 }
