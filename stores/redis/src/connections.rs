@@ -249,7 +249,7 @@ mod tests {
             serving.spawn(async move {
                 let mut bytes = [0; 4_096];
                 while let Ok(read @ 1..) = socket.read(&mut bytes).await {
-                    let commands = bytes[..read].iter().filter(|byte| **byte == b'*').count();
+                    let commands = String::from_utf8_lossy(&bytes[..read]).matches('*').count();
                     drop(socket.write_all("+OK\r\n".repeat(commands).as_bytes()).await);
                 }
             });
