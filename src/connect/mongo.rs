@@ -67,8 +67,8 @@ impl Mongoseal {
     /// The database is that of the connection string, or `mongoseal`. The collection is `mongoseal`.
     /// Concerns, read preference and retries of the connection string have no effect: each command sets what the
     /// guarantees need. The client opens up to 64 connections to a server as requests need them, or `maxPoolSize` of
-    /// the connection string if that is more (a smaller one is warned of), and up to 8 at a time, or `maxConnecting` of it. It closes those that
-    /// were unused for 50 seconds, or `maxIdleTimeMS` of it: a network can have forgotten them. If
+    /// the connection string if that is more, and up to 8 at a time, or `maxConnecting` of it. It logs a warning of a smaller
+    /// `maxPoolSize`. It closes those that were unused for 50 seconds, or `maxIdleTimeMS` of it: a network can have forgotten them. If
     /// `serverSelectionTimeoutMS` is longer than an attempt, it is shortened, so that the error says why no server
     /// could be reached.
     ///

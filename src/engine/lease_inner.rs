@@ -370,8 +370,8 @@ impl LeaseInner {
         self.end(&LeaseState::Lost { cause });
     }
 
-    /// Ends the lease, unless it has ended. This is then done at the store, unless an earlier call has set what is. Returns whether
-    /// this call has ended the lease and set it: the outcome of another action is not that of this call.
+    /// Ends the lease, unless it has ended, and sets what happens to it at the store, unless an earlier call has set that. Returns
+    /// whether this call did both: the outcome of another action is not that of this call.
     pub(crate) fn end_with(&self, action: EndAction, end: &LeaseState) -> bool {
         let is_ended = self.end_untold(Some(action), end);
         if is_ended.is_some() {
@@ -387,9 +387,9 @@ impl LeaseInner {
         }
     }
 
-    /// Ends the lease, unless it has ended, and leaves it to the caller to tell the keeper. Returns whether this call has set what is
-    /// done at the store. `None`: the lease had ended. After the deadline an end by the holder counts as an expiry, even if the
-    /// deadline was not seen to pass: the store keeps the key for the grace.
+    /// Ends the lease, unless it has ended, and sends the keeper no message: the caller does. Returns whether this call has set what
+    /// happens to the lease at the store. `None`: the lease had ended. After the deadline an end by the holder counts as an expiry,
+    /// even if nobody saw the deadline pass: the store keeps the key for the grace.
     pub(crate) fn end_untold(&self, mut action: Option<EndAction>, end: &LeaseState) -> Option<bool> {
         let by_will = [LeaseState::RELEASED, LeaseState::SHUT_DOWN].contains(end);
         let ended = self.update(|held| {

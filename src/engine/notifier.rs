@@ -101,7 +101,7 @@ enum ListenerState {
     Closed,
     /// No task listens, and none is started before this time.
     ClosedUntil(Reading),
-    /// The listener is being opened. It will receive what happens after this hybrid time, or after a later hybrid time that it then
+    /// The listener is being opened. It will receive what happens after this hybrid time, or after a later one that it then
     /// reports.
     Opening(HybridTime),
     /// The listener receives what happens after this hybrid time.

@@ -26,8 +26,8 @@ use crate::{
 ///   least twice in the longest attempt of a call, so that a refresh for a holder meets one before it is given up.
 /// - An attempt waits for its answer until the deadline, and at most for 16 probes, so that they keep a
 ///   quarter of the default pool at most. With a ttl of up to a minute, the deadline comes first.
-/// - A part of fewer than [`PART`] leases waits for an eighth of its limit: if a round trip is longer than the interval, leases are due
-///   when their answers come, and each part of one or two would keep a permit for a round trip.
+/// - A part of fewer than [`PART`] leases waits for an eighth of its limit: if a round trip is longer than the interval, leases
+///   are due when their answers come, and each part of one or two would keep a permit for a round trip.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     pub(super) ttl: Duration,

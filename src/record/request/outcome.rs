@@ -86,8 +86,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether a caller may believe it if a write confirms it. So a store whose answers come from a read that a failure can undo
-    /// confirms it by a write. The others are hints, and of a [`Pruned`](Self::Pruned) without holders nothing follows.
+    /// Whether a caller can act on it. If a failure can undo what a store has read, the store confirms such an outcome by a
+    /// write. The others are hints, and of a [`Pruned`](Self::Pruned) without holders nothing follows.
     #[must_use]
     pub fn is_believed(&self) -> bool {
         match self {

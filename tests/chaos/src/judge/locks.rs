@@ -20,8 +20,8 @@ const WRITES_OF_WAITER: u64 = 6;
 /// How many single refreshes a handle with a pool of 64 connections sends at once: see `store/pool.rs`.
 const SINGLES: u64 = 8;
 
-/// After a part of the fleet met a locked record, its leases are refreshed alone. The last one waits for so many writes, one
-/// after another.
+/// After a part of the fleet met a locked record, the handle refreshes up to all leases of the fleet alone. The last one waits for
+/// so many writes, one after another.
 pub(super) const WRITES_OF_FLEET: u64 = (FLEET as u64).div_ceil(SINGLES);
 
 impl Case<'_> {
