@@ -17,8 +17,8 @@ async fn calls_that_nobody_polls_any_more_hold_up_no_others() {
     let db = TestDatabase::new("mongoseal_idle_runtime").await;
     let holder = db.seal();
     let _held = holder.acquire("k").ttl(secs(60)).await.unwrap();
-    // A request that was sent keeps its connection, so there must be more of them.
-    let builder = Mongoseal::builder().operation_timeout(secs(3)).database("mongoseal_idle_runtime");
+    // A call that nobody polls would keep what it waits for until its timeout, which is longer than any queue here.
+    let builder = Mongoseal::builder().operation_timeout(secs(60)).database("mongoseal_idle_runtime");
     let seal = builder.connect(db.set.uri()).await.unwrap();
 
     let idle = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
