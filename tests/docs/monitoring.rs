@@ -1,19 +1,13 @@
 //! The alerts and the dashboard name metrics that there are, and what to do about an alert is on a page of the guide.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use crate::read;
+
 /// Where that page is once it is published.
 const ALERTS: &str = "https://docs.rs/mongoseal/latest/mongoseal/guide/alerts/#";
-
-fn read(path: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
-}
 
 /// The words of a text that begin with `prefix`: letters, digits, underscores and dots.
 fn words<'a>(text: &'a str, prefix: &str) -> BTreeSet<&'a str> {

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use mongodb::ClientSession;
 use mongoseal::{
     AcquireId, Deadline, Error, HandleId, Key, LeaseId, Metadata, Mongoseal, Sharing,
     record::{Acquire, HoldLimits, LeaseSpec, Outcome, Request},
@@ -108,85 +107,61 @@ async fn collect(asking: JoinSet<Counted>) -> Counted {
     })
 }
 
-/// How long a request took at most that must not be hindered, and its errors.
-type Hindered = (Duration, Vec<Error>);
-
-/// Demands that what hinders a locked record costs requests of other keys nothing.
-async fn costs_others_nothing(
-    seal: &Mongoseal,
-    mut locked: ClientSession,
-    hinder: impl FnOnce(Instant) -> JoinSet<Hindered>,
-) {
-    // The floor: the slowest cycle on this machine before any request for the locked key.
-    let (_, floor, errors) = collect(others(seal, Instant::now() + by_length(secs(2), secs(4)))).await;
-    assert!(errors.is_empty(), "{errors:?}");
-    let until = Instant::now() + by_length(secs(5), secs(10));
-    let asking = others(seal, until);
-    // When the others keep the handle busy.
-    tokio::time::sleep(millis(200)).await;
-    let hindering = hinder(until);
-    let (times, slowest, errors) = collect(asking).await;
-    locked.abort_transaction().await.unwrap();
-    let (beside, failed) = hindering.join_all().await.into_iter().max_by_key(|(slowest, _)| *slowest).unwrap();
-    println!("{times} acquires and releases of other keys, the slowest {slowest:?}, before that {floor:?}; {beside:?}");
-    assert!(errors.is_empty(), "{} errors, as {:?}", errors.len(), errors.first());
-    assert!(failed.is_empty(), "{} errors beside, as {:?}", failed.len(), failed.first());
-    assert!(slowest.max(beside) <= secs(1).max(2 * floor), "{slowest:?}, {beside:?}");
-}
-
-pub(super) async fn a_record_that_a_transaction_has_locked_costs_requests_of_other_keys_nothing() {
+pub(super) async fn locked_records_and_refreshes_of_their_group_cost_requests_of_other_keys_nothing() {
     let set = ReplicaSet::builder().start().await;
     let seal = connect(Mongoseal::builder(), set.uri()).await;
-    seal.acquire("locked").await.unwrap().release().await.unwrap();
-    let session = lock(&set, "mongoseal", vec!["locked".to_owned()]).await;
-    let hinder = |until| {
-        let acquires = |seal: Mongoseal| async move {
-            while Instant::now() < until {
-                drop(seal.acquire("locked").await);
-            }
-            (Duration::ZERO, Vec::new())
-        };
-        (0..4).map(|_| acquires(seal.clone())).collect()
-    };
-    costs_others_nothing(&seal, session, hinder).await;
-}
-
-pub(super) async fn a_refresh_of_a_group_and_a_locked_record_cost_requests_of_other_keys_nothing() {
-    let set = ReplicaSet::builder().start().await;
-    let seal = connect(Mongoseal::builder(), set.uri()).await;
+    seal.acquire("wanted").await.unwrap().release().await.unwrap();
     let mut leases = Vec::new();
     for (key, group) in [("locked", "hindered"), ("beside", "hindered"), ("apart/1", "free"), ("apart/2", "free")] {
         leases.push(seal.acquire(key).group(group).ttl(secs(60)).without_refresh().await.unwrap());
     }
-    let session = lock(&set, "mongoseal", vec!["locked".to_owned()]).await;
-    // A request for the locked record is always under way.
-    let locked = leases.swap_remove(0);
-    let hinder = |until| {
-        let mut beside = JoinSet::new();
-        beside.spawn(async move {
+    let mut session = lock(&set, "mongoseal", vec!["wanted".to_owned(), "locked".to_owned()]).await;
+    // The floor: the slowest cycle on this machine before any request for a locked record.
+    let (_, floor, errors) = collect(others(&seal, Instant::now() + by_length(secs(2), secs(4)))).await;
+    assert!(errors.is_empty(), "{errors:?}");
+    let until = Instant::now() + by_length(secs(5), secs(10));
+    let asking = others(&seal, until);
+    // When the others keep the handle busy.
+    tokio::time::sleep(millis(200)).await;
+    // Requests for the locked records are always under way.
+    let mut hindered = JoinSet::new();
+    for _ in 0..4 {
+        let seal = seal.clone();
+        hindered.spawn(async move {
             while Instant::now() < until {
-                drop(locked.verify().await);
-                drop(locked.refresh().await);
+                drop(seal.acquire("wanted").await);
             }
-            (Duration::ZERO, Vec::new())
         });
-        for group in ["hindered", "free"] {
-            let seal = seal.clone();
-            beside.spawn(async move {
-                let (mut slowest, mut errors) = (Duration::ZERO, Vec::new());
-                while Instant::now() < until {
-                    let began = Instant::now();
-                    let refreshed = seal.refresh_group(group, secs(60)).await;
-                    if group == "free" {
-                        slowest = slowest.max(began.elapsed());
-                        errors.extend(refreshed.err());
-                    }
-                    tokio::time::sleep(millis(100)).await;
-                }
-                (slowest, errors)
-            });
+    }
+    let locked = leases.swap_remove(0);
+    hindered.spawn(async move {
+        while Instant::now() < until {
+            drop(locked.verify().await);
+            drop(locked.refresh().await);
         }
-        beside
+    });
+    let refreshes = |group: &'static str| {
+        let seal = seal.clone();
+        async move {
+            let (mut times, mut slowest, mut errors) = (0, Duration::ZERO, Vec::new());
+            while Instant::now() < until {
+                let began = Instant::now();
+                errors.extend(seal.refresh_group(group, secs(60)).await.err());
+                slowest = slowest.max(began.elapsed());
+                times += 1;
+                tokio::time::sleep(millis(100)).await;
+            }
+            (times, slowest, errors)
+        }
     };
-    costs_others_nothing(&seal, session, hinder).await;
+    let (hindered_group, free_group) = (tokio::spawn(refreshes("hindered")), tokio::spawn(refreshes("free")));
+    let (times, slowest, errors) = collect(asking).await;
+    session.abort_transaction().await.unwrap();
+    hindered.join_all().await;
+    drop(hindered_group.await.unwrap());
+    let (_, beside, failed): Counted = free_group.await.unwrap();
+    println!("{times} acquires and releases of other keys, the slowest {slowest:?}, before that {floor:?}; {beside:?}");
+    assert!(errors.is_empty(), "{} errors, as {:?}", errors.len(), errors.first());
+    assert!(failed.is_empty(), "{} errors beside, as {:?}", failed.len(), failed.first());
+    assert!(slowest.max(beside) <= secs(1).max(2 * floor), "{slowest:?}, {beside:?}");
 }

@@ -42,7 +42,7 @@ pub(super) async fn lock(set: &ReplicaSet, database: &str, keys: Vec<String>) ->
 }
 
 /// This many leases, acquired concurrently, in the order of their keys.
-async fn acquire_all(seal: &Mongoseal, name: &str, many: usize, ttl: Duration) -> Vec<Lease> {
+pub(super) async fn acquire_all(seal: &Mongoseal, name: &str, many: usize, ttl: Duration) -> Vec<Lease> {
     let mut leases = Vec::new();
     for first in (0..many).step_by(50) {
         let mut asking = JoinSet::new();
@@ -53,6 +53,10 @@ async fn acquire_all(seal: &Mongoseal, name: &str, many: usize, ttl: Duration) -
     }
     leases.sort_by(|one, other| one.key().cmp(other.key()));
     leases
+}
+
+pub(super) fn lost(leases: &[Lease]) -> usize {
+    leases.iter().filter(|lease| !lease.is_valid()).count()
 }
 
 /// The ttls that leases have beside locked records.
@@ -96,7 +100,7 @@ async fn hold(set: &ReplicaSet, many: usize, locked: usize, ttl: Duration) -> To
         drop(acquired);
         tokio::time::sleep(millis(250)).await;
     }
-    let lost = others.iter().filter(|lease| !lease.is_valid()).count();
+    let lost = lost(&others);
     session.abort_transaction().await.unwrap();
     println!("{case}: {lost} lost, the slowest acquire {slowest:?}");
     drop((others, hindered));
@@ -181,7 +185,7 @@ async fn acquire_locked_keys(
         slowest = slowest.max(began.elapsed());
         tokio::time::sleep(millis(20)).await;
     }
-    let lost = leases.iter().filter(|lease| !lease.is_valid()).count();
+    let lost = lost(&leases);
     session.abort_transaction().await.unwrap();
     asking.join_all().await;
     drop((hindered, leases));
@@ -197,7 +201,7 @@ async fn each_is_refreshed(leases: &[Lease], ttl: Duration) {
         leases.iter().all(|lease| !lease.is_valid() || is_refreshed(&lease))
     })
     .await;
-    let lost = leases.iter().filter(|lease| !lease.is_valid()).count();
+    let lost = lost(leases);
     println!("{lost} lost; each was refreshed after {:?}", began.elapsed());
     assert_eq!(lost, 0, "of {}", leases.len());
 }

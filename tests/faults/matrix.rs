@@ -5,8 +5,11 @@ mod cell;
 mod way;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex},
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Instant,
 };
 
@@ -27,28 +30,8 @@ struct Job {
     retry_writes: bool,
 }
 
-/// What became of the cells, by the name of the row.
-#[derive(Clone, Default)]
-struct Table(Arc<Mutex<BTreeMap<String, BTreeMap<Verb, String>>>>);
-
-impl Table {
-    fn note(&self, job: &Job, verb: Verb, outcome: String) {
-        let Job { way, lasts, retry_writes } = job;
-        let row =
-            format!("{:<44} {:<6}  retryWrites={retry_writes:<5}", way.name, if *lasts { "lasts" } else { "passes" });
-        self.0.lock().unwrap().entry(row).or_default().insert(verb, outcome);
-    }
-
-    fn print(&self) -> usize {
-        let table = self.0.lock().unwrap();
-        println!("{:73}{}", "", VERBS.map(|verb| format!("{:<16}", format!("{verb:?}"))).concat());
-        for (row, cells) in table.iter() {
-            let cell = |verb: &Verb| cells.get(verb).map_or("-", String::as_str);
-            println!("{row:73}{}", VERBS.map(|verb| format!("{:<16}", cell(&verb))).concat());
-        }
-        table.values().map(BTreeMap::len).sum()
-    }
-}
+/// How many cells have come to their end.
+type Seen = Arc<AtomicUsize>;
 
 /// A set, and those on it to whom nothing happens.
 struct MatrixSet {
@@ -66,7 +49,7 @@ impl MatrixSet {
     }
 
     /// Puts all verbs through one ambiguous result. What is to be seen of it later is left to `later`.
-    async fn run(&self, job: &Job, number: usize, table: &Table, later: &mut JoinSet<()>) -> Mongoseal {
+    async fn run(&self, job: &Job, number: usize, seen: &Seen, later: &mut JoinSet<()>) -> Mongoseal {
         let app = format!("one-{number}");
         let builder = Mongoseal::builder().operation_timeout(operation()).owner("one");
         let options = format!("appName={app}&retryWrites={}", job.retry_writes);
@@ -100,7 +83,9 @@ impl MatrixSet {
                     Some(0) => panic!("{}: {:?} did not meet it", job.way.name, acted.verb()),
                     _ => acted.outcome(job.way.is_slow(), job.lasts),
                 };
-                table.note(job, acted.verb(), outcome);
+                let Job { way, lasts, retry_writes } = job;
+                println!("{}, lasts: {lasts}, retryWrites={retry_writes}, {:?}: {outcome}", way.name, acted.verb());
+                seen.fetch_add(1, Ordering::Relaxed);
                 let settling = acted.settle(job.way.late());
                 // What the next fault would meet, too, has to be waited for.
                 if !job.lasts || job.way.is_of_all() { settling.await } else { drop(later.spawn(settling)) }
@@ -129,14 +114,14 @@ fn jobs(ways: Vec<Way>) -> VecDeque<Job> {
 }
 
 /// Works off the jobs on a set of so many members.
-async fn work(members: usize, jobs: Arc<Mutex<VecDeque<Job>>>, table: Table) {
+async fn work(members: usize, jobs: Arc<Mutex<VecDeque<Job>>>, seen: Seen) {
     let matrix = MatrixSet::new(members).await;
     let mut later = JoinSet::new();
     let (mut number, mut ones) = (0, Vec::new());
     loop {
         let Some(job) = jobs.lock().unwrap().pop_front() else { break };
         number += 1;
-        ones.push(matrix.run(&job, number, &table, &mut later).await);
+        ones.push(matrix.run(&job, number, &seen, &mut later).await);
     }
     while let Some(done) = later.join_next().await {
         done.unwrap();
@@ -150,20 +135,20 @@ async fn work(members: usize, jobs: Arc<Mutex<VecDeque<Job>>>, table: Table) {
 
 pub(super) async fn whatever_becomes_of_a_reply_each_verb_ends_in_time_with_one_token_or_says_that_it_is_not_known() {
     let began = Instant::now();
-    let table = Table::default();
+    let seen = Seen::default();
     let one = Arc::new(Mutex::new(jobs(way::of_one_client())));
     let three = Arc::new(Mutex::new(jobs(way::of_a_majority())));
     let cells = [&one, &three].map(|jobs| jobs.lock().unwrap().iter().len() * VERBS.len());
     // Several servers, because each has one fail point for commands.
     let mut workers = JoinSet::new();
     for (members, jobs) in [(3, &three)].into_iter().chain(vec![(1, &one); by_length(3, 7)]) {
-        workers.spawn(work(members, Arc::clone(jobs), table.clone()));
+        workers.spawn(work(members, Arc::clone(jobs), Arc::clone(&seen)));
     }
     let mut failed = None;
     while let Some(done) = workers.join_next().await {
         failed = failed.or(done.err());
     }
-    let seen = table.print();
+    let seen = seen.load(Ordering::Relaxed);
     println!("{seen} cells in {:?}", began.elapsed());
     if let Some(panic) = failed {
         std::panic::resume_unwind(panic.into_panic());

@@ -6,29 +6,20 @@ use mongodb::{
     Client,
     bson::{Document, doc},
 };
-use mongoseal::{Lease, Mongoseal};
+use mongoseal::Mongoseal;
 use mongoseal_test_support::ReplicaSet;
 use tokio::task::JoinSet;
 
-use crate::{connect, secs};
+use crate::{
+    connect,
+    locked::{acquire_all, lost},
+    secs,
+};
 
 const TTL: Duration = secs(5);
 const LEASES: usize = 50;
 const QUERIES: usize = 40;
 const QUERY: Duration = secs(3);
-
-/// Acquires the leases, each on a key of its own.
-async fn hold(seal: &Mongoseal, of: &str) -> Vec<Lease> {
-    let mut asking = JoinSet::new();
-    for number in 0..LEASES {
-        asking.spawn(seal.acquire(format!("{of}/{number}")).ttl(TTL).into_future());
-    }
-    asking.join_all().await.into_iter().map(Result::unwrap).collect()
-}
-
-fn lost(leases: &[Lease]) -> usize {
-    leases.iter().filter(|lease| !lease.is_valid()).count()
-}
 
 pub(super) async fn leases_on_a_client_of_their_own_outlive_slow_queries() {
     let set = ReplicaSet::builder().start().await;
@@ -36,7 +27,8 @@ pub(super) async fn leases_on_a_client_of_their_own_outlive_slow_queries() {
     let database = client.database("service");
     let own = connect(Mongoseal::builder().database("service"), set.uri()).await;
     let shared = Mongoseal::on_shared_client(&database);
-    let (leases, on_shared) = (hold(&own, "own").await, hold(&shared, "shared").await);
+    let leases = acquire_all(&own, "own", LEASES, TTL).await;
+    let on_shared = acquire_all(&shared, "shared", LEASES, TTL).await;
     let (own_leader, leader_on_shared) =
         (own.campaign("own").ttl(TTL).await.unwrap(), shared.campaign("shared").ttl(TTL).await.unwrap());
 

@@ -29,12 +29,7 @@ pub(super) async fn a_write_without_a_majority_is_unavailable_and_what_it_left_i
     let set = ReplicaSet::start(3).await;
     let seal = connect(Mongoseal::builder().operation_timeout(secs(3)), set.uri()).await;
     let held = seal.acquire("held").ttl(secs(300)).await.unwrap();
-    let primary = set.primary().await;
-    let mut stopped = Vec::new();
-    for member in (0..3).filter(|member| *member != primary) {
-        let stop = doc! { "configureFailPoint": "rsSyncApplyStop", "mode": "alwaysOn" };
-        stopped.push(set.fail_point(member, stop).await);
-    }
+    let stopped = set.stop_replication().await;
     let error = seal.acquire("k").ttl(secs(60)).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     assert!(matches!(held.refresh().await, Err(Error::Unavailable { .. })));

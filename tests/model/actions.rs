@@ -9,14 +9,14 @@ impl Server {
             Doing::Nothing => client.asked > 0,
             Doing::Asks { .. } => false,
             Doing::Waits { place, .. } => place.sent == state.time,
-            Doing::Holds { deadline, .. } => state.time < deadline,
+            Doing::Holds(held) => state.time < held.deadline,
             Doing::Gone => true,
         };
         state.messages.is_empty() && state.clients.iter().all(asked)
     }
 
     pub(crate) fn client_actions(&self, state: &State, who: usize, actions: &mut Vec<Action>) {
-        let config = self.config();
+        let config = &self.config;
         let client = &state.clients[who];
         let room = state.messages.len() < config.in_flight && client.sends > 0;
         match client.doing {
@@ -38,7 +38,7 @@ impl Server {
                     actions.push(Action::GiveUp(who));
                 }
             }
-            Doing::Holds { puts, .. } => {
+            Doing::Holds(held) => {
                 let believes = client.believes(state.time);
                 if room && believes && Self::refreshes(state, who).count() < config.refreshes {
                     actions.push(Action::Refresh(who));
@@ -49,17 +49,14 @@ impl Server {
                 if room && believes {
                     actions.push(Action::Release(who));
                 }
-                if room && believes && config.downgrades && !client.shares() {
+                if room && believes && config.downgrades && !held.shares {
                     actions.push(Action::Downgrade(who));
                 }
-                if room && believes && puts < config.values && !client.shares() {
+                if room && believes && held.puts < config.values && !held.shares {
                     actions.push(Action::Put(who));
                 }
                 if config.values > 0 && believes {
                     actions.push(Action::Look(who));
-                }
-                if config.writes {
-                    actions.push(Action::Write(who));
                 }
                 // Nor does it keep a lease that is over in mind for ever.
                 if !believes && !config.crashes {
@@ -76,14 +73,14 @@ impl Server {
     /// What can happen to a request.
     pub(crate) fn message_actions(&self, state: &State, at: usize, actions: &mut Vec<Action>) {
         let message = &state.messages[at];
-        let acquires = matches!(message.verb, Verb::Acquire { .. });
+        let acquires = message.verb == Verb::Acquire;
         match message.stage {
             Stage::Sent => {
                 actions.push(Action::Parse(at));
                 if self.config.together {
                     let joins = |(_, other): &(usize, &Message)| {
-                        let wait = |message: &Message| message.verb == Verb::Acquire { waits: true };
-                        other.stage == Stage::Sent && other.lease != message.lease && wait(other) && wait(message)
+                        let acquire = [other.verb, message.verb] == [Verb::Acquire; 2];
+                        other.stage == Stage::Sent && other.lease != message.lease && acquire
                     };
                     let others = state.messages.iter().enumerate().filter(joins);
                     actions.extend(others.map(|(other, _)| Action::ParseTogether(at, other)));

@@ -4,17 +4,18 @@
 use stateright::{Model, Property};
 
 use crate::{
-    config::{Config, Rule},
+    config::Rule,
+    outcomes::{Breach, Rare},
     server::Server,
     state::{
-        Breach, Client, Command, Doing, Grant, IDS, Lease, Message, Rare, Stage, State, Time, Token, Verb, client_of,
+        Client, Command, Doing, Grant, Held, IDS, Lease, Message, Place, Stage, State, Time, Token, Verb, client_of,
     },
 };
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
     /// Time passes.
-    HybridTime,
+    Pass,
     /// The server's wall clock is off by this from now on.
     Jump(Time),
     /// Another member becomes primary. Its wall clock is ahead by this, and the hybrid clock does not go back.
@@ -40,8 +41,6 @@ pub(crate) enum Action {
     Put(usize),
     /// A holder reads the value.
     Look(usize),
-    /// It writes to the fenced resource with its token, also when it was paused and holds no more.
-    Write(usize),
     /// The server begins with a request, and looks at its clocks.
     Parse(usize),
     /// The server begins with two acquires that wait, in this order, as one command.
@@ -63,45 +62,21 @@ pub(crate) enum Action {
 }
 
 impl Server {
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
-    }
-
     fn send(state: &mut State, who: usize, lease: Lease, verb: Verb, awaited: bool) {
         state.clients[who].sends -= 1;
         state.messages.push(Message { lease, verb, awaited, stage: Stage::Sent });
     }
 
-    fn release(&self, state: &mut State, who: usize) -> Option<()> {
-        let Doing::Holds { lease, token, .. } = state.clients[who].doing else { return None };
+    fn acquire(state: &mut State, who: usize, lease: Lease, place: Option<Place>) {
+        Self::abandon(state, who);
+        state.clients[who].doing = Doing::Asks { lease, sent: state.time, place };
+        Self::send(state, who, lease, Verb::Acquire, true);
+    }
+
+    /// It does nothing more in a fair world, in which each needs the key once.
+    fn end(&self, state: &mut State, who: usize) {
         Self::abandon(state, who);
         state.clients[who].doing = if self.config.fair { Doing::Gone } else { Doing::Nothing };
-        Self::send(state, who, lease, Verb::Release { token: Some(token) }, false);
-        Some(())
-    }
-
-    fn downgrade(&self, state: &mut State, who: usize) -> Option<()> {
-        let Doing::Holds { lease, token, ref mut shares, .. } = state.clients[who].doing else { return None };
-        *shares |= self.config.without != Some(Rule::SharesFromSend);
-        Self::send(state, who, lease, Verb::Downgrade { token }, true);
-        Some(())
-    }
-
-    fn put(state: &mut State, who: usize) -> Option<()> {
-        let Doing::Holds { lease, token, ref mut puts, last, .. } = state.clients[who].doing else { return None };
-        *puts += 1;
-        let (after, number) = (last, *puts);
-        Self::send(state, who, lease, Verb::Put { token, after, number }, true);
-        Some(())
-    }
-
-    /// A linearizable read. It counts only if the lease holds the key in it.
-    fn look(state: &mut State, who: usize) -> Option<()> {
-        let Doing::Holds { lease, token, .. } = state.clients[who].doing else { return None };
-        let record = state.record.as_ref()?;
-        record.holders.iter().find(|held| held.lease == lease && held.token == token)?;
-        state.reads(token, record.value.map_or((0, 0), |(_, _, value)| value));
-        Some(())
     }
 
     /// The hybrid clock follows the true time, if it does.
@@ -125,7 +100,10 @@ impl Server {
     /// When this client sent the attempts to refresh that it awaits.
     pub(crate) fn refreshes(state: &State, who: usize) -> impl Iterator<Item = Time> {
         let awaited = state.messages.iter().filter(move |message| message.awaited && client_of(message.lease) == who);
-        awaited.filter_map(|message| message.verb.refresh_sent())
+        awaited.filter_map(|message| match message.verb {
+            Verb::Refresh { sent } | Verb::Keep { sent, .. } => Some(sent),
+            _ => None,
+        })
     }
 
     /// The server reads its clocks for a request.
@@ -142,9 +120,23 @@ impl Server {
             return;
         }
         let shares = self.config.shares[who];
-        state.clients[who].doing = Doing::Holds { lease, token, grant, deadline, shares, puts: 0, last: 0 };
+        state.clients[who].doing = Doing::Holds(Held { lease, token, deadline, shares, puts: 0, last: 0 });
         state.learns(grant, token);
         self.exclude(state, who);
+    }
+
+    /// Notes what is reached with a state.
+    fn look(&self, state: &State) {
+        let believe = state.clients.iter().filter(|client| client.believes(state.time)).count();
+        let is_again = state.collected && state.record.is_some() && state.known.len() > 1;
+        let is_earlier = |(token, value): &(Token, (Token, u8))| value.0 > 0 && value.0 < *token;
+        let is_reached = [
+            (Rare::Believed, believe > 0),
+            (Rare::Shared, believe > 1),
+            (Rare::MadeAgain, is_again),
+            (Rare::ValueRead, state.reads.iter().any(is_earlier)),
+        ];
+        self.reached.note(is_reached.into_iter().filter_map(|(rare, is_reached)| is_reached.then_some(rare)));
     }
 
     pub(crate) fn exclude(&self, state: &mut State, who: usize) {
@@ -179,11 +171,9 @@ impl Model for Server {
             notices: Vec::new(),
             known: Vec::new(),
             grants: 0,
-            fence: None,
             confirmed: Vec::new(),
             reads: Vec::new(),
             breach: None,
-            rare: None,
         };
         if let Some(who) = self.config.holder {
             let mut steps = vec![Action::Ask(who)];
@@ -200,9 +190,9 @@ impl Model for Server {
         if state.breach.is_some() {
             return;
         }
-        let config = self.config();
+        let config = &self.config;
         if state.time < config.until && (!config.fair || Self::is_quiet(state)) {
-            actions.push(Action::HybridTime);
+            actions.push(Action::Pass);
         }
         if state.jumps > 0 {
             actions.extend(config.jumps_to.iter().filter(|to| **to != state.skew).map(|to| Action::Jump(*to)));
@@ -228,9 +218,8 @@ impl Model for Server {
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
-        state.rare = None;
         match action {
-            Action::HybridTime => {
+            Action::Pass => {
                 state.time += 1;
                 self.follow(&mut state);
             }
@@ -247,53 +236,51 @@ impl Model for Server {
             Action::Ask(who) => {
                 let lease = IDS * u8::try_from(who).unwrap() + state.clients[who].asked;
                 state.clients[who].asked += 1;
-                let waits = self.config.waits;
-                state.clients[who].doing = Doing::Asks { lease, waits, sent: state.time, place: None };
-                Self::send(&mut state, who, lease, Verb::Acquire { waits }, true);
+                Self::acquire(&mut state, who, lease, None);
             }
-            Action::AskAgain(who) => {
-                let (lease, place) = match state.clients[who].doing {
-                    Doing::Asks { lease, place, .. } => (lease, place),
-                    Doing::Waits { lease, place } => (lease, Some(place)),
-                    _ => return None,
-                };
-                Self::abandon(&mut state, who);
-                let waits = self.config.waits;
-                state.clients[who].doing = Doing::Asks { lease, waits, sent: state.time, place };
-                Self::send(&mut state, who, lease, Verb::Acquire { waits }, true);
-            }
+            Action::AskAgain(who) => match state.clients[who].doing {
+                Doing::Asks { lease, place, .. } => Self::acquire(&mut state, who, lease, place),
+                Doing::Waits { lease, place } => Self::acquire(&mut state, who, lease, Some(place)),
+                _ => return None,
+            },
             Action::GiveUp(who) => {
                 let lease = state.clients[who].lease()?;
                 Self::abandon(&mut state, who);
                 state.clients[who].doing = Doing::Nothing;
                 Self::send(&mut state, who, lease, Verb::Release { token: None }, false);
             }
-            Action::Crash(who) => {
-                Self::abandon(&mut state, who);
-                state.clients[who].doing = if self.config.fair { Doing::Gone } else { Doing::Nothing };
-            }
+            Action::Crash(who) => self.end(&mut state, who),
             Action::Refresh(who) => {
-                let Doing::Holds { lease, .. } = state.clients[who].doing else { return None };
-                let sent = state.time;
+                let (lease, sent) = (state.held(who)?.lease, state.time);
                 Self::send(&mut state, who, lease, Verb::Refresh { sent }, true);
             }
             Action::RefreshJointly(who) => {
-                let Doing::Holds { lease, token, .. } = state.clients[who].doing else { return None };
-                let sent = state.time;
+                let (Held { lease, token, .. }, sent) = (*state.held(who)?, state.time);
                 Self::send(&mut state, who, lease, Verb::Keep { token, sent }, true);
             }
-            Action::Release(who) => self.release(&mut state, who)?,
-            Action::Downgrade(who) => self.downgrade(&mut state, who)?,
-            Action::Put(who) => Self::put(&mut state, who)?,
-            Action::Look(who) => Self::look(&mut state, who)?,
-            Action::Write(who) => {
-                let Doing::Holds { token, grant, .. } = state.clients[who].doing else { return None };
-                if state.fence.is_none_or(|(newest, _)| token >= newest) {
-                    if state.fence.is_some_and(|(_, later)| grant < later) {
-                        state.breaks(Breach::OldTokenAccepted);
-                    }
-                    state.fence = Some((token, grant));
-                }
+            Action::Release(who) => {
+                let Held { lease, token, .. } = *state.held(who)?;
+                self.end(&mut state, who);
+                Self::send(&mut state, who, lease, Verb::Release { token: Some(token) }, false);
+            }
+            Action::Downgrade(who) => {
+                let held = state.held(who)?;
+                held.shares |= self.config.without != Some(Rule::SharesFromSend);
+                let Held { lease, token, .. } = *held;
+                Self::send(&mut state, who, lease, Verb::Downgrade { token }, true);
+            }
+            Action::Put(who) => {
+                let held = state.held(who)?;
+                held.puts += 1;
+                let Held { lease, token, last: after, puts: number, .. } = *held;
+                Self::send(&mut state, who, lease, Verb::Put { token, after, number }, true);
+            }
+            Action::Look(who) => {
+                let held = *state.held(who)?;
+                // The read counts only if the lease holds the key in it.
+                state.find(&held)?;
+                let value = state.record.as_ref()?.value.map_or((0, 0), |(_, _, value)| value);
+                state.reads(held.token, value);
             }
             Action::Parse(at) => Self::parse(&mut state, at, Command::Alone),
             Action::ParseTogether(at, other) => {
@@ -325,75 +312,18 @@ impl Model for Server {
                 state.wrote();
             }
         }
+        self.look(&state);
         Some(state.settled())
     }
 
-    /// The checker looks each property up by its name for each state, so there is one for all promises, and none for
-    /// what this configuration cannot reach.
+    /// The checker looks each property up by its name for each state, so there is one for all promises.
     fn properties(&self) -> Vec<Property<Self>> {
-        let mut properties = vec![Property::always(Breach::NONE, |_, state: &State| state.breach.is_none())];
+        let mut properties = vec![Property::always("no promise is broken", |_, state: &State| state.breach.is_none())];
         if self.config.fair {
             properties.push(Property::eventually("every waiter that lives is granted the key", |_, state: &State| {
                 state.clients.iter().all(|client| client.doing == Doing::Gone)
             }));
-        } else {
-            properties.push(Property::sometimes("somebody believes", |_, state: &State| {
-                state.clients.iter().any(|client| client.believes(state.time))
-            }));
-            properties
-                .push(Property::sometimes("a collected record is made again, and believed in", |_, state: &State| {
-                    state.collected && state.record.is_some() && state.known.len() > 1
-                }));
-        }
-        if self.config.refreshes > 1 {
-            properties.push(Property::sometimes(
-                "an earlier refresh is confirmed while a later one is awaited",
-                |_, state| reaches(state, Rare::EarlierConfirmed),
-            ));
-        }
-        if self.config.loses.contains(&true) {
-            properties.push(Property::sometimes(
-                "an abandoned attempt is granted the key after a retry is refused",
-                |_, state| reaches(state, Rare::GhostGranted),
-            ));
-        }
-        if self.config.failovers > 0 {
-            properties.push(Property::sometimes("a clock that is ahead grants the key", |_, state| {
-                reaches(state, Rare::GrantedAhead)
-            }));
-        }
-        if self.config.together {
-            properties.push(Property::sometimes("one command grants the key and queues a waiter", |_, state| {
-                reaches(state, Rare::GrantedTogether)
-            }));
-        }
-        if self.config.jointly {
-            properties.push(Property::sometimes("a stalled joint refresh meets another's lease", |_, state| {
-                reaches(state, Rare::KeptTooLate)
-            }));
-        }
-        if self.config.downgrades {
-            properties.push(Property::sometimes("a stalled downgrade meets a later grant", |_, state| {
-                reaches(state, Rare::DowngradedTooLate)
-            }));
-            properties.push(Property::sometimes("a downgraded holder and a sharer believe", |_, state: &State| {
-                state.clients.iter().filter(|client| client.believes(state.time)).count() > 1
-            }));
-        }
-        if self.config.values > 1 {
-            properties.push(Property::sometimes("a stalled write of a value meets a later one", |_, state| {
-                reaches(state, Rare::PutTooLate)
-            }));
-        }
-        if self.config.values > 0 {
-            properties.push(Property::sometimes("a holder reads the value of an earlier one", |_, state: &State| {
-                state.reads.iter().any(|(token, value)| value.0 > 0 && value.0 < *token)
-            }));
         }
         properties
     }
-}
-
-fn reaches(state: &State, rare: Rare) -> bool {
-    state.rare == Some(rare)
 }

@@ -3,7 +3,12 @@
 
 use mongoseal::Sharing;
 
-use crate::state::{Lease, Time, client_of};
+use crate::{
+    Exploration,
+    outcomes::{Breach, Reached},
+    server::Server,
+    state::{Lease, State, Time, client_of},
+};
 
 /// A rule of the protocol that a test takes out, to see that the model notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +94,6 @@ pub(crate) struct Config {
     pub(crate) downgrades: bool,
     /// How many values each holder writes.
     pub(crate) values: u8,
-    /// Whether holders write to a fenced resource, also when they hold the key no more.
-    pub(crate) writes: bool,
     /// Whether a primary may be deposed and not know.
     pub(crate) deposes: bool,
     /// To which error the server's wall clock may jump, and how often.
@@ -105,6 +108,18 @@ pub(crate) struct Config {
     /// who lives may wait for long.
     pub(crate) fair: bool,
     pub(crate) without: Option<Rule>,
+}
+
+impl Exploration for Config {
+    type Server = Server;
+
+    fn server(self, reached: Reached) -> Server {
+        Server::new(self, reached)
+    }
+
+    fn breach(state: &State) -> Option<Breach> {
+        state.breach
+    }
 }
 
 impl Config {
@@ -128,7 +143,6 @@ impl Config {
         shares: [false; 3],
         downgrades: false,
         values: 0,
-        writes: false,
         deposes: false,
         jumps_to: &[],
         jumps: 0,

@@ -1,6 +1,9 @@
 //! Checks each request's effect on other clients, and that rare outcomes are reached.
 
-use crate::state::{Answer, Breach, Holds, Lease, Message, Rare, Stage, State, Stored, Time, Value, Verb};
+use crate::{
+    outcomes::{Breach, Rare},
+    state::{Answer, Holds, Lease, Message, Stage, State, Stored, Time, Value, Verb},
+};
 
 /// Whether a command did to others what it may not.
 pub(crate) fn misdeed(before: Option<&Stored>, after: Option<&Stored>, now: Time, asked: &[Message]) -> Option<Breach> {
@@ -33,9 +36,9 @@ pub(crate) fn misdeed(before: Option<&Stored>, after: Option<&Stored>, now: Time
     }
     // First the waiters of the queue in their order, those that ask again among them; then the other acquires.
     let stays = |(lease, until): &&(Lease, Time)| {
-        *until > now && asks(*lease).is_none_or(|message| message.verb == Verb::Acquire { waits: true })
+        *until > now && asks(*lease).is_none_or(|message| message.verb == Verb::Acquire)
     };
-    let acquires = asked.iter().filter(|message| matches!(message.verb, Verb::Acquire { .. }));
+    let acquires = asked.iter().filter(|message| message.verb == Verb::Acquire);
     let line = queued.iter().filter(stays).map(|(lease, _)| *lease).chain(acquires.map(|one| one.lease));
     (!granted.iter().copied().eq(line.take(granted.len()))).then_some(Breach::OutOfTurn)
 }
@@ -47,7 +50,7 @@ fn held(record: Option<&Stored>) -> &[Holds] {
 /// Whether a request for the lease of this holder may push its expiry out.
 fn may_prolong(verb: Verb, held: Holds) -> bool {
     match verb {
-        Verb::Acquire { .. } | Verb::Refresh { .. } => true,
+        Verb::Acquire | Verb::Refresh { .. } => true,
         Verb::Keep { token, .. } => token == held.token,
         Verb::Release { .. } | Verb::Downgrade { .. } | Verb::Put { .. } => false,
     }

@@ -19,14 +19,3 @@ mod runner;
 mod safety;
 mod server;
 mod state;
-
-use std::collections::BTreeMap;
-
-use config::Config;
-use server::Server;
-use state::Breach;
-
-/// Explores a configuration to its end, as [`explore_model`](crate::explore_model) does.
-fn explore(name: &str, config: Config) -> BTreeMap<&'static str, Vec<String>> {
-    crate::explore_model(name, &Server::new(config), |state| state.breach.map(Breach::promise))
-}

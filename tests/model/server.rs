@@ -2,128 +2,70 @@
 //! and back.
 
 use mongoseal::{
-    FencingToken, HybridTime, Json, LeaseId, Metadata, Sharing,
+    FencingToken, HybridTime, Json, Sharing,
     record::{
-        self, Acquire, BatchRequest, Downgrade, HoldLimits, Holder, LeaseSpec, Leave, Outcome, PutValue, Record,
-        Refresh, Release, Request, StoreClock, StoreTime, StoredValue, WaitSpec, Waiter,
+        self, Acquire, BatchRequest, Downgrade, Holder, LeaseSpec, Leave, Outcome, PutValue, Record, Refresh, Release,
+        Request, StoreClock, StoreTime, StoredValue, WaitSpec, Waiter,
     },
 };
 
 use crate::{
     config::{Config, Rule, SHARED},
     misdeed::{misdeed, rare},
-    state::{
-        Answer, Command, Grant, Holds, Hybrid, Lease, Message, Notice, Stage, State, Stored, Time, Token, Value, Verb,
+    outcomes::Reached,
+    records::{
+        clock, holder, millis, model_time, model_token, number_of, record, spec, store_time, store_token, waiter,
     },
+    state::{Answer, Command, Grant, Holds, Lease, Message, Notice, Stage, State, Stored, Time, Token, Value, Verb},
 };
 
-/// A tick is a second.
-const MILLIS: i64 = 1_000;
 /// How long a record with a value is kept: longer than each exploration.
 const KEPT: Time = 100;
-/// Where the model's time begins, so that a clock can go back from there.
-const ORIGIN: u64 = HybridTime::EPOCH_SECONDS + 64;
-
-pub(crate) fn store_time(time: Time) -> StoreTime {
-    StoreTime::from_millis((i64::try_from(ORIGIN).unwrap() + i64::from(time)) * MILLIS)
-}
-
-pub(crate) fn model_time(time: StoreTime) -> Time {
-    Time::try_from(time.millis() / MILLIS - i64::try_from(ORIGIN).unwrap()).unwrap()
-}
-
-fn moment(now: Time, hlc: Hybrid) -> StoreClock {
-    let seconds = ORIGIN.checked_add_signed(hlc.0.into()).unwrap();
-    StoreClock { now: store_time(now), hlc: HybridTime { seconds, ordinal: hlc.1.into() } }
-}
-
-pub(crate) fn store_token(token: Token) -> FencingToken {
-    FencingToken::new(token.into()).unwrap()
-}
-
-pub(crate) fn model_token(token: FencingToken) -> Token {
-    Token::try_from(token.get()).unwrap()
-}
 
 /// The value that is stored, if there is one.
 fn value_of(stored: Option<&StoredValue>) -> Value {
     stored.and_then(|stored| stored.content.as_ref()).map_or((0, 0), |content| content.parse().unwrap())
 }
 
-fn lease_id(lease: Lease) -> LeaseId {
-    LeaseId::from_bytes([lease; 16])
-}
-
-/// What each lease id asks for.
-pub(crate) fn terms(config: &Config) -> Vec<LeaseSpec> {
-    let terms = |lease: Lease| LeaseSpec {
-        lease: lease_id(lease),
-        acquire_id: format!("{:016x}/{lease}", 7).parse().unwrap(),
-        owner: "model".parse().unwrap(),
-        sharing: config.sharing(lease),
-        ttl: millis(config.ttl(lease)),
-        grace: millis(config.grace()),
-        group: None,
-        metadata: Metadata::default(),
-        hold: HoldLimits::default(),
-    };
-    (0..6).map(terms).collect()
-}
-
-pub(crate) fn millis(time: Time) -> u64 {
-    u64::try_from(i64::from(time) * MILLIS).unwrap()
-}
-
 /// The machine and what it is given.
-#[derive(Clone, Debug)]
 pub(crate) struct Server {
     pub(crate) config: Config,
-    pub(crate) terms: Vec<LeaseSpec>,
+    pub(crate) reached: Reached,
+    /// What each lease id asks for.
+    terms: Vec<LeaseSpec>,
 }
 
 impl Server {
-    pub(crate) fn new(config: Config) -> Self {
-        Self { terms: terms(&config), config }
+    pub(crate) fn new(config: Config, reached: Reached) -> Self {
+        let terms = |lease: Lease| LeaseSpec {
+            sharing: config.sharing(lease),
+            ..spec(lease, config.ttl(lease), config.grace())
+        };
+        Self { terms: (0..6).map(terms).collect(), reached, config }
+    }
+
+    fn terms(&self, lease: Lease) -> LeaseSpec {
+        self.terms[usize::from(lease)].clone()
     }
 
     fn widened(&self, stored: &Stored) -> Record {
-        let zero = StoreTime::default();
-        let terms = |lease: Lease| self.terms[usize::from(lease)].clone();
-        let holder = |holds: Holds| Holder {
-            terms: LeaseSpec { sharing: if holds.shares { SHARED } else { Sharing::Exclusive }, ..terms(holds.lease) },
-            version: store_token(holds.token),
-            refreshes: 0,
-            since: zero,
-            last_seen: zero,
-            expires_at: store_time(holds.expires_at),
-            not_after: None,
-            released_at: None,
+        let holds = |holds: &Holds| {
+            let sharing = if holds.shares { SHARED } else { Sharing::Exclusive };
+            let terms = LeaseSpec { sharing, ..self.terms(holds.lease) };
+            holder(terms, store_token(holds.token), holds.expires_at)
         };
-        let waiter = |(lease, until): &(Lease, Time)| Waiter {
-            terms: terms(*lease),
-            wait_ttl: millis(self.config.ttl(*lease)),
-            refreshes: 0,
-            since: zero,
-            // All its requests ask for the same time.
-            last_seen: store_time(*until - self.config.ttl(*lease)),
-            expires_at: store_time(*until),
-        };
+        let waits = |(lease, until): &(Lease, Time)| waiter(self.terms(*lease), self.config.ttl(*lease), *until);
         Record {
-            version: store_token(stored.version),
-            holders: stored.holders.iter().copied().map(holder).collect(),
-            queue: stored.queue.iter().map(waiter).collect(),
-            handover: Vec::new(),
-            last_seen: zero,
+            holders: stored.holders.iter().map(holds).collect(),
+            queue: stored.queue.iter().map(waits).collect(),
             expires_at: store_time(stored.expires_at),
-            history: Vec::new(),
-            runs: Vec::new(),
-            done: None,
             value: stored.value.map(|(token, write, content)| StoredValue {
                 content: Some(Json::of(&content).unwrap()),
                 token: store_token(token),
                 write: write.into(),
-                at: zero,
+                at: StoreTime::default(),
             }),
+            ..record(store_token(stored.version))
         }
     }
 
@@ -132,14 +74,14 @@ impl Server {
         let is_alone = |holder: &Holder| holder.terms.sharing.is_exclusive();
         assert!(record.holders.len() <= 1 || !record.holders.iter().any(is_alone), "one holds alone: {record:?}");
         let holder = |holder: &Holder| {
-            let (lease, token) = (holder.terms.lease.to_bytes()[0], model_token(holder.version));
+            let (lease, token) = (number_of(&holder.terms), model_token(holder.version));
             let mut known = before.iter().flat_map(|before| &before.holders);
             let grant = known.find(|held| held.lease == lease && held.token == token).map_or(grants, |held| held.grant);
             grants += Grant::from(grant == grants);
             Holds { lease, token, expires_at: model_time(holder.expires_at), shares: !is_alone(holder), grant }
         };
         let holders = record.holders.iter().map(holder).collect();
-        let waiter = |waiter: &Waiter| (waiter.terms.lease.to_bytes()[0], model_time(waiter.expires_at));
+        let waiter = |waiter: &Waiter| (number_of(&waiter.terms), model_time(waiter.expires_at));
         Stored {
             version: model_token(record.version),
             holders,
@@ -152,52 +94,41 @@ impl Server {
         }
     }
 
-    fn acquire(&self, lease: Lease, waits: bool) -> Acquire {
-        Acquire {
-            terms: self.terms[usize::from(lease)].clone(),
-            wait: waits.then_some(WaitSpec { ttl: millis(self.config.ttl(lease)), queue_limit: 10 }),
-        }
-    }
-
-    fn leave(&self, lease: Lease) -> Leave {
-        Leave { lease: lease_id(lease), acquire_id: self.terms[usize::from(lease)].acquire_id }
-    }
-
     /// The machine on what travels as one command: a request, a joint refresh, or two acquires.
     fn apply(&self, before: Option<&Record>, at: StoreClock, asked: &[Message]) -> (Option<Record>, Vec<Outcome>) {
-        let &[Message { lease, verb, .. }] = asked else { return self.acquire_together(before, at, asked) };
-        let (after, outcome) = match verb {
-            Verb::Keep { token, .. } => self.keep(before, at, lease, store_token(token)),
-            Verb::Acquire { waits } => self.apply_one(before, at, &Request::Acquire(self.acquire(lease, waits))),
-            Verb::Refresh { .. } => {
-                let (ttl, grace) = (millis(self.config.ttl(lease)), millis(self.config.grace()));
-                let refresh = Refresh { lease: lease_id(lease), ttl, grace, metadata: None, acquire_id: None };
-                self.apply_one(before, at, &Request::Refresh(refresh))
-            }
-            Verb::Release { token: Some(token) } => {
-                let release = Release { lease: lease_id(lease), token: store_token(token) };
-                self.apply_one(before, at, &Request::Release(release))
-            }
-            Verb::Downgrade { token } => {
-                let downgrade = Downgrade { lease: lease_id(lease), token: store_token(token), sharing: SHARED };
-                self.apply_one(before, at, &Request::Downgrade(downgrade))
-            }
-            Verb::Put { token, after, number } => {
-                let content = Some(Json::of(&(token, number)).unwrap());
-                let put = PutValue {
-                    lease: lease_id(lease),
-                    token: store_token(token),
-                    after: after.into(),
-                    write: number.into(),
-                    content,
-                    keep: millis(KEPT),
-                    releases: false,
-                };
-                self.apply_one(before, at, &Request::PutValue(put))
-            }
-            Verb::Release { token: None } => self.apply_one(before, at, &Request::Leave(self.leave(lease))),
+        let &[message] = asked else { return self.acquire_together(before, at, asked) };
+        let (after, outcome) = match message.verb {
+            Verb::Keep { token, .. } => self.keep(before, at, message.lease, store_token(token)),
+            _ => self.apply_one(before, at, &self.request(message)),
         };
         (after, vec![outcome])
+    }
+
+    fn request(&self, Message { lease: number, verb, .. }: Message) -> Request {
+        let terms = self.terms(number);
+        let (lease, acquire_id, ttl, grace) = (terms.lease, terms.acquire_id, terms.ttl, terms.grace);
+        match verb {
+            Verb::Acquire => {
+                let wait = self.config.waits.then_some(WaitSpec { ttl, queue_limit: 10 });
+                Request::Acquire(Acquire { terms, wait })
+            }
+            Verb::Refresh { .. } => Request::Refresh(Refresh { lease, ttl, grace, metadata: None, acquire_id: None }),
+            Verb::Release { token: Some(token) } => Request::Release(Release { lease, token: store_token(token) }),
+            Verb::Release { token: None } => Request::Leave(Leave { lease, acquire_id }),
+            Verb::Downgrade { token } => {
+                Request::Downgrade(Downgrade { lease, token: store_token(token), sharing: SHARED })
+            }
+            Verb::Put { token, after, number } => Request::PutValue(PutValue {
+                lease,
+                token: store_token(token),
+                after: after.into(),
+                write: number.into(),
+                content: Some(Json::of(&(token, number)).unwrap()),
+                keep: millis(KEPT),
+                releases: false,
+            }),
+            Verb::Keep { .. } => unreachable!("it is applied in a batch"),
+        }
     }
 
     /// Two acquires that wait, applied as one.
@@ -207,8 +138,7 @@ impl Server {
         at: StoreClock,
         asked: &[Message],
     ) -> (Option<Record>, Vec<Outcome>) {
-        let acquire = |message: &Message| Request::Acquire(self.acquire(message.lease, true));
-        let acquires: Vec<Request> = asked.iter().map(acquire).collect();
+        let acquires: Vec<Request> = asked.iter().map(|message| self.request(*message)).collect();
         let (after, mut outcomes) = record::apply_together(before, at, &acquires);
         if self.config.without == Some(Rule::EachItsAnswer) {
             outcomes[1] = outcomes[0].clone();
@@ -369,19 +299,19 @@ impl Server {
         let asked: Vec<Message> = places.iter().map(|at| state.messages[*at]).collect();
         let before = state.record.take();
         let wide = before.as_ref().map(|before| self.widened(before));
-        let (after, outcomes) = self.apply(wide.as_ref(), moment(now, hlc), &asked);
+        let (after, outcomes) = self.apply(wide.as_ref(), clock(now, hlc), &asked);
         let changed = after != wide;
         let stored = after.as_ref().map(|after| Self::narrowed(after, before.as_ref(), state.grants));
         if let Some(breach) = misdeed(before.as_ref(), stored.as_ref(), now, &asked) {
             state.breaks(breach);
         }
         let answers: Vec<Answer> = outcomes.iter().map(|outcome| Self::answer(outcome, stored.as_ref())).collect();
-        state.rare = rare(state, before.as_ref(), now, &asked, &answers);
+        self.reached.note(rare(state, before.as_ref(), now, &asked, &answers));
         let holders = stored.as_ref().map(|stored| stored.holders.as_slice()).unwrap_or_default();
         state.grants = holders.iter().map(|holder| holder.grant + 1).fold(state.grants, Grant::max);
         if let (true, Some(after)) = (changed, &after) {
             let handed = after.handover.iter().filter_map(|(_, token)| token.map(model_token));
-            let holder = |token| holders.iter().find(|holder| holder.token == token);
+            let holder = |token: Token| holders.iter().find(|holder| holder.token == token);
             let notice = |holder: &Holds| Notice { lease: holder.lease, token: holder.token, grant: holder.grant };
             state.notices.extend(handed.filter_map(holder).map(notice));
         }
@@ -391,7 +321,7 @@ impl Server {
         for (at, answer) in places.into_iter().zip(answers) {
             let message = &mut state.messages[at];
             let is_read = self.config.without == Some(Rule::AnswerIsOwnWrite);
-            let acquires = matches!(message.verb, Verb::Acquire { .. });
+            let acquires = message.verb == Verb::Acquire;
             message.stage = if is_read && acquires { Stage::Written } else { Stage::Answered(answer) };
         }
         state.record = stored;
@@ -413,9 +343,9 @@ impl Server {
         let message = state.messages[at];
         let Some(before) = state.deposed.clone() else { return };
         let wide = self.widened(&before);
-        let at_once = moment(state.time, state.hybrid);
+        let at_once = clock(state.time, state.hybrid);
         let (after, outcomes) = self.apply(Some(&wide), at_once, &[message]);
-        let lives = wide.live_holder(lease_id(message.lease), at_once.now).is_some();
+        let lives = wide.live_holder(self.terms(message.lease).lease, at_once.now).is_some();
         // Who holds the key is told so, without a write.
         let unwritten = self.config.without == Some(Rule::SuccessWrites) && lives;
         if after.as_ref() == Some(&wide) || (unwritten && !matches!(message.verb, Verb::Release { .. })) {

@@ -1,5 +1,7 @@
 //! The states of the model, in small numbers only, so that millions of states fit into memory.
 
+use crate::outcomes::Breach;
+
 /// A time in ticks: of the true clock, which the clients' boot clocks follow, or of the server's wall.
 pub(crate) type Time = i16;
 /// A reading of the hybrid clock: its second, which is a tick, and its ordinal.
@@ -46,9 +48,7 @@ pub(crate) struct Stored {
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Verb {
-    Acquire {
-        waits: bool,
-    },
+    Acquire,
     /// One attempt of several to refresh, with the time at which the client sends it.
     Refresh {
         sent: Time,
@@ -70,16 +70,6 @@ pub(crate) enum Verb {
         after: u8,
         number: u8,
     },
-}
-
-impl Verb {
-    /// When the client sends a refresh of either kind.
-    pub(crate) fn refresh_sent(self) -> Option<Time> {
-        match self {
-            Self::Refresh { sent } | Self::Keep { sent, .. } => Some(sent),
-            Self::Acquire { .. } | Self::Release { .. } | Self::Downgrade { .. } | Self::Put { .. } => None,
-        }
-    }
 }
 
 /// What the server answered.
@@ -160,13 +150,25 @@ pub(crate) struct Place {
     pub(crate) version: Token,
 }
 
+/// What a client knows of its lease. It believes to hold the key until the deadline. Paused, it may act later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Held {
+    pub(crate) lease: Lease,
+    pub(crate) token: Token,
+    pub(crate) deadline: Time,
+    /// Whether it believes that it shares the key.
+    pub(crate) shares: bool,
+    /// How many values it has begun to write, and the last write under its token that it knows of.
+    pub(crate) puts: u8,
+    pub(crate) last: u8,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Doing {
     Nothing,
     /// It has asked and awaits the answer. With a place, it waits and asks to keep it.
     Asks {
         lease: Lease,
-        waits: bool,
         sent: Time,
         place: Option<Place>,
     },
@@ -174,18 +176,7 @@ pub(crate) enum Doing {
         lease: Lease,
         place: Place,
     },
-    /// It was granted the key, and believes so until the deadline. Paused, it may act later.
-    Holds {
-        lease: Lease,
-        token: Token,
-        grant: Grant,
-        deadline: Time,
-        /// Whether it believes that it shares the key.
-        shares: bool,
-        /// How many values it has begun to write, and the last write under its token that it knows of.
-        puts: u8,
-        last: u8,
-    },
+    Holds(Held),
     /// It has nothing left to do, or has died.
     Gone,
 }
@@ -201,70 +192,21 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn believes(&self, now: Time) -> bool {
-        matches!(self.doing, Doing::Holds { deadline, .. } if now < deadline)
+        matches!(self.doing, Doing::Holds(held) if now < held.deadline)
     }
 
     /// Whether it believes that it may share the key.
     pub(crate) fn shares(&self) -> bool {
-        matches!(self.doing, Doing::Holds { shares: true, .. })
+        matches!(self.doing, Doing::Holds(Held { shares: true, .. }))
     }
 
     /// The lease that it is about.
     pub(crate) fn lease(&self) -> Option<Lease> {
         match self.doing {
-            Doing::Asks { lease, .. } | Doing::Waits { lease, .. } | Doing::Holds { lease, .. } => Some(lease),
+            Doing::Asks { lease, .. } | Doing::Waits { lease, .. } | Doing::Holds(Held { lease, .. }) => Some(lease),
             Doing::Nothing | Doing::Gone => None,
         }
     }
-}
-
-/// A promise that was broken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Breach {
-    TokenTwice,
-    TokenOutOfOrder,
-    OldTokenAccepted,
-    TwoBelieve,
-    NewerTouched,
-    OutOfTurn,
-    OlderValue,
-}
-
-impl Breach {
-    /// All promises in one.
-    pub(crate) const NONE: &str = "no promise is broken";
-
-    /// The promise.
-    pub(crate) fn promise(self) -> &'static str {
-        match self {
-            Self::TokenTwice => "no token is issued twice",
-            Self::TokenOutOfOrder => "tokens are in the order of grants",
-            Self::OldTokenAccepted => "no older token is accepted after a newer",
-            Self::TwoBelieve => "no two believe at once that do not share",
-            Self::NewerTouched => "no request touches another's lease",
-            Self::OlderValue => "no holder reads an older value than one confirmed under a smaller token",
-            Self::OutOfTurn => "waiters are served in order",
-        }
-    }
-}
-
-/// What the last step does, if few orders of steps lead to it. An exploration must reach each of these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Rare {
-    /// The server confirms a refresh while a later attempt of the same lease is awaited.
-    EarlierConfirmed,
-    /// The server grants the key to an abandoned attempt, after it refused a later attempt of the same lease.
-    GhostGranted,
-    /// The server grants the key although, by the true time, the record still keeps it for another lease.
-    GrantedAhead,
-    /// One command of two acquires grants the key to the first and queues the second.
-    GrantedTogether,
-    /// A joint refresh stalls, and another lease is in the record when it executes.
-    KeptTooLate,
-    /// A downgrade stalls, and a later grant of its lease id is in the record when it executes.
-    DowngradedTooLate,
-    /// A write of a value stalls, and a later one is in the record when it executes.
-    PutTooLate,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -287,13 +229,10 @@ pub(crate) struct State {
     /// The grants that clients were told of in time, with their tokens.
     pub(crate) known: Vec<(Grant, Token)>,
     pub(crate) grants: Grant,
-    /// The newest that the fenced resource has seen.
-    pub(crate) fence: Option<(Token, Grant)>,
     /// The last value of each token that was confirmed to its holder, and the oldest that was read under each.
     pub(crate) confirmed: Vec<Value>,
     pub(crate) reads: Vec<(Token, Value)>,
     pub(crate) breach: Option<Breach>,
-    pub(crate) rare: Option<Rare>,
 }
 
 impl State {
@@ -309,6 +248,20 @@ impl State {
 
     pub(crate) fn breaks(&mut self, breach: Breach) {
         self.breach.get_or_insert(breach);
+    }
+
+    /// What a client knows of its lease.
+    pub(crate) fn held(&mut self, who: usize) -> Option<&mut Held> {
+        match &mut self.clients[who].doing {
+            Doing::Holds(held) => Some(held),
+            _ => None,
+        }
+    }
+
+    /// A lease in the record.
+    pub(crate) fn find(&self, held: &Held) -> Option<&Holds> {
+        let mut holders = self.record.iter().flat_map(|record| &record.holders);
+        holders.find(|holds| holds.lease == held.lease && holds.token == held.token)
     }
 
     /// A client was told of a grant. Tokens must be in the order of grants.

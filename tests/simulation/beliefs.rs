@@ -10,7 +10,7 @@ use std::{
 };
 
 use mongoseal::{
-    FencingToken, Key, LeaseId, LeaseState,
+    FencingToken, Key, Lease, LeaseId, LeaseState, StateStream,
     record::{self, Holder, Record, Request, StoreClock},
 };
 
@@ -46,13 +46,13 @@ pub(crate) struct Belief {
     is_at_work: Arc<AtomicBool>,
     /// When it was first seen to be over, in milliseconds.
     over: Arc<AtomicU64>,
-    state: Arc<dyn Fn() -> LeaseState + Send + Sync>,
+    state: Arc<StateStream>,
     is_on_server: bool,
 }
 
 impl Belief {
     pub(crate) fn state(&self) -> LeaseState {
-        (self.state)()
+        self.state.get()
     }
 
     fn is_valid(&self) -> bool {
@@ -129,25 +129,17 @@ impl Beliefs {
         Self { is_calm, ..Self::default() }
     }
 
-    pub(crate) fn add(
-        &self,
-        world: &World,
-        process: u64,
-        step: &Step,
-        (key, token): (Key, FencingToken),
-        state: Arc<dyn Fn() -> LeaseState + Send + Sync>,
-        limit: u32,
-    ) -> Belief {
+    pub(crate) fn add(&self, world: &World, process: u64, step: &Step, lease: &Lease, limit: u32) -> Belief {
         let belief = Belief {
             process,
             step: step.clone(),
-            key,
-            token,
+            key: lease.key().clone(),
+            token: lease.token(),
             since: world.now(),
             limit: Arc::new(AtomicU32::new(limit)),
             is_at_work: Arc::default(),
             over: Arc::new(AtomicU64::new(u64::MAX)),
-            state,
+            state: Arc::new(lease.watch_state()),
             is_on_server: world.is_on_server(),
         };
         self.all.lock().unwrap().push(belief.clone());

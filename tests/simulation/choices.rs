@@ -89,7 +89,6 @@ table! {
         OnPoolOf10: ["on_shared_client"],
         OnPoolOf64: ["on_shared_client", "connections"],
         OwnThread: ["connect"],
-        BlockingHandle: [],
     }
 }
 
@@ -111,7 +110,7 @@ impl Choice {
     pub(crate) fn is_of(self, place: Place) -> bool {
         match self {
             OnPoolOf10 | OnPoolOf64 | WritesFenced | WritesInBulk | Transacts => place == Place::MongoDb,
-            OwnThread | BlockingHandle => matches!(place, Place::MongoDb | Place::Redis),
+            OwnThread => matches!(place, Place::MongoDb | Place::Redis),
             _ => true,
         }
     }
@@ -211,10 +210,6 @@ impl Choices {
                 Transacts => self.handle().is_direct() && self.has(Exclusive) && verb != Resumes,
                 // The rules know of a revocation by the route of the process.
                 IsRevoked => !self.handle().is_direct(),
-                BlockingHandle => {
-                    let is_plain = verb == Acquires && [Patient, Alone, Holds].iter().all(|choice| self.has(*choice));
-                    is_plain && !self.has(IsRevoked) && !self.has(Leaks)
-                }
                 _ => true,
             }
     }

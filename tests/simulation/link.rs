@@ -1,11 +1,11 @@
-//! A memory store at the end of a faulty route.
+//! The store of a handle, as a process reaches it.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use mongoseal::{
     Clock, Deadline, HandleId, HybridTime, Key, Result, Sharing, StoreTime,
     record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Outcome, Position, Request},
-    store::{Applied, BoxFuture, FollowedState, MemoryStore, Notification, Page, Snapshot, Store},
+    store::{Applied, BoxFuture, Capabilities, FollowedState, Notification, Page, Snapshot, Store},
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender, unbounded_channel};
 
@@ -13,12 +13,17 @@ use crate::{
     millis,
     process::OPERATION,
     route::{Route, Sent, away},
+    wire::Caller,
+    world::Records,
 };
 
-/// The memory store, as a process reaches it.
+/// A store, and the route of its process. The faults of a memory store are on the route. Those of a table are behind
+/// `CompareAndSwap`, and those of a server are its own.
 pub(crate) struct Link {
     pub(crate) route: Arc<Route>,
-    pub(crate) store: MemoryStore,
+    pub(crate) store: Arc<dyn Store>,
+    /// The store, if it is a table.
+    pub(crate) caller: Option<Caller>,
     /// What is wrong with the store, or with what the library sends to it. A test expects that a rule is broken.
     pub(crate) defect: Option<Defect>,
 }
@@ -26,8 +31,6 @@ pub(crate) struct Link {
 /// A defect, most of them of earlier versions of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
-    /// A refresh is given up after a sixth of its ttl.
-    ShortAttempts,
     /// A waiter that is the first during a minimum hold is not notified of it.
     UntoldHold,
     /// The store keeps a maximum hold of which the holder does not know.
@@ -63,21 +66,33 @@ impl fmt::Debug for Link {
 }
 
 impl Link {
-    /// How long the answer to a refresh is waited for.
-    fn patience(&self, ttl: u64, deadline: Deadline) -> Deadline {
-        if self.defect == Some(Defect::ShortAttempts) { deadline.or_after(millis(ttl / 6)) } else { deadline }
+    pub(crate) fn new(route: &Arc<Route>, defect: Option<Defect>) -> Self {
+        let (store, caller): (Arc<dyn Store>, _) = match &route.world.records {
+            Records::Memory(store) => (Arc::new(store.clone()), None),
+            Records::Table(table) => {
+                let caller = Caller::new(Arc::clone(route), table.clone());
+                (Arc::new(caller.store.clone()), Some(caller))
+            }
+            Records::Server(server) => ((server.open)(), None),
+        };
+        Self { route: Arc::clone(route), store, caller, defect }
     }
 
     /// Sends what is done with the store.
     fn send<T: Send + 'static>(
         &self,
         deadline: Deadline,
-        work: impl Fn(&MemoryStore) -> BoxFuture<Result<T>> + Send + 'static,
+        work: impl Fn(&dyn Store) -> BoxFuture<Result<T>> + Send + 'static,
     ) -> BoxFuture<Result<T>> {
-        let store = self.store.clone();
+        match &self.route.world.records {
+            Records::Memory(_) => {}
+            Records::Table(_) => return work(&*self.store),
+            Records::Server(_) => return self.route.observe(deadline, 1, work(&*self.store)),
+        }
+        let store = Arc::clone(&self.store);
         let is_renewed = self.defect == Some(Defect::RenewedDeadlines);
         let deadline = if is_renewed { Deadline::after(store.clock(), OPERATION) } else { deadline };
-        let answer = self.route.send(Sent::Request, deadline, move || work(&store));
+        let answer = self.route.send(Sent::REQUEST, deadline, move || work(&*store));
         if self.defect == Some(Defect::LateAnswers) && self.route.world.below(20) == 0 {
             return Box::pin(async move {
                 tokio::time::sleep(millis(10_000)).await;
@@ -85,6 +100,29 @@ impl Link {
             });
         }
         answer
+    }
+
+    fn apply_in_memory(&self, key: Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
+        let world = Arc::clone(&self.route.world);
+        if world.is_faulty()
+            && !self.route.is_cut()
+            && world.below(25) == 0
+            && let Some(stale) = world.stale(&key, &request)
+        {
+            world.count("an old primary answers");
+            return Box::pin(async { Ok(stale) });
+        }
+        let (remembers, store) = (world.below(10) == 0, Arc::clone(&self.store));
+        self.send(deadline, move |_| {
+            let (world, store, key, request) = (Arc::clone(&world), Arc::clone(&store), key.clone(), request.clone());
+            Box::pin(async move {
+                let applied = world.apply(&*store, &key, request, deadline).await;
+                if remembers {
+                    world.remember(&key).await;
+                }
+                applied
+            })
+        })
     }
 }
 
@@ -116,51 +154,56 @@ impl Defect {
 }
 
 impl Store for Link {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
     fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
-        self.send(deadline, |_| Box::pin(async { Ok(()) }))
+        if self.route.world.is_on_server() {
+            return self.route.observe(deadline, 5, self.store.prepare(deadline));
+        }
+        self.send(deadline, move |store| store.prepare(deadline))
     }
 
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
-        let (world, key) = (Arc::clone(&self.route.world), key.clone());
-        let request = self.defect.map_or(request.clone(), |defect| defect.change(request));
-        let deadline = match &request {
-            Request::Refresh(refresh) => self.patience(refresh.ttl, deadline),
-            _ => deadline,
-        };
-        if world.is_faulty()
-            && !self.route.is_cut()
-            && world.below(25) == 0
-            && let Some(stale) = world.stale(&key, &request)
-        {
-            world.count("an old primary answers");
-            return Box::pin(async { Ok(stale) });
+        if let Some(caller) = &self.caller {
+            return caller.apply(key, request, deadline);
         }
-        let (remembers, defect) = (world.below(10) == 0, self.defect);
-        self.send(deadline, move |store| {
-            let (world, store, key, request) = (Arc::clone(&world), store.clone(), key.clone(), request.clone());
-            Box::pin(async move {
-                let mut applied = world.apply(&store, &key, request, deadline).await;
-                if let Some(defect) = defect {
-                    defect.change_answer(&mut applied);
-                }
-                if remembers {
-                    world.remember(&store, &key).await;
-                }
-                applied
-            })
+        let request = self.defect.map_or(request.clone(), |defect| defect.change(request));
+        let answer = if self.route.world.is_on_server() {
+            if let (Request::Revoke(revoke), false) = (&request, self.route.is_cut()) {
+                self.route.world.revoke(key, revoke.upto);
+            }
+            let key = key.clone();
+            self.send(deadline, move |store| store.apply(&key, request.clone(), deadline))
+        } else {
+            self.apply_in_memory(key.clone(), request, deadline)
+        };
+        let Some(defect) = self.defect else { return answer };
+        Box::pin(async move {
+            let mut answer = answer.await;
+            defect.change_answer(&mut answer);
+            answer
         })
     }
 
-    fn apply_batch(&self, leases: &LeaseRefs, joint: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        let (leases, joint) = (leases.clone(), joint.clone());
-        let world = Arc::clone(&self.route.world);
-        let deadline = match &joint {
-            BatchRequest::Keep { ttl } => self.patience(*ttl, deadline),
-            _ => deadline,
-        };
-        self.send(deadline, move |store| {
-            let (world, store, leases, joint) = (Arc::clone(&world), store.clone(), leases.clone(), joint.clone());
-            Box::pin(async move { world.apply_batch(&store, &leases, &joint, deadline).await })
+    fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
+        if let Some(caller) = &self.caller {
+            return caller.apply_batch(leases, batch, deadline);
+        }
+        let (leases, batch, world) = (leases.clone(), batch.clone(), Arc::clone(&self.route.world));
+        if world.is_on_server() {
+            if let (BatchRequest::Revoke { .. }, false) = (&batch, self.route.is_cut()) {
+                for (key, tokens) in &leases {
+                    world.excuse(key, tokens.iter().copied());
+                }
+            }
+            return self.send(deadline, move |store| store.apply_batch(&leases, &batch, deadline));
+        }
+        let store = Arc::clone(&self.store);
+        self.send(deadline, move |_| {
+            let (world, store, leases, batch) = (Arc::clone(&world), Arc::clone(&store), leases.clone(), batch.clone());
+            Box::pin(async move { world.apply_batch(&*store, &leases, &batch, deadline).await })
         })
     }
 
@@ -184,6 +227,10 @@ impl Store for Link {
         self.send(deadline, move |store| store.list(&selection, after.clone(), most, deadline))
     }
 
+    fn handle_id(&self) -> HandleId {
+        self.store.handle_id()
+    }
+
     fn notifications(
         &self,
         handle: HandleId,
@@ -191,13 +238,14 @@ impl Store for Link {
         tell: UnboundedSender<Notification>,
     ) -> BoxFuture<Result<()>> {
         let world = Arc::clone(&self.route.world);
+        let Records::Memory(store) = &world.records else { return self.store.notifications(handle, since, tell) };
         let (fate, breaks) = (world.below(8), millis(world.below(20_000)));
         let (faulty, defect) = (world.is_faulty(), self.defect);
         if self.route.is_cut() || (faulty && fate == 0) || defect == Some(Defect::Unheard) {
             return Box::pin(async { Err(away()) });
         }
         let (first, mut told) = unbounded_channel();
-        let watching = self.store.notifications(handle, since, first);
+        let watching = store.notifications(handle, since, first);
         Box::pin(async move {
             let relaying = async {
                 while let Some(what) = told.recv().await {
@@ -239,5 +287,13 @@ impl Store for Link {
 
     fn retention(&self) -> Duration {
         self.store.retention()
+    }
+
+    fn connections(&self) -> u32 {
+        self.store.connections()
+    }
+
+    fn part_size(&self) -> usize {
+        self.store.part_size()
     }
 }

@@ -48,16 +48,18 @@ use mongoseal::{
 };
 use mongoseal_redis::{RedisBackend, RedisStore};
 use mongoseal_test_support::{Forwarder, How, Peer, Redis, ReplicaSet, Way, millis, secs};
-use tokio::task::{JoinSet, LocalSet};
+use tokio::{
+    task::{JoinSet, LocalSet},
+    time::timeout,
+};
 
 use choices::Choice::{self, OnPoolOf10, OnPoolOf64, OwnThread};
 use link::Defect;
 use process::{Common, LONGEST};
-use program::Program;
-use reduce::reduce;
-use run::{Pairs, Place, Quiet, Run, Weather, live, message, note_pairs, number, possible_pairs, rule};
+use reduce::{breaks, reduce};
+use run::{Ended, Place, Quiet, Run, Sum, Weather, live, message, number, possible_pairs, rule, seeds};
 use server::Server;
-use world::{Records, World};
+use world::Records;
 
 /// The members of a set that is hurt.
 const MEMBERS: usize = 3;
@@ -74,25 +76,17 @@ const DATABASE: &str = "programs";
 /// The `appName` of the processes, whose connections the faults are about.
 const APP_NAME: &str = "programs";
 
-/// What a program met, or its trace and the rule that it broke.
-type Ended = Result<run::Report, (Vec<String>, String)>;
-
 /// Runs a program in a collection of its own.
-async fn run_one(run: Run, program: Program, server: Server) -> (Run, Program, Ended) {
-    let world = World::new(run.seed, run.weather, Records::Server(server));
-    let common = Common::new(Arc::clone(&world), run.defect);
-    let (living, of) = (Arc::clone(&common), program.clone());
-    let task = tokio::task::spawn_local(async move { tokio::time::timeout(HANGS, live(&living, &of)).await });
-    let trace = || world.trace.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+async fn run_one(run: Run, server: Server) -> (Run, Ended) {
+    let common = Common::new(run, Records::Server(server));
+    let living = Arc::clone(&common);
+    let task = tokio::task::spawn_local(async move { timeout(HANGS, live(&living, &run.program())).await });
     let ended = match task.await {
-        Ok(Ok(())) => {
-            let granted = std::mem::take(&mut *common.granted.lock().unwrap());
-            Ok(run::Report { granted, seen: world.seen.lock().unwrap().clone(), trace: trace() })
-        }
-        Ok(Err(_elapsed)) => Err((trace(), "hang: the program does not end".into())),
-        Err(panicked) => Err((trace(), message(&*panicked.into_panic()))),
+        Ok(Ok(())) => Ok(common.report()),
+        Ok(Err(_elapsed)) => Err((common.world.trace(), "hang: the program does not end".into())),
+        Err(panicked) => Err((common.world.trace(), message(&*panicked.into_panic()))),
     };
-    (run, program, ended)
+    (run, ended)
 }
 
 /// The options of a client.
@@ -279,38 +273,21 @@ async fn hurt_redis(server: &Redis, front: &Forwarder, rng: &mut Rng, lasts: Dur
     fault
 }
 
-/// The seeds to run: so many, or for so long.
-fn seeds() -> Box<dyn Iterator<Item = u64>> {
-    if let Some(only) = number("MONGOSEAL_SEED") {
-        return Box::new(std::iter::once(only));
-    }
-    let first = number("MONGOSEAL_FIRST").unwrap_or(0);
-    match number("MONGOSEAL_MINUTES") {
-        Some(minutes) => {
-            let until = Instant::now() + secs(60 * minutes);
-            Box::new((first..).take_while(move |_| Instant::now() < until))
-        }
-        None => Box::new(first..first + number("MONGOSEAL_PROGRAMS").unwrap_or(PROGRAMS)),
-    }
-}
-
-/// The programs that broke a rule, each with its trace and the rule, and how often each pair of choices was granted.
+/// What programs met, and the program that broke a rule, with its trace and the rule.
 #[derive(Default)]
-struct Sum {
-    programs: u32,
-    broken: Vec<(Run, Program, Vec<String>, String)>,
-    pairs: Pairs,
-    seen: BTreeMap<&'static str, usize>,
+struct Met {
+    sum: Sum,
+    broken: Option<(Run, Vec<String>, String)>,
     faults: BTreeMap<&'static str, usize>,
 }
 
 /// Runs programs until the seeds are over, or until one breaks a rule.
-fn run_all(place: Place, weather: Weather, defect: Option<Defect>, seeds: impl Iterator<Item = u64>) -> Sum {
+fn run_all(place: Place, weather: Weather, defect: Option<Defect>, mut seeds: impl Iterator<Item = u64>) -> Met {
     let _quiet = Quiet::begin();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let running = async {
         let servers = Servers::start(place, weather).await;
-        let (mut sum, mut seeds, mut programs) = (Sum::default(), seeds, JoinSet::new());
+        let (mut met, mut programs) = (Met::default(), JoinSet::new());
         let mut rng = Rng::with_seed(number("MONGOSEAL_FIRST").unwrap_or(0));
         let (is_hurt, faults) = (weather == Weather::Faulty, Mutex::default());
         let hurting = async {
@@ -321,23 +298,19 @@ fn run_all(place: Place, weather: Weather, defect: Option<Defect>, seeds: impl I
         };
         let running = async {
             loop {
-                while programs.len() < AT_ONCE && sum.broken.is_empty() {
-                    let Some(seed) = seeds.next() else { break };
+                while programs.len() < AT_ONCE
+                    && let Some(seed) = seeds.next()
+                {
                     let run = Run { seed, place, weather, defect };
-                    let program = Program::draw(&mut Rng::with_seed(seed));
-                    programs.spawn_local(run_one(run, program, servers.collection(seed)));
+                    programs.spawn_local(run_one(run, servers.collection(seed)));
                 }
                 let Some(ended) = programs.join_next().await else { return };
-                let (run, program, ended) = ended.expect("a program is judged");
+                let (run, ended) = ended.expect("a program is judged");
                 servers.drop_collection(run.seed).await;
-                sum.programs += 1;
                 match ended {
-                    Ok(report) => {
-                        note_pairs(&mut sum.pairs, &report);
-                        report.seen.into_iter().for_each(|(what, times)| *sum.seen.entry(what).or_insert(0) += times);
-                    }
+                    Ok(report) => met.sum.add(report),
                     Err((trace, broken)) => {
-                        sum.broken.push((run, program, trace, broken));
+                        met.broken = Some((run, trace, broken));
                         // The others are of no use any more.
                         programs.abort_all();
                         return;
@@ -349,8 +322,8 @@ fn run_all(place: Place, weather: Weather, defect: Option<Defect>, seeds: impl I
             () = running => {}
             () = hurting => unreachable!("it hurts for ever"),
         }
-        sum.faults = faults.into_inner().unwrap();
-        sum
+        met.faults = faults.into_inner().unwrap();
+        met
     };
     runtime.block_on(LocalSet::new().run_until(running))
 }
@@ -358,35 +331,35 @@ fn run_all(place: Place, weather: Weather, defect: Option<Defect>, seeds: impl I
 /// No program breaks a rule.
 fn no_rule_is_broken(place: Place, weather: Weather) -> Result<(), Failed> {
     let began = Instant::now();
-    let Sum { programs, broken, pairs, seen, faults } = run_all(place, weather, None, seeds());
-    let checks = seen.get("checks").copied().unwrap_or_default();
-    let rate = f64::from(programs) / began.elapsed().as_secs_f64() * 60.0;
-    let granted = possible_pairs(place).iter().filter(|pair| pairs.contains_key(pair)).count();
+    let Met { sum, broken, faults } = run_all(place, weather, None, seeds(PROGRAMS));
+    let (programs, seen, possible) = (sum.programs, &sum.seen, possible_pairs(place));
     println!(
-        "{programs} programs on {place:?}, {weather:?}: {rate:.0} a minute; {granted} of {} pairs of choices were granted; {seen:?}; faults of the server {faults:?}",
-        possible_pairs(place).len()
+        "{programs} programs on {place:?}, {weather:?}: {:.0} a minute; {} of {} pairs of choices were granted; {seen:?}; faults of the server {faults:?}",
+        sum.rate(began),
+        possible.iter().filter(|pair| sum.pairs.contains_key(pair)).count(),
+        possible.len()
     );
-    let Some((run, program, trace, broken)) = broken.into_iter().next() else {
-        assert!(programs == 0 || checks > 0, "the machine was slow all the time: {seen:?}");
+    let Some((run, trace, broken)) = broken else {
+        assert!(programs == 0 || seen.contains_key("checks"), "the machine was slow all the time: {seen:?}");
         assert!(weather == Weather::Calm || programs < 12 || faults.len() >= 3, "the server was not hurt: {faults:?}");
         return Ok(());
     };
-    let in_memory = Run { place: Place::Memory, ..run };
-    let breaks = |shorter: &Program| in_memory.run(shorter).is_err_and(|(_, other)| rule(&other) == rule(&broken));
-    let shortest = breaks(&program).then(|| reduce(program.clone(), breaks));
-    let shortest =
-        shortest.map_or_else(|| "it does not in memory".to_owned(), |shortest| format!("in memory also {shortest}"));
-    let (seed, trace) = (run.seed, trace.join("\n"));
-    Err(format!("seed {seed} on {place:?}, {weather:?} breaks a rule:\n{trace}\n{broken}\n{program}\n{shortest}")
+    let (program, in_memory) = (run.program(), Run { place: Place::Memory, ..run });
+    let shortest = if breaks(in_memory, &program, &broken) {
+        format!("in memory also {}", reduce(in_memory, program.clone(), &broken))
+    } else {
+        "it does not in memory".to_owned()
+    };
+    let (number, trace) = (run.seed, trace.join("\n"));
+    Err(format!("seed {number} on {place:?}, {weather:?} breaks a rule:\n{trace}\n{broken}\n{program}\n{shortest}")
         .into())
 }
 
 /// The first of some programs that notices a defect breaks this rule.
 fn is_noticed(place: Place, defect: Defect, broken_rule: &str) -> Result<(), Failed> {
-    let sum = run_all(place, Weather::Calm, Some(defect), 0..1_000);
-    let (run, _, _, broken) = sum.broken.first().ok_or("it is noticed")?;
-    println!("{defect:?} is noticed by program {}, one of {}: {broken}", run.seed + 1, sum.programs);
-    assert_eq!(rule(broken), broken_rule, "{broken}");
+    let (run, _, broken) = run_all(place, Weather::Calm, Some(defect), 0..1_000).broken.ok_or("it is noticed")?;
+    println!("{defect:?} is noticed by program {}: {broken}", run.seed + 1);
+    assert_eq!(rule(&broken), broken_rule, "{broken}");
     Ok(())
 }
 

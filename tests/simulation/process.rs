@@ -6,21 +6,19 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Builder, Error, FencingToken, Key, LeaseId, Mongoseal, Result, blocking, store::Store};
-use tokio::task::{spawn_blocking, spawn_local};
+use mongoseal::{Builder, Error, FencingToken, Key, LeaseId, Mongoseal, Result};
+use tokio::task::spawn_local;
 
 use crate::{
     beliefs::Beliefs,
-    choices::Choice::{self, BlockingHandle, OwnHandle, Sibling},
+    choices::Choice::{self, OwnHandle, Sibling},
     link::{Defect, Link},
     millis,
     program::Step,
     route::Route,
-    run::{SHORTEST, Weather},
+    run::{Report, Run, Weather},
     secs,
-    server::Observed,
     step::Running,
-    wire::Caller,
     world::{Records, World},
 };
 
@@ -51,10 +49,21 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    pub(crate) fn new(world: Arc<World>, defect: Option<Defect>) -> Arc<Self> {
-        let (given, completed, granted) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let beliefs = Beliefs::new(world.weather == Weather::Calm);
-        Arc::new(Self { world, beliefs, given, defect, completed, forgotten: Mutex::default(), granted })
+    pub(crate) fn new(run: Run, records: Records) -> Arc<Self> {
+        Arc::new(Self {
+            world: World::new(run.seed, run.weather, records),
+            beliefs: Beliefs::new(run.weather == Weather::Calm),
+            given: Mutex::default(),
+            defect: run.defect,
+            completed: Mutex::default(),
+            forgotten: Mutex::default(),
+            granted: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn report(&self) -> Report {
+        let granted = std::mem::take(&mut *self.granted.lock().unwrap());
+        Report { granted, seen: self.world.seen.lock().unwrap().clone(), trace: self.world.trace() }
     }
 
     /// Whether something goes wrong beside the program.
@@ -78,45 +87,14 @@ pub(crate) struct Process {
     pub(crate) common: Arc<Common>,
     pub(crate) route: Arc<Route>,
     /// Those of its handles that are open. One that was shut down is opened anew by the next step that needs it.
-    handles: tokio::sync::Mutex<BTreeMap<Choice, Handle>>,
+    handles: tokio::sync::Mutex<BTreeMap<Choice, Mongoseal>>,
     /// How often each handle was shut down.
     shutdowns: Mutex<BTreeMap<Choice, u64>>,
 }
 
-/// A handle of either API.
-#[derive(Clone)]
-pub(crate) enum Handle {
-    Async(Mongoseal),
-    Blocking(blocking::Mongoseal),
-}
-
-impl Handle {
-    pub(crate) fn seal(&self) -> &Mongoseal {
-        match self {
-            Self::Async(seal) => seal,
-            Self::Blocking(seal) => seal.as_async(),
-        }
-    }
-
-    async fn shut_down(self) {
-        match self {
-            Self::Async(seal) => seal.shutdown().await,
-            Self::Blocking(seal) => on_thread(move || seal.shutdown()).await,
-        }
-    }
-}
-
-/// Runs a call that blocks.
-pub(crate) async fn on_thread<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
-    spawn_blocking(call).await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
-}
-
 impl Process {
     pub(crate) fn start(number: u64, common: &Arc<Common>) -> Arc<Self> {
-        let world = &common.world;
-        let longest = u64::try_from(SHORTEST.as_millis()).unwrap() * 38 / 100;
-        let far = (common.world.weather == Weather::Far).then(|| millis(1 + world.below(longest)));
-        let route = Route::new(world, far);
+        let route = Route::new(&common.world);
         let (handles, shutdowns) = (tokio::sync::Mutex::default(), Mutex::default());
         Arc::new(Self { number, common: Arc::clone(common), route, handles, shutdowns })
     }
@@ -147,29 +125,25 @@ impl Process {
     }
 
     /// One of its handles, opened if it is not open.
-    async fn handle(&self, which: Choice) -> Result<Handle> {
+    async fn handle(&self, which: Choice) -> Result<Mongoseal> {
         let mut handles = self.handles.lock().await;
         if let Some(handle) = handles.get(&which) {
             return Ok(handle.clone());
         }
         let (number, defect) = (self.number, self.common.defect);
-        let store = || open_store(&self.route, defect);
+        let store = || Arc::new(Link::new(&self.route, defect));
         let handle = match which {
             Sibling => {
                 let own = match handles.get(&OwnHandle) {
                     Some(own) => own.clone(),
-                    None => Handle::Async(builder(number).on_store(store())?),
+                    None => builder(number).on_store(store())?,
                 };
-                let sibling = builder(number).sibling_of(own.seal())?;
+                let sibling = builder(number).sibling_of(&own)?;
                 handles.insert(OwnHandle, own);
-                Handle::Async(sibling)
+                sibling
             }
-            BlockingHandle => {
-                let builder = blocking::Mongoseal::builder().owner(format!("process-{number}"));
-                Handle::Blocking(builder.operation_timeout(OPERATION).ttl(TTL).on_store(store())?)
-            }
-            direct if direct.is_direct() => Handle::Async(self.common.world.connect(direct, builder(number)).await?),
-            _ => Handle::Async(builder(number).on_store(store())?),
+            direct if direct.is_direct() => self.common.world.connect(direct, builder(number)).await?,
+            _ => builder(number).on_store(store())?,
         };
         handles.insert(which, handle.clone());
         Ok(handle)
@@ -177,8 +151,7 @@ impl Process {
 
     /// Its own handle.
     pub(crate) async fn seal(&self) -> Mongoseal {
-        let own = self.handle(OwnHandle).await.expect("a handle on a store that is open");
-        own.seal().clone()
+        self.handle(OwnHandle).await.expect("a handle on a store that is open")
     }
 
     /// Shuts a handle down, if it is open.
@@ -187,7 +160,7 @@ impl Process {
         *self.shutdowns.lock().unwrap().entry(which).or_default() += 1;
         self.note(&format!("shuts {which:?} down"));
         let began = self.common.world.now();
-        handle.shut_down().await;
+        handle.shutdown().await;
         let took = self.common.world.now() - began;
         let most = OPERATION + millis(100) + SLACK;
         let is_late = self.common.is_late(took, most).await;
@@ -206,7 +179,7 @@ impl Process {
         spawn_local(async move {
             let handles = std::mem::take(&mut *self.handles.lock().await);
             for (_, handle) in handles.into_iter().filter(|(which, _)| which.is_direct()) {
-                handle.shut_down().await;
+                handle.shutdown().await;
             }
         });
     }
@@ -218,12 +191,4 @@ impl Process {
 
 fn builder(number: u64) -> Builder {
     Mongoseal::builder().owner(format!("process-{number}")).operation_timeout(OPERATION).ttl(TTL)
-}
-
-fn open_store(route: &Arc<Route>, defect: Option<Defect>) -> Arc<dyn Store> {
-    match &route.world.records {
-        Records::Memory(store) => Arc::new(Link { route: Arc::clone(route), store: store.clone(), defect }),
-        Records::Table(table) => Arc::new(Caller::new(Arc::clone(route), table.clone())),
-        Records::Server(server) => Arc::new(Observed { route: Arc::clone(route), store: (server.open)(), defect }),
-    }
 }

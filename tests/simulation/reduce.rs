@@ -3,25 +3,30 @@
 use crate::{
     choices::Choice,
     program::{Program, Step},
+    run::{Run, rule},
 };
 
 /// How many shorter programs are tried at most.
 const TRIALS: usize = 600;
 
-/// The shortest program that is found by leaving out one thing after another, as long as `breaks` says that it still
-/// breaks a rule.
-pub(crate) fn reduce(program: Program, mut breaks: impl FnMut(&Program) -> bool) -> Program {
+/// The shortest program that is found by leaving out one thing after another, as long as it still breaks the same rule.
+pub(crate) fn reduce(run: Run, program: Program, broken: &str) -> Program {
     let (mut shortest, mut trials) = (program, 0);
     loop {
         let shorter = shorter(&shortest).into_iter().find(|candidate| {
             trials += 1;
-            trials <= TRIALS && breaks(candidate)
+            trials <= TRIALS && breaks(run, candidate, broken)
         });
         match shorter {
             Some(shorter) => shortest = shorter,
             None => return shortest,
         }
     }
+}
+
+/// Whether a program breaks the rule that was broken so.
+pub(crate) fn breaks(run: Run, program: &Program, broken: &str) -> bool {
+    run.run(program).is_err_and(|(_, other)| rule(&other) == rule(broken))
 }
 
 /// All programs with one thing less, those with the most less first.

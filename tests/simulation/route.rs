@@ -23,53 +23,45 @@ enum Fate {
     Hangs,
     /// It is done, and done again so much later.
     Twice(Duration),
-    /// An old primary answers.
-    Stale,
 }
 
 /// What is sent.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Sent {
-    /// A request to a store. It can be sent twice.
-    Request,
-    /// A load of a backend.
-    Load,
-    /// A swap of a backend.
-    Swap,
+#[derive(Clone, Copy)]
+pub(crate) struct Sent {
+    /// The longest delay of it, in milliseconds.
+    longest: u64,
+    can_be_sent_twice: bool,
+    /// What is counted if it is late, if it is done after its deadline, and if its answer is lost.
+    late: &'static str,
+    ghost: &'static str,
+    lost: &'static str,
 }
 
 impl Sent {
-    /// The longest delay of it, in milliseconds. That of a swap exceeds the age limit of its load.
-    fn longest(self) -> u64 {
-        match self {
-            Self::Request | Self::Load => 9_000,
-            Self::Swap => 14_000,
-        }
-    }
-
-    fn ghost(self) -> &'static str {
-        match self {
-            Self::Request => "a ghost arrives",
-            Self::Load => "a ghost load arrives",
-            Self::Swap => "a ghost swap arrives",
-        }
-    }
-
-    fn late(self) -> &'static str {
-        match self {
-            Self::Request => "a request is late",
-            Self::Load => "a load is late",
-            Self::Swap => "a swap is late",
-        }
-    }
-
-    fn lost(self) -> &'static str {
-        match self {
-            Self::Request => "a reply is lost",
-            Self::Load => "the answer to a load is lost",
-            Self::Swap => "the answer to a swap is lost",
-        }
-    }
+    /// A request to a store.
+    pub(crate) const REQUEST: Self = Self {
+        longest: 9_000,
+        can_be_sent_twice: true,
+        late: "a request is late",
+        ghost: "a ghost arrives",
+        lost: "a reply is lost",
+    };
+    /// A load of a backend.
+    pub(crate) const LOAD: Self = Self {
+        longest: 9_000,
+        can_be_sent_twice: false,
+        late: "a load is late",
+        ghost: "a ghost load arrives",
+        lost: "the answer to a load is lost",
+    };
+    /// A swap of a backend. Its longest delay exceeds the age limit of its load.
+    pub(crate) const SWAP: Self = Self {
+        longest: 14_000,
+        can_be_sent_twice: false,
+        late: "a swap is late",
+        ghost: "a ghost swap arrives",
+        lost: "the answer to a swap is lost",
+    };
 }
 
 /// From when on a delay counts as late.
@@ -80,8 +72,6 @@ pub(crate) struct Route {
     pub(crate) world: Arc<World>,
     /// Until when it is cut off; for ever, once the process died.
     pub(crate) cut: Mutex<Duration>,
-    /// The constant round trip of a process that is far away, of which nothing is lost.
-    pub(crate) far: Option<Duration>,
 }
 
 pub(crate) fn away() -> Error {
@@ -89,8 +79,8 @@ pub(crate) fn away() -> Error {
 }
 
 impl Route {
-    pub(crate) fn new(world: &Arc<World>, far: Option<Duration>) -> Arc<Self> {
-        Arc::new(Self { world: Arc::clone(world), cut: Mutex::default(), far })
+    pub(crate) fn new(world: &Arc<World>) -> Arc<Self> {
+        Arc::new(Self { world: Arc::clone(world), cut: Mutex::default() })
     }
 
     pub(crate) fn is_cut(&self) -> bool {
@@ -98,23 +88,19 @@ impl Route {
     }
 
     fn fate(&self, sent: Sent) -> Fate {
-        if let Some(round_trip) = self.far {
-            return Fate::Takes(round_trip / 2, round_trip / 2);
-        }
         let mut rng = self.world.rng.lock().unwrap();
         let quick = |rng: &mut Rng| millis(rng.u64(..8));
         if !self.world.is_faulty() {
             return Fate::Takes(quick(&mut rng), quick(&mut rng));
         }
-        let long = |rng: &mut Rng| millis(rng.u64(..sent.longest()));
+        let long = |rng: &mut Rng| millis(rng.u64(..sent.longest));
         match rng.u8(..40) {
-            0 | 1 => Fate::Fails,
+            0 | 1 | 10 | 11 => Fate::Fails,
             2 | 3 => Fate::LosesReply,
             4 => Fate::Hangs,
             5 | 6 => Fate::Takes(long(&mut rng), Duration::ZERO),
             7 | 8 => Fate::Takes(Duration::ZERO, long(&mut rng)),
-            9 if matches!(sent, Sent::Request) => Fate::Twice(long(&mut rng)),
-            10 | 11 => Fate::Stale,
+            9 if sent.can_be_sent_twice => Fate::Twice(long(&mut rng)),
             _ => Fate::Takes(quick(&mut rng), quick(&mut rng)),
         }
     }
@@ -135,18 +121,18 @@ impl Route {
                     Fate::Takes(before, after) => {
                         tokio::time::sleep(before).await;
                         if before >= LATE {
-                            busy.count(sent.late());
+                            busy.count(sent.late);
                         }
                         if deadline.has_passed() {
-                            busy.count(sent.ghost());
+                            busy.count(sent.ghost);
                         }
                         let answer = work().await;
                         tokio::time::sleep(after).await;
                         answer
                     }
-                    Fate::Fails | Fate::Stale => Err(away()),
+                    Fate::Fails => Err(away()),
                     Fate::LosesReply => {
-                        busy.count(sent.lost());
+                        busy.count(sent.lost);
                         work().await.and(Err(away()))
                     }
                     Fate::Hangs => std::future::pending().await,
@@ -169,6 +155,26 @@ impl Route {
                     Err(away())
                 }
             }
+        })
+    }
+
+    /// Awaits the answer of a server to so many commands, unless the process is cut off, and notes how long one takes.
+    pub(crate) fn observe<T: Send + 'static>(
+        self: &Arc<Self>,
+        deadline: Deadline,
+        commands: u32,
+        answer: BoxFuture<Result<T>>,
+    ) -> BoxFuture<Result<T>> {
+        let route = Arc::clone(self);
+        Box::pin(async move {
+            let began = route.world.now();
+            let answer = if route.is_cut() { Err(away()) } else { answer.await };
+            route.world.note_answer(route.world.now().saturating_sub(began) / commands);
+            if route.is_cut() {
+                tokio::time::sleep(deadline.remaining()).await;
+                return Err(away());
+            }
+            answer
         })
     }
 }

@@ -2,13 +2,14 @@
 
 use std::{
     any::Any,
-    cell::Cell,
+    cell::{Cell, OnceCell},
     collections::{BTreeMap, BTreeSet},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, Once},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use fastrand::Rng;
 use mongoseal::{
     Error, EventKind, Key, Mongoseal, WatchItem,
     store::{MemoryStore, Store},
@@ -31,8 +32,6 @@ use crate::{
     world::{Records, World},
 };
 
-/// The shortest ttl.
-pub(crate) const SHORTEST: Duration = secs(1);
 /// When a program has hung.
 const HANGS: Duration = secs(1_800);
 /// Where a program runs.
@@ -52,8 +51,6 @@ pub(crate) enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weather {
     Calm,
-    /// Processes are far away, by up to 38 hundredths of the shortest ttl. Nothing else goes wrong.
-    Far,
     /// Requests are late, lost and duplicated, processes are cut off and die. On the table an operator deletes records.
     Faulty,
 }
@@ -68,19 +65,24 @@ pub(crate) struct Run {
 }
 
 /// What a program was granted, and what it met.
-#[derive(Default)]
 pub(crate) struct Report {
     pub(crate) granted: Vec<Vec<Choice>>,
     pub(crate) seen: BTreeMap<&'static str, usize>,
     pub(crate) trace: Vec<String>,
 }
 
+/// What a program met, or its trace and the rule that it broke.
+pub(crate) type Ended = Result<Report, (Vec<String>, String)>;
+
 impl Run {
-    /// Runs a program to its end. Gives the trace and the rule that it breaks, if it breaks one.
-    pub(crate) fn run(self, program: &Program) -> Result<Report, (Vec<String>, String)> {
+    pub(crate) fn program(self) -> Program {
+        Program::draw(&mut Rng::with_seed(self.seed))
+    }
+
+    /// Runs a program to its end, in memory.
+    pub(crate) fn run(self, program: &Program) -> Ended {
         let _quiet = Quiet::begin();
-        let world: Mutex<Option<Arc<World>>> = Mutex::default();
-        let common: Mutex<Option<Arc<Common>>> = Mutex::default();
+        let begun = OnceCell::new();
         let ended = catch_unwind(AssertUnwindSafe(|| {
             // The library's own chance, which is of this thread.
             fastrand::seed(self.seed);
@@ -93,28 +95,27 @@ impl Run {
                     Place::Table => Records::Table(Table::new(self.defect)),
                     Place::MongoDb | Place::Redis => unreachable!("it runs in real time: on_servers.rs"),
                 };
-                let new = World::new(self.seed, self.weather, records);
-                *world.lock().unwrap() = Some(Arc::clone(&new));
-                let shared = Common::new(new, self.defect);
-                *common.lock().unwrap() = Some(Arc::clone(&shared));
-                let living = tokio::time::timeout(HANGS, live(&shared, program));
+                let common = begun.get_or_init(|| Common::new(self, records));
+                let living = tokio::time::timeout(HANGS, live(common, program));
                 // The work of a program borrows, so it is not sent to other threads.
                 LocalSet::new().run_until(living).await.expect("hang: the program does not end");
             });
         }));
-        let world = world.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).expect("it began");
-        match ended {
-            Ok(()) => {
-                let common = common.into_inner().unwrap().expect("it began");
-                let granted = std::mem::take(&mut *common.granted.lock().unwrap());
-                let trace = world.trace.lock().unwrap().clone();
-                Ok(Report { granted, seen: world.seen.lock().unwrap().clone(), trace })
-            }
-            Err(panic) => {
-                let trace = world.trace.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-                Err((trace, message(&*panic)))
-            }
+        let common = begun.into_inner().expect("it began");
+        ended.map(|()| common.report()).map_err(|panic| (common.world.trace(), message(&*panic)))
+    }
+}
+
+/// The seeds of the programs to run: so many, or what the environment says.
+pub(crate) fn seeds(count: u64) -> Box<dyn Iterator<Item = u64> + Send> {
+    let first = number("MONGOSEAL_FIRST").unwrap_or(0);
+    match (number("MONGOSEAL_SEED"), number("MONGOSEAL_MINUTES")) {
+        (Some(only), _) => Box::new(std::iter::once(only)),
+        (None, Some(minutes)) => {
+            let until = Instant::now() + secs(60 * minutes);
+            Box::new((first..).take_while(move |_| Instant::now() < until))
         }
+        (None, None) => Box::new(first..first + number("MONGOSEAL_PROGRAMS").unwrap_or(count)),
     }
 }
 
@@ -361,16 +362,31 @@ fn check_events(common: &Common, events: &[(Key, WatchItem)]) {
     }
 }
 
-/// How often each pair of choices was granted.
-pub(crate) type Pairs = BTreeMap<(Choice, Choice), u32>;
+/// What several programs were granted, and what they met.
+#[derive(Default)]
+pub(crate) struct Sum {
+    pub(crate) programs: u32,
+    /// How often each pair of choices was granted.
+    pub(crate) pairs: BTreeMap<(Choice, Choice), u32>,
+    pub(crate) seen: BTreeMap<&'static str, usize>,
+}
 
-pub(crate) fn note_pairs(pairs: &mut Pairs, report: &Report) {
-    for granted in &report.granted {
-        for (at, one) in granted.iter().enumerate() {
-            for other in &granted[at + 1..] {
-                *pairs.entry((*one, *other)).or_default() += 1;
+impl Sum {
+    pub(crate) fn add(&mut self, report: Report) {
+        self.programs += 1;
+        report.seen.into_iter().for_each(|(what, times)| *self.seen.entry(what).or_default() += times);
+        for granted in &report.granted {
+            for (at, one) in granted.iter().enumerate() {
+                for other in &granted[at + 1..] {
+                    *self.pairs.entry((*one, *other)).or_default() += 1;
+                }
             }
         }
+    }
+
+    /// How many programs ran in a minute.
+    pub(crate) fn rate(&self, began: Instant) -> f64 {
+        f64::from(self.programs) / began.elapsed().as_secs_f64() * 60.0
     }
 }
 

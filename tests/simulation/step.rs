@@ -2,21 +2,21 @@
 
 #![allow(clippy::large_futures, reason = "the future of a step has those of all verbs, and runs in a test")]
 
-use std::{pin::pin, sync::Arc, task::Poll, time::Duration};
+use std::{pin::pin, task::Poll, time::Duration};
 
 use mongodb::bson::{Document, doc};
 use mongoseal::{
     CancellationToken, EndReason, Error, Fence, FencingToken, Key, Lease, LeaseId, LeaseState, LossCause, Metadata,
-    OnceOutcome, Result, Retry, Tick, blocking, fence::Change,
+    Mongoseal, OnceOutcome, Result, Retry, Tick, fence::Change,
 };
 
 use crate::{
     beliefs::Belief,
     choices::Choice::{self, *},
-    held::{Any, Held, all_of, call},
+    held::Held,
     link::Defect,
     millis,
-    process::{Handle, LONGEST, OPERATION, Process, SLACK, on_thread},
+    process::{LONGEST, OPERATION, Process, SLACK},
     program::{KEYS, Step},
     run::Weather,
     secs,
@@ -77,7 +77,7 @@ macro_rules! set_acquire {
 /// A step that runs.
 pub(crate) struct Running<'a> {
     pub(crate) process: &'a Process,
-    pub(crate) handle: Handle,
+    pub(crate) handle: Mongoseal,
     pub(crate) which: Choice,
     /// How often the handle was shut down when the step began.
     pub(crate) shutdowns: u64,
@@ -124,12 +124,9 @@ impl Running<'_> {
     }
 
     pub(crate) async fn run(&self) {
-        let (key, seal) = (self.step.key, self.handle.seal());
+        let (key, seal) = (self.step.key, &self.handle);
         match self.step.choices.verb() {
             Acquires => {
-                if let Handle::Blocking(seal) = &self.handle {
-                    return Box::pin(self.block(seal)).await;
-                }
                 let acquire = set_acquire!(seal.acquire(key), self.step, self.group.as_str());
                 if self.has(With) {
                     let worked = acquire.with(async |lease| self.work(&[lease]).await);
@@ -236,7 +233,6 @@ impl Running<'_> {
             // It may be revoked before its expiry is removed.
             Error::Unavailable { message, .. } => {
                 self.is_faulty()
-                    || self.process.common.world.weather != Weather::Calm
                     || self.is_shut_down()
                     || (self.has(NeverExpires) && message.starts_with("the lease ended before"))
             }
@@ -245,8 +241,7 @@ impl Running<'_> {
                 self.step.choices.is_refused()
                     || self.is_shut_down()
                     || (self.has(Resumes) && message.contains("no expiry"))
-                    || ((self.has(RunsATick) || self.has(Verifies))
-                        && !self.handle.seal().capabilities().linearizable_reads)
+                    || ((self.has(RunsATick) || self.has(Verifies)) && !self.handle.capabilities().linearizable_reads)
             }
             _ => false,
         };
@@ -289,7 +284,7 @@ impl Running<'_> {
         }
     }
 
-    fn believe(&self, leases: &[Any<'_>]) -> Vec<Belief> {
+    fn believe(&self, leases: &[&Lease]) -> Vec<Belief> {
         let Self { process, step, .. } = self;
         let place = self.world().place();
         process.common.granted.lock().unwrap().push(step.choices.all().filter(|choice| choice.is_of(place)).collect());
@@ -298,7 +293,7 @@ impl Running<'_> {
             () if self.has(Shared) => u32::MAX,
             () => 1,
         };
-        let believe = |lease: &Any<'_>| {
+        let believe = |lease: &&Lease| {
             let (key, token) = (lease.key(), lease.token());
             self.note(&format!("holds {key:?} with {token}"));
             // The terms of a resumed lease are known to the store.
@@ -308,17 +303,16 @@ impl Running<'_> {
                 self.world().note_believed(key, lease.id(), token, limit);
                 limit
             };
-            process.common.beliefs.add(self.world(), process.number, step, (key.clone(), token), lease.state(), limit)
+            process.common.beliefs.add(self.world(), process.number, step, lease, limit)
         };
         leases.iter().map(believe).collect()
     }
 
     /// Works under a lease that a verb hands to its work.
     async fn work(&self, leases: &[&Lease]) {
-        let leases = all_of(leases);
-        let beliefs = self.believe(&leases);
+        let beliefs = self.believe(leases);
         let _at_work: Vec<_> = beliefs.iter().map(Belief::work).collect();
-        self.act(&leases, &beliefs).await;
+        self.act(leases, &beliefs).await;
     }
 
     async fn try_work(&self, leases: &[&Lease]) -> Result<()> {
@@ -355,22 +349,22 @@ impl Running<'_> {
     }
 
     /// Works for half of the time, does what the step says, and works for the other half.
-    async fn act(&self, leases: &[Any<'_>], beliefs: &[Belief]) {
+    async fn act(&self, leases: &[&Lease], beliefs: &[Belief]) {
         self.pass(self.time() / 2, leases).await;
         for (lease, belief) in leases.iter().zip(beliefs) {
             let done = if self.has(Refreshes) {
-                self.within("refreshes", OPERATION, async { call!(lease, refresh()) }).await
+                self.within("refreshes", OPERATION, lease.refresh()).await
             } else if self.has(Verifies) {
-                self.within("verifies", OPERATION, async { call!(lease, verify()) }).await
+                self.within("verifies", OPERATION, lease.verify()).await
             } else if self.has(Relabels) {
                 let mut metadata = Metadata::default();
                 metadata.insert("step", "relabelled").unwrap();
-                self.within("relabels", OPERATION, async { call!(lease, update_metadata(metadata)) }).await
+                self.within("relabels", OPERATION, lease.update_metadata(metadata)).await
             } else if self.has(Downgrades) {
                 belief.share(2);
-                self.within("downgrades", OPERATION, async { call!(lease, downgrade(2)) }).await
+                self.within("downgrades", OPERATION, lease.downgrade(2)).await
             } else if self.has(Extends) {
-                match self.within("extends", OPERATION, async { call!(lease, extend(secs(5))) }).await {
+                match self.within("extends", OPERATION, lease.extend(secs(5))).await {
                     // A lease without expiry has none to extend.
                     Err(Error::Invalid { .. }) if self.has(NeverExpires) || self.has(Resumes) => Ok(()),
                     extended => extended,
@@ -388,7 +382,7 @@ impl Running<'_> {
             }
         }
         if self.has(RefreshesGroup) {
-            self.ask("refreshes a group", self.handle.seal().refresh_group(self.group.as_str(), GROUP_TTL)).await;
+            self.ask("refreshes a group", self.handle.refresh_group(self.group.as_str(), GROUP_TTL)).await;
         }
         self.pass(self.time() / 2, leases).await;
         for belief in beliefs {
@@ -402,7 +396,7 @@ impl Running<'_> {
         }
         if self.has(IsRevoked) {
             for lease in leases {
-                let revoke = self.handle.seal().revoke(lease.key().as_str()).token(lease.token());
+                let revoke = self.handle.revoke(lease.key().as_str()).token(lease.token());
                 self.ask("revokes its lease", revoke).await;
             }
             self.pass(millis(200), leases).await;
@@ -410,13 +404,9 @@ impl Running<'_> {
     }
 
     /// Adds the token to the document of the key, at the fence.
-    async fn write(&self, lease: &Any<'_>) -> Result<()> {
+    async fn write(&self, lease: &Lease) -> Result<()> {
         let (documents, key, token) = (self.world().documents(), lease.key(), lease.token());
-        let fenced = match lease {
-            Any::Async(lease) => documents.fenced(*lease),
-            Any::Blocking(lease) => documents.fenced(&**lease),
-        };
-        let (fenced, filter) = (fenced.operation_timeout(OPERATION), doc! { "_id": key.as_str() });
+        let (fenced, filter) = (documents.fenced(lease).operation_timeout(OPERATION), doc! { "_id": key.as_str() });
         let update = doc! { "$push": { "tokens": i64::from(token) } };
         if self.has(WritesInBulk) {
             fenced.bulk_write([Change::update_one(filter, update).upsert(true)]).await?;
@@ -428,8 +418,7 @@ impl Running<'_> {
     }
 
     /// The same in a transaction.
-    async fn transact(&self, lease: &Any<'_>) -> Result<()> {
-        let Any::Async(lease) = lease else { unreachable!("a blocking lease has no transaction") };
+    async fn transact(&self, lease: &Lease) -> Result<()> {
         let (namespace, filter) = (self.world().documents().namespace(), doc! { "_id": lease.key().as_str() });
         let token = i64::from(lease.token());
         let update = doc! { "$push": { "tokens": token }, "$set": { "fence": token } };
@@ -447,7 +436,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    async fn pass(&self, time: Duration, leases: &[Any<'_>]) {
+    async fn pass(&self, time: Duration, leases: &[&Lease]) {
         let until = self.world().now() + time;
         while self.world().now() < until {
             tokio::time::sleep(millis(300).min(until - self.world().now())).await;
@@ -466,7 +455,7 @@ impl Running<'_> {
     }
 
     async fn work_under(&self, held: &Held) {
-        let leases = all_of(&held.leases());
+        let leases = held.leases();
         let beliefs = self.believe(&leases);
         let working = async {
             let _at_work: Vec<_> = beliefs.iter().map(Belief::work).collect();
@@ -503,42 +492,6 @@ impl Running<'_> {
         }
     }
 
-    /// Acquires, works and ends by the blocking API.
-    async fn block(&self, seal: &blocking::Mongoseal) {
-        let acquire = set_acquire!(seal.acquire(self.step.key), self.step, self.group.as_str());
-        let lease = match self.within("acquires", self.patience(), on_thread(move || acquire.run())).await {
-            Ok(lease) => Arc::new(lease),
-            Err(error) => return self.accept(&error),
-        };
-        let leases = [Any::Blocking(Arc::clone(&lease))];
-        let beliefs = self.believe(&leases);
-        self.act(&leases, &beliefs).await;
-        drop(leases);
-        let lease = Arc::into_inner(lease).expect("nobody else has it");
-        let given = (lease.key().clone(), lease.id(), lease.token());
-        if self.has(ShutsDown) {
-            self.process.shut_down(self.which).await;
-        } else if self.has(Orphans) {
-            lease.orphan();
-            self.process.common.given.lock().unwrap().push(given);
-        } else if self.has(Transfers) {
-            let to = LeaseId::random();
-            if let Some(token) = self.ask("transfers", on_thread(move || lease.transfer(to))).await {
-                self.process.common.given.lock().unwrap().push((given.0, to, token));
-            }
-        } else if self.has(Upgrades) {
-            let lease = Arc::new(lease);
-            let sharer = Arc::clone(&lease);
-            if let Some(upgraded) = self.upgrade(on_thread(move || sharer.upgrade())).await {
-                let upgraded = Arc::new(upgraded);
-                self.believe_upgraded(&Any::Blocking(Arc::clone(&upgraded)));
-                self.pass(self.time() / 2, &[]).await;
-            }
-        } else if !self.has(Drops) {
-            self.ask("releases", on_thread(move || lease.release())).await;
-        }
-    }
-
     /// Upgrades a sharer. A refresh before it, the upgrade itself and the refresh after it have the operation timeout each.
     async fn upgrade<T>(&self, upgrade: impl IntoFuture<Output = Result<T>>) -> Option<T> {
         let upgraded = self.within("upgrades", 3 * OPERATION, upgrade).await;
@@ -546,13 +499,13 @@ impl Running<'_> {
     }
 
     /// Notes that an upgraded lease excludes others.
-    fn believe_upgraded(&self, lease: &Any<'_>) -> Belief {
+    fn believe_upgraded(&self, lease: &Lease) -> Belief {
         let Self { process, step, .. } = self;
         let (key, token) = (lease.key(), lease.token());
         self.note(&format!("holds {key:?} alone with {token}"));
         self.world().count("a sharer is upgraded");
         self.world().note_believed(key, lease.id(), token, 1);
-        process.common.beliefs.add(self.world(), process.number, step, (key.clone(), token), lease.state(), 1)
+        process.common.beliefs.add(self.world(), process.number, step, lease, 1)
     }
 
     async fn end(&self, held: Held) {
@@ -573,15 +526,15 @@ impl Running<'_> {
             }
             Held::Lease(lease) if self.has(Upgrades) => {
                 if let Some(upgraded) = self.upgrade(lease.upgrade()).await {
-                    let beliefs = self.believe_upgraded(&Any::Async(&upgraded));
-                    self.pass(self.time() / 2, &[Any::Async(&upgraded)]).await;
+                    let beliefs = self.believe_upgraded(&upgraded);
+                    self.pass(self.time() / 2, &[&upgraded]).await;
                     drop(beliefs);
                     self.ask("releases", upgraded.release()).await;
                 }
                 self.ask("releases", lease.release()).await;
             }
             _ if self.has(EndsGroup) => {
-                self.ask("releases a group", self.handle.seal().release_group(self.group.as_str())).await;
+                self.ask("releases a group", self.handle.release_group(self.group.as_str())).await;
             }
             Held::Lease(lease) => drop(self.ask("releases", lease.release()).await),
             Held::Set(set) => drop(self.ask("releases all", set.release()).await),
@@ -609,8 +562,7 @@ impl Running<'_> {
 
     async fn run_tick(&self) {
         let number = 1 + self.world().below(2);
-        let once =
-            set_hold!(set_common!(self.handle.seal().once(self.step.key, Tick::number(number)), self.step), self.step);
+        let once = set_hold!(set_common!(self.handle.once(self.step.key, Tick::number(number)), self.step), self.step);
         let ended = if self.has(Holds) {
             match self.within("begins a tick", self.patience(), once.begin()).await {
                 Ok(OnceOutcome::Started(tick)) => return self.hold(Held::Tick(tick)).await,
@@ -629,7 +581,7 @@ impl Running<'_> {
     }
 
     async fn campaign(&self) {
-        let campaign = set_common!(self.handle.seal().campaign(self.step.key).value("here"), self.step);
+        let campaign = set_common!(self.handle.campaign(self.step.key).value("here"), self.step);
         if self.has(Holds) {
             // By default it waits for ever.
             let campaign =

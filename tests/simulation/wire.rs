@@ -10,14 +10,11 @@ use std::{
 };
 
 use mongoseal::{
-    Clock, Deadline, FencingToken, HandleId, HybridTime, Key, LeaseId, Result, StoreTime,
-    record::{BatchRequest, Filter, Holder, KeyFilter, LeaseRefs, Outcome, Position, Request},
-    store::{
-        Applied, Backend, BoxFuture, Capabilities, CompareAndSwap, FollowedState, Loaded, LoadedKeys, Notification,
-        Page, Snapshot, Store, Swap,
-    },
+    Clock, Deadline, FencingToken, HandleId, Key, LeaseId, Result,
+    record::{BatchRequest, Holder, LeaseRefs, Outcome, Request},
+    store::{Applied, Backend, BoxFuture, Capabilities, CompareAndSwap, Loaded, LoadedKeys, Store, Swap},
 };
-use tokio::sync::mpsc::{Sender, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::{
     link::Defect,
@@ -102,7 +99,7 @@ impl Drop for Calling {
 
 /// The table, as a process reaches it.
 #[derive(Clone)]
-struct Wire {
+pub(crate) struct Wire {
     route: Arc<Route>,
     table: Table,
     calls: Calls,
@@ -134,7 +131,7 @@ impl Wire {
 impl Backend for Wire {
     fn load(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Loaded>> {
         let (key, calls) = (key.clone(), self.calls.of(key));
-        self.send(Sent::Load, deadline, move |wire| {
+        self.send(Sent::LOAD, deadline, move |wire| {
             for call in &calls {
                 call.is_between.store(true, Ordering::Relaxed);
             }
@@ -151,7 +148,7 @@ impl Backend for Wire {
         if calls.len() > 1 {
             self.route.world.count("a swap has several callers");
         }
-        self.send(Sent::Swap, deadline, move |wire| {
+        self.send(Sent::SWAP, deadline, move |wire| {
             let world = &wire.route.world;
             let is_done = world.checked(|| wire.table.swap(world, &calls, &swap, wire.number));
             if is_done && deadline.has_passed() {
@@ -162,7 +159,7 @@ impl Backend for Wire {
     }
 
     fn list(&self, deadline: Deadline) -> BoxFuture<Result<LoadedKeys>> {
-        self.send(Sent::Load, deadline, |wire| wire.table.list(&wire.route.world))
+        self.send(Sent::LOAD, deadline, |wire| wire.table.list(&wire.route.world))
     }
 
     fn listen(&self, handle: HandleId, messages: UnboundedSender<Vec<u8>>) -> BoxFuture<Result<()>> {
@@ -213,9 +210,8 @@ impl Backend for Wire {
 }
 
 /// The store of a process, whose caller drops some requests half-way.
-#[derive(Debug)]
 pub(crate) struct Caller {
-    store: CompareAndSwap<Wire>,
+    pub(crate) store: CompareAndSwap<Wire>,
     /// The last grant of each key that was answered, for [`Defect::SwapsAnswers`].
     answered: Arc<Mutex<HashMap<Key, Applied>>>,
 }
@@ -254,18 +250,8 @@ impl Caller {
             ended.unwrap_or_else(|_| Err(away()))
         })
     }
-}
 
-impl Store for Caller {
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
-    }
-
-    fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
-        self.store.prepare(deadline)
-    }
-
-    fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
+    pub(crate) fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
         let applying = match self.wire().table.defect {
             // No other request is known to a store of its own.
             Some(Defect::Apart) => {
@@ -296,55 +282,17 @@ impl Store for Caller {
         })
     }
 
-    fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
+    pub(crate) fn apply_batch(
+        &self,
+        leases: &LeaseRefs,
+        batch: &BatchRequest,
+        deadline: Deadline,
+    ) -> BoxFuture<Result<bool>> {
         if leases.len() > 1 {
             self.wire().route.world.count("a batch has several keys");
         }
         let call =
             |(key, tokens): &(Key, Vec<FencingToken>)| Call::new(key, Called::Batch(tokens.clone(), batch.clone()));
         self.call(self.store.apply_batch(leases, batch, deadline), leases.iter().map(call).collect())
-    }
-
-    fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
-        self.store.read(key, deadline)
-    }
-
-    fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
-        self.store.now(deadline)
-    }
-
-    fn list(
-        &self,
-        filter: &Filter,
-        after: Option<Position>,
-        page_size: u32,
-        deadline: Deadline,
-    ) -> BoxFuture<Result<Page>> {
-        self.store.list(filter, after, page_size, deadline)
-    }
-
-    fn notifications(
-        &self,
-        handle: HandleId,
-        since: HybridTime,
-        notifications: UnboundedSender<Notification>,
-    ) -> BoxFuture<Result<()>> {
-        self.store.notifications(handle, since, notifications)
-    }
-
-    fn follow(&self, filter: &KeyFilter, known: Vec<Key>, states: Sender<FollowedState>) -> BoxFuture<Result<()>> {
-        self.store.follow(filter, known, states)
-    }
-
-    fn close(&self, deadline: Deadline) -> BoxFuture<()> {
-        self.store.close(deadline)
-    }
-
-    fn clock(&self) -> Clock {
-        self.store.clock()
-    }
-
-    fn retention(&self) -> std::time::Duration {
-        self.store.retention()
     }
 }

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -46,7 +46,7 @@ pub(crate) struct World {
     pub(crate) rng: Mutex<Rng>,
     /// Whether things still go wrong.
     pub(crate) faulty: Mutex<bool>,
-    pub(crate) trace: Mutex<Vec<String>>,
+    trace: Mutex<Vec<String>>,
     pub(crate) seen: Mutex<BTreeMap<&'static str, usize>>,
     /// The first check that failed in a task whose panic no test receives.
     broken: Mutex<Option<String>>,
@@ -58,8 +58,9 @@ pub(crate) struct World {
     revoked: Mutex<HashMap<Key, (FencingToken, Duration)>>,
     /// The acknowledged writes of each key's document, by their tokens.
     written: Mutex<HashMap<Key, BTreeMap<i64, usize>>>,
-    /// When a server answered slowly, and when this machine did not run.
-    slow: Mutex<[Option<Duration>; 2]>,
+    /// When a server last answered slowly, and when this machine last did not run.
+    answered_slowly: Mutex<Option<Duration>>,
+    stalled: Mutex<Option<Duration>>,
 }
 
 /// The grants of a key.
@@ -93,7 +94,8 @@ impl World {
             past: Mutex::default(),
             revoked: Mutex::default(),
             written: Mutex::default(),
-            slow: Mutex::default(),
+            answered_slowly: Mutex::default(),
+            stalled: Mutex::default(),
         })
     }
 
@@ -150,7 +152,7 @@ impl World {
     pub(crate) fn note_answer(&self, took: Duration) {
         if took > SLOW {
             self.count("a server answers slowly");
-            self.slow.lock().unwrap()[0] = Some(self.now());
+            *self.answered_slowly.lock().unwrap() = Some(self.now());
         }
     }
 
@@ -158,24 +160,22 @@ impl World {
     pub(crate) fn note_stall(&self, took: Duration) {
         if took > SLOW {
             self.count("a stall");
-            self.slow.lock().unwrap()[1] = Some(self.now());
+            *self.stalled.lock().unwrap() = Some(self.now());
         }
     }
 
-    fn is_recent(&self, at: Option<Duration>) -> bool {
-        at.is_some_and(|at| self.now().saturating_sub(at) < LENIENT)
+    fn is_recent(&self, at: &Mutex<Option<Duration>>) -> bool {
+        at.lock().unwrap().is_some_and(|at| self.now().saturating_sub(at) < LENIENT)
     }
 
     /// Whether this machine did not run a moment ago.
     pub(crate) fn has_stalled(&self) -> bool {
-        let stalled = self.slow.lock().unwrap()[1];
-        self.is_recent(stalled)
+        self.is_recent(&self.stalled)
     }
 
     /// Whether it, or a server, was slow a moment ago.
     pub(crate) fn is_slow(&self) -> bool {
-        let slow = *self.slow.lock().unwrap();
-        slow.into_iter().any(|at| self.is_recent(at))
+        self.has_stalled() || self.is_recent(&self.answered_slowly)
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -199,10 +199,15 @@ impl World {
         self.trace.lock().unwrap().push(format!("{:?} {what}", self.now()));
     }
 
+    /// What was noted, also if a check has failed.
+    pub(crate) fn trace(&self) -> Vec<String> {
+        self.trace.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Applies a request to the memory store, and checks the change. All in one poll, so at once.
     pub(crate) async fn apply(
         &self,
-        store: &MemoryStore,
+        store: &dyn Store,
         key: &Key,
         request: Request,
         deadline: Deadline,
@@ -231,7 +236,7 @@ impl World {
     /// The same of a batch.
     pub(crate) async fn apply_batch(
         &self,
-        store: &MemoryStore,
+        store: &dyn Store,
         leases: &LeaseRefs,
         batch: &BatchRequest,
         deadline: Deadline,
@@ -417,10 +422,9 @@ impl World {
     }
 
     /// Keeps how a record is, for later.
-    pub(crate) async fn remember(&self, store: &MemoryStore, key: &Key) {
-        let read = store.read(key, Deadline::after(self.clock, millis(1)));
-        if let Some(Snapshot { record, at }) = read.await.unwrap() {
-            self.past.lock().unwrap().insert(key.clone(), (*record, at));
+    pub(crate) async fn remember(&self, key: &Key) {
+        if let Some((Some(record), at)) = self.snapshot(key).await {
+            self.past.lock().unwrap().insert(key.clone(), (record, at));
         }
     }
 

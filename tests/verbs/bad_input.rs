@@ -1,40 +1,119 @@
 //! What is wrong is said before anything is sent, with what to do.
 
-use std::time::Duration;
+use std::{
+    fmt::Debug,
+    future::IntoFuture,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
-use mongoseal::{Error, Mongoseal, store::MemoryStore};
+use mongoseal::{
+    Error, Mongoseal, Retry,
+    store::{MemoryStore, Store},
+};
+use tokio::runtime::Runtime;
 
 use crate::{faulty::Faulty, secs};
 
-fn invalid<T: std::fmt::Debug>(result: Result<T, Error>, says: &str) {
+fn invalid<T: Debug>(result: Result<T, Error>, says: &str) {
     let error = result.unwrap_err();
-    assert!(matches!(error, Error::Invalid { .. }), "{error}");
-    assert!(error.to_string().contains(says), "{error}");
+    assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains(says), "{says}: {error}");
+}
+
+/// Each call is refused for what is named beside it.
+async fn are_invalid<T: Debug>(calls: Vec<(impl IntoFuture<Output = Result<T, Error>>, &str)>) {
+    for (call, says) in calls {
+        invalid(call.await, says);
+    }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_request_is_refused_and_nothing_is_sent() {
-    let store = Faulty::new();
-    let seal = store.seal();
-    invalid(seal.acquire("").await, "must not be empty");
-    invalid(seal.acquire("k".repeat(1025)).await, "1024 bytes");
-    invalid(seal.acquire("a\0b").await, "NUL");
-    invalid(seal.acquire("job\n").await, r#"a key has a control character: remove it from "job\n""#);
-    invalid(seal.acquire("a\tb").await, r#""a\tb""#);
-    invalid(seal.acquire("job ").await, r#"ends with a space: remove it from "job ""#);
-    invalid(seal.acquire("\u{a0}job").await, r#""\u{a0}job""#);
-    invalid(seal.acquire("'job'").await, "is in quotes");
-    invalid(seal.acquire_all(["a", "job\n"]).await, "control character");
-    invalid(seal.acquire("k").group("g\n").await, "a group name has a control character");
-    invalid(seal.acquire("k").ttl(Duration::ZERO).await, "from 10 ms");
-    invalid(seal.acquire("k").ttl(Duration::from_micros(500)).await, "from 10 ms");
-    invalid(seal.acquire("k").ttl(Duration::MAX).await, "from 10 ms to 365 d and ");
-    invalid(seal.acquire("k").ttl(secs(25 * 3600)).await, "raise `retention`");
-    invalid(seal.acquire("k").refresh_every(Duration::ZERO).await, "up to half the ttl");
-    invalid(seal.acquire("k").ttl(secs(10)).refresh_every(secs(6)).await, "up to half the ttl");
-    invalid(seal.acquire("k").metadata("$set", "x").await, "cannot name");
+async fn a_bad_acquire_or_campaign_is_refused_and_nothing_is_sent() {
+    let (store, seal) = Faulty::open();
+    let acquire = || seal.acquire("k").ttl(secs(10));
+    are_invalid(vec![
+        (seal.acquire(""), "must not be empty"),
+        (seal.acquire("k".repeat(1025)), "1024 bytes"),
+        (seal.acquire("a\0b"), "NUL"),
+        (seal.acquire("job\n"), r#"a key has a control character: remove it from "job\n""#),
+        (seal.acquire("a\tb"), r#""a\tb""#),
+        (seal.acquire("job "), r#"ends with a space: remove it from "job ""#),
+        (seal.acquire("\u{a0}job"), r#""\u{a0}job""#),
+        (seal.acquire("'job'"), "is in quotes"),
+        (acquire().group(""), "must not be empty"),
+        (acquire().group("g\n"), "a group name has a control character"),
+        (acquire().metadata("$set", "x"), "cannot name"),
+        (acquire().ttl(Duration::ZERO), "from 10 ms"),
+        (acquire().ttl(Duration::from_micros(500)), "from 10 ms"),
+        (acquire().ttl(Duration::MAX), "from 10 ms to 365 d and "),
+        (acquire().ttl(secs(25 * 3600)), "raise `retention`"),
+        (acquire().refresh_every(Duration::ZERO), "up to half the ttl"),
+        (acquire().refresh_every(secs(6)), "up to half the ttl"),
+        (acquire().min_hold(secs(20)).max_hold(secs(10)), "at least 20 s and at most 10 s"),
+        (acquire().min_hold(Duration::ZERO), "`min_hold` cannot be 0 s"),
+        (acquire().max_hold(Duration::ZERO), "`max_hold` cannot be 0 s"),
+        (acquire().min_hold(Duration::MAX), "`min_hold` cannot be"),
+        (acquire().max_hold(secs(366 * 24 * 3_600)), "365 d"),
+        (acquire().stalled_after(Duration::ZERO), "stalled_after"),
+        (seal.acquire("k").without_expiry().max_hold(secs(10)), "without expiry"),
+        (seal.acquire("k").without_expiry().stalled_after(secs(10)), "without expiry"),
+    ])
+    .await;
+
+    let all = || seal.acquire_all(["a", "b"]);
+    are_invalid(vec![
+        (seal.acquire_all(Vec::<&str>::new()), "no key is given"),
+        (seal.acquire_all([""]), "must not be empty"),
+        (seal.acquire_all(["a", "job\n"]), "control character"),
+        (seal.acquire_all(["a", "b", "a"]), "\"a\" is given twice"),
+        (all().group(""), "must not be empty"),
+        (all().wait(secs(1)).retry(Retry::fixed(secs(1)).attempts(2)), "set one of them"),
+        (all().retry(Retry::fixed(secs(1))), "has no end"),
+        (all().without_expiry().ttl(secs(1)), "be without expiry"),
+        (all().shared_up_to(0), "`shared_up_to` cannot be 0"),
+        (all().ttl(secs(10)).refresh_every(secs(6)), "up to half the ttl"),
+        (all().grace(secs(48 * 3600)), "a grace of"),
+    ])
+    .await;
+
+    let campaign = || seal.campaign("k").ttl(secs(30)).wait(secs(1));
+    are_invalid(vec![
+        (seal.campaign(""), "must not be empty"),
+        (
+            campaign().stop_margin(secs(16)),
+            "`stop_margin` cannot be 16 s if the ttl is 30 s: choose up to half the ttl",
+        ),
+        (campaign().stop_margin(secs(10)).refresh_every(secs(11)), "up to half the ttl"),
+        (campaign().refresh_every(secs(0)), "`refresh_every` cannot be 0 s"),
+        (campaign().ttl(secs(0)), "a ttl must be from 10 ms to 365 d and 0 s is not"),
+        (campaign().ttl(secs(48 * 3600)), "exceed the retention of idle records"),
+        (campaign().value("x".repeat(5_000)), "at most 4096 bytes"),
+        (campaign().metadata("value", "b"), "the name of the leader's value"),
+    ])
+    .await;
+
     assert!(store.requests().is_empty());
-    assert!(store.records.is_empty());
+    for good in [campaign().stop_margin(secs(15)), campaign().stop_margin(secs(0)).refresh_every(secs(15))] {
+        good.await.unwrap().resign().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_call_of_another_verb_is_refused_and_nothing_is_sent() {
+    let (store, seal) = Faulty::open();
+    let leader = seal.campaign("k").await.unwrap();
+    let asked = store.requests().len();
+    for text in ["", "a\0"] {
+        invalid(seal.release_group(text).await, "group");
+        invalid(seal.refresh_group(text, secs(60)).await, "group");
+    }
+    for holders in [0, 1] {
+        invalid(leader.lease().downgrade(holders).await, "2 or more");
+    }
+    invalid(leader.proclaim("x".repeat(5_000)).await, "at most 4096 bytes");
+    assert_eq!(store.requests().len(), asked);
 }
 
 #[test]
@@ -45,11 +124,11 @@ fn settings_that_contradict_each_other_are_refused() {
     invalid(builder().connections(20).sibling_of(&Mongoseal::in_memory()), "set it on that handle");
     invalid(builder().ttl(Duration::ZERO).in_memory(), "from 10 ms");
     invalid(builder().retention(secs(10)).in_memory(), "raise `retention`");
-    let store = std::sync::Arc::new(mongoseal::store::MemoryStore::new(secs(10)));
+    let store = Arc::new(MemoryStore::new(secs(10)));
     invalid(builder().on_store(store.clone()), "raise `retention`");
     invalid(builder().retention(secs(100)).on_store(store), "keeps idle records for 10 s: leave it out");
-    let open = || std::sync::Arc::new(mongoseal::store::MemoryStore::default());
-    let seal = builder().retention(mongoseal::store::Store::retention(&*open())).on_store(open()).unwrap();
+    let open = || Arc::new(MemoryStore::default());
+    let seal = builder().retention(open().retention()).on_store(open()).unwrap();
     invalid(builder().retention(secs(100)).sibling_of(&seal), "keeps idle records for 1 d: leave it out");
     invalid(builder().collection("leases").on_store(open()), "`collection` has no effect");
     invalid(builder().collection("leases").in_memory(), "`collection` has no effect");
@@ -68,11 +147,6 @@ fn settings_that_contradict_each_other_are_refused() {
 
 #[test]
 fn a_call_outside_of_a_runtime_is_an_error_and_not_a_panic() {
-    use std::{
-        future::IntoFuture,
-        pin::pin,
-        task::{Context, Poll, Waker},
-    };
     let seal = Mongoseal::in_memory();
     let mut asking = pin!(seal.acquire("k").into_future());
     match asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -83,29 +157,22 @@ fn a_call_outside_of_a_runtime_is_an_error_and_not_a_panic() {
 
 #[test]
 fn a_lease_dropped_outside_of_a_runtime_is_released_by_the_one_that_keeps_it() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = Runtime::new().unwrap();
     let seal = Mongoseal::in_memory();
-    let lease = runtime.block_on(async { seal.acquire("k").await.unwrap() });
-    drop(lease);
-    runtime.block_on(async {
-        let freed = async {
-            while seal.acquire("k").await.is_err() {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(secs(5), freed).await.expect("the key is free long before its ttl");
-    });
+    drop(runtime.block_on(async { seal.acquire("k").await.unwrap() }));
+    let next = runtime.block_on(async { seal.acquire("k").wait(secs(5)).await });
+    drop(next.expect("the key is free long before its ttl"));
 }
 
 #[test]
 fn a_runtime_shut_down_ends_its_leases() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let runtime = Runtime::new().unwrap();
     let store = MemoryStore::default();
     let seal = Mongoseal::in_memory_on(&store);
     let lease = runtime.block_on(async { seal.acquire("k").await.unwrap() });
     drop(runtime);
     assert!(!lease.is_valid());
-    let other = tokio::runtime::Runtime::new().unwrap();
+    let other = Runtime::new().unwrap();
     other.block_on(async {
         assert!(matches!(lease.refresh().await, Err(Error::Ended { .. })));
         assert!(matches!(lease.verify().await, Err(Error::Ended { .. })));

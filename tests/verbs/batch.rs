@@ -87,13 +87,15 @@ async fn releases_that_overtake_parts_all_the_time_cost_no_other_lease() {
     assert!(are_held(&leases));
 }
 
-/// At most so many parts and single refreshes are under way at once on a store with so many connections.
-async fn no_more_are_under_way(connections: u32, count: usize, [parts_most, singles_most]: [usize; 2]) {
-    for alone in [false, true] {
+#[tokio::test(start_paused = true)]
+async fn no_more_refreshes_are_under_way_at_once_than_the_connections_allow_while_the_store_answers() {
+    let cases = [(64, 1_000, [6, 8]), (10, 200, [1, 2])];
+    for (alone, (connections, count, [parts_most, singles_most])) in
+        cases.into_iter().flat_map(|case| [(false, case), (true, case)])
+    {
         let mut store = Faulty::new();
         store.connections = connections;
-        let seal = store.seal();
-        let leases = leases(&seal, count, secs(30), Duration::ZERO).await;
+        let leases = leases(&store.seal(), count, secs(30), Duration::ZERO).await;
         for number in (0..count).filter(|number| alone && number % 50 == 0) {
             store.records.remove(leases[number].key());
         }
@@ -109,20 +111,10 @@ async fn no_more_are_under_way(connections: u32, count: usize, [parts_most, sing
         for (sent, most) in [(parts, parts_most), (singles, singles_most)] {
             let at_once =
                 sent.iter().map(|at| sent.iter().filter(|other| **other <= *at && *at < **other + takes).count());
-            assert!(at_once.max().unwrap_or_default() <= most, "{sent:?}");
+            assert!(at_once.max().unwrap_or_default() <= most, "{connections} connections: {sent:?}");
         }
         assert_eq!(leases.iter().filter(|lease| !lease.is_valid()).count(), if alone { count / 50 } else { 0 });
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn no_more_than_six_parts_and_eight_single_refreshes_are_under_way_at_once_while_the_store_answers() {
-    no_more_are_under_way(64, 1_000, [6, 8]).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn on_a_store_of_ten_connections_no_more_than_three_refreshes_are_under_way_at_once() {
-    no_more_are_under_way(10, 200, [1, 2]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -210,60 +202,28 @@ async fn records_that_cannot_be_written_in_each_part_take_no_other_lease_with_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_not_tried_comes_before_those_that_failed() {
-    let store = Faulty::new();
-    let seal = store.seal();
-    let mut words = Vec::new();
-    // Leases with metadata are refreshed alone, at most eight at a time.
-    for number in 0..60 {
-        let lease = seal.acquire(format!("locked/{number}")).ttl(secs(30)).await.unwrap();
-        lease.update_metadata(mongoseal::Metadata::default()).await.unwrap();
-        words.push(lease);
+async fn leases_at_risk_together_are_held_again_when_the_store_is_back_or_refuses_no_longer() {
+    for fault in [Fault::Hang, Fault::Fail, Fault::Refuse] {
+        let store = Faulty::new();
+        let leases = leases(&store.seal(), 100, secs(30), Duration::ZERO).await;
+        let asked = Asked::of(&store, move |_, _| Some(fault));
+        tokio::time::sleep(secs(20)).await;
+        assert!(leases.iter().all(|lease| lease.state() == LeaseState::AtRisk), "{fault:?}");
+        if let Fault::Refuse = fault {
+            let (together, alone) = asked.take();
+            assert!((2..10).contains(&together) && alone == 0, "{together} together, {alone} alone");
+        }
+        store.heal();
+        tokio::time::sleep(secs(4)).await;
+        assert!(are_held(&leases), "{fault:?}");
+        tokio::time::sleep(secs(60)).await;
+        assert!(are_held(&leases), "{fault:?}");
     }
-    let free = seal.acquire("free").ttl(secs(12)).await.unwrap();
-    free.update_metadata(mongoseal::Metadata::default()).await.unwrap();
-    let id = free.id();
-    store.script(move |call| match call {
-        Call::Apply(Request::Refresh(refresh)) if refresh.lease != id => Some(Fault::Hang),
-        _ => None,
-    });
-    tokio::time::sleep(secs(29)).await;
-    assert!(free.is_valid() && free.remaining() > secs(6), "{:?}", free.remaining());
-}
-
-#[tokio::test(start_paused = true)]
-async fn leases_at_risk_together_are_held_again_when_the_store_is_back() {
-    let store = Faulty::new();
-    let leases = leases(&store.seal(), 100, secs(30), millis(30)).await;
-    Asked::of(&store, |_, _| Some(Fault::Hang));
-    // The last are due after 13 seconds.
-    tokio::time::sleep(secs(15) + millis(50)).await;
-    assert!(leases.iter().all(|lease| lease.state() == LeaseState::AtRisk));
-    store.heal();
-    tokio::time::sleep(secs(3)).await;
-    assert!(are_held(&leases));
-    tokio::time::sleep(secs(60)).await;
-    assert!(are_held(&leases));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_batch_that_the_store_refuses_leaves_its_leases_at_risk_until_somebody_mends_it() {
-    let store = Faulty::new();
-    let leases = leases(&store.seal(), 100, secs(30), Duration::ZERO).await;
-    let asked = Asked::of(&store, |_, _| Some(Fault::Refuse));
-    tokio::time::sleep(secs(20)).await;
-    assert!(leases.iter().all(|lease| lease.state() == LeaseState::AtRisk));
-    let (together, alone) = asked.take();
-    assert!((2..10).contains(&together) && alone == 0, "{together} together, {alone} alone");
-    store.heal();
-    tokio::time::sleep(secs(4)).await;
-    assert!(are_held(&leases));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_hangs_holds_nobody_up_for_long_who_comes_due_after_it() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     let early = leases(&seal, 50, secs(30), Duration::ZERO).await;
     tokio::time::sleep(secs(6)).await;
     let short = seal.acquire("short").ttl(secs(3)).await.unwrap();
@@ -306,8 +266,7 @@ async fn the_error_of_a_batch_puts_no_lease_at_risk_that_was_refreshed_meanwhile
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_hangs_for_ever_lets_another_find_those_of_it_that_are_over() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     let mut leases = Vec::new();
     for number in 0..600 {
         // Those that hang are due first.
@@ -331,8 +290,7 @@ async fn a_batch_that_hangs_for_ever_lets_another_find_those_of_it_that_are_over
 
 #[tokio::test(start_paused = true)]
 async fn who_leaves_a_batch_under_way_is_not_held_up_by_it_and_stays_away() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     let mut leases = leases(&seal, 20, secs(30), Duration::ZERO).await;
     Asked::of(&store, |_, _| Some(Fault::DelayReply(millis(900))));
     tokio::time::sleep(millis(10_200)).await;
@@ -386,8 +344,7 @@ async fn each_lease_of_a_batch_keeps_what_is_its_own() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_does_not_wait_for_a_batch_that_hangs() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     let leases = leases(&seal, 20, secs(30), Duration::ZERO).await;
     Asked::of(&store, |_, _| Some(Fault::Hang));
     tokio::time::sleep(secs(11)).await;

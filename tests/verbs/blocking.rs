@@ -6,7 +6,9 @@ mod lease;
 mod verbs;
 
 use std::{
+    panic::{self, AssertUnwindSafe},
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -38,7 +40,7 @@ fn eventually(what: &str, holds: impl Fn() -> bool) {
     let began = Instant::now();
     while !holds() {
         assert!(began.elapsed() < SOON, "{what}");
-        std::thread::sleep(millis(2));
+        thread::sleep(millis(2));
     }
 }
 
@@ -47,6 +49,11 @@ fn until_refreshed(store: &Faulty) {
     let refreshed = || store.requests().iter().filter(|request| matches!(request, Request::Refresh(_))).count();
     let before = refreshed();
     eventually("it is refreshed", || refreshed() >= before + 2);
+}
+
+/// The panic of a call, if it panics.
+fn catch<T>(call: impl FnOnce() -> T) -> thread::Result<T> {
+    panic::catch_unwind(AssertUnwindSafe(call))
 }
 
 /// Computes without a pause.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use mongoseal::{CancellationToken, Elector, FencingToken, LeadershipState, LeadershipWatch, Mongoseal, Readiness};
+use mongoseal::{CancellationToken, FencingToken, LeadershipState, LeadershipWatch, Mongoseal, Readiness};
 use mongoseal_test_support::{eventually, secs};
 use tokio::{sync::watch, task::JoinHandle};
 
@@ -45,18 +45,14 @@ impl Candidate {
     }
 
     pub(crate) fn start_with(seal: &Mongoseal, value: &str, log: &Log, is_healthy: bool) -> Self {
-        let (health, receiver) = watch::channel(is_healthy);
-        let elector = seal.campaign("k").value(value).elector().health(receiver);
-        Self::run(elector, health, value.to_owned(), log.clone())
-    }
-
-    fn run(elector: Elector, health: watch::Sender<bool>, value: String, log: Log) -> Self {
-        let end = CancellationToken::new();
+        let ((health, receiver), end) = (watch::channel(is_healthy), CancellationToken::new());
+        let elector = seal.campaign("k").value(value).elector().health(receiver).until(end.clone());
         let (leadership, readiness) = (elector.leadership(), elector.readiness());
-        let (stops, signal) = ((log.clone(), value.clone()), leadership.clone());
-        let elector = elector.until(end.clone()).on_stopped(move || {
+        let (signal, log, value) = (leadership.clone(), log.clone(), value.to_owned());
+        let (stops, stopped) = (log.clone(), format!("{value} stops"));
+        let elector = elector.on_stopped(move || {
             assert!(!signal.is_leader(), "the work has stopped, so it does not lead");
-            stops.0.note(format!("{} stops", stops.1));
+            stops.note(stopped.as_str());
         });
         let running = tokio::spawn(elector.run(async move |_leader| {
             log.note(format!("{value} works"));

@@ -6,10 +6,8 @@ use std::{
 };
 
 use mongoseal::{
-    Deadline, Error, Key, Mongoseal, Result, blocking,
-    store::{
-        Backend, BoxFuture, CompareAndSwap, Connector, Loaded, LoadedKeys, MemoryStore, Store, StoreOptions, Swap,
-    },
+    Error, Mongoseal, Result, blocking,
+    store::{BoxFuture, Connector, MemoryStore, Store, StoreOptions},
 };
 
 use crate::{compare_and_swap::Table, secs};
@@ -82,44 +80,9 @@ async fn what_a_connector_refuses_is_the_answer_and_options_of_mongodb_are_refus
     }
 }
 
-/// A backend with a table for each collection.
-#[derive(Clone, Debug)]
-struct Tables {
-    name: String,
-    table: Table,
-}
-
-impl Backend for Tables {
-    fn load(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Loaded>> {
-        self.table.load(key, deadline)
-    }
-
-    fn swap(&self, swap: Swap, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        self.table.swap(swap, deadline)
-    }
-
-    fn list(&self, deadline: Deadline) -> BoxFuture<Result<LoadedKeys>> {
-        self.table.list(deadline)
-    }
-
-    fn clock(&self) -> mongoseal::Clock {
-        self.table.clock()
-    }
-
-    fn sibling(&self, options: &StoreOptions) -> Result<Option<Self>> {
-        match &options.collection {
-            Some(name) if *name == self.name => Ok(None),
-            Some(name) if name.is_empty() => Err(Error::invalid("a table has a name")),
-            Some(name) => Ok(Some(Self { name: name.clone(), table: Table::new() })),
-            None => Ok(None),
-        }
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_sibling_has_the_collection_that_the_backend_opens_for_it() {
-    let tables = Tables { name: "leases".into(), table: Table::new() };
-    let seal = Mongoseal::builder().on_store(Arc::new(CompareAndSwap::new(tables, secs(3600)))).unwrap();
+    let seal = Table::new().seal();
     let sibling = |name: &str| Mongoseal::builder().retention(secs(3600)).collection(name).sibling_of(&seal);
     let (tenant, same) = (sibling("tenant").unwrap(), sibling("leases").unwrap());
     let _lease = seal.acquire("k").await.unwrap();

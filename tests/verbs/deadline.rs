@@ -1,77 +1,35 @@
 //! A holder stops by its deadline, whatever the store does.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use mongoseal::{
-    Deadline, Error, LeaseState, LossCause, Mongoseal, ReleaseOutcome,
-    record::Request,
-    store::{MemoryStore, Store},
-};
+use mongoseal::{Error, LeaseState, LossCause, Mongoseal, ReleaseOutcome, record::Request, store::MemoryStore};
+use tokio::time::Instant;
 
 use crate::{
     faulty::{Call, Fault, Faulty},
     millis, secs,
 };
 
-/// Holds a key while every request meets `fault`, and gives the time at which the work stopped.
-async fn work_until_lost(fault: Fault) -> Duration {
-    let store = Faulty::new();
-    let clock = store.records.clock();
-    let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
-    store.always(fault);
-    let working = Arc::new(());
-    let at_work = Arc::clone(&working);
-    let error = lease
-        .run(async move {
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_fails_or_refuses_loses_the_lease_by_the_deadline_and_the_work_is_dropped() {
+    for fault in [Fault::Hang, Fault::Fail, Fault::Refuse] {
+        let (store, began) = (Faulty::new(), Instant::now());
+        let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
+        store.always(fault);
+        let working = Arc::new(());
+        let at_work = Arc::clone(&working);
+        let work = async move {
             std::future::pending::<()>().await;
             drop(at_work);
-        })
-        .await
-        .unwrap_err();
-    assert!(matches!(error, Error::Lost { cause: LossCause::Expired, .. }), "{error}");
-    assert_eq!(Arc::strong_count(&working), 1, "the work was dropped");
-    assert!(!lease.is_valid() && lease.remaining().is_zero());
-    assert!(matches!(lease.state(), LeaseState::Lost { .. }));
-    clock.now().since_origin()
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_store_that_hangs_loses_the_lease_by_the_deadline() {
-    let lost = work_until_lost(Fault::Hang).await;
-    assert!(lost > secs(29) && lost <= secs(30), "{lost:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_store_that_fails_fast_loses_the_lease_by_the_deadline() {
-    let lost = work_until_lost(Fault::Fail).await;
-    assert!(lost > secs(29) && lost <= secs(30), "{lost:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_store_that_refuses_loses_the_lease_by_the_deadline() {
-    let lost = work_until_lost(Fault::Refuse).await;
-    assert!(lost > secs(29) && lost <= secs(30), "{lost:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_at_risk_is_held_again_when_the_store_is_back() {
-    let store = MemoryStore::default();
-    let lease = Mongoseal::in_memory_on(&store).acquire("k").ttl(secs(30)).await.unwrap();
-    store.set_reachable(false);
-    tokio::time::sleep(secs(20)).await;
-    assert_eq!(lease.state(), LeaseState::AtRisk);
-    assert!(lease.is_valid());
-    store.set_reachable(true);
-    tokio::time::sleep(secs(6)).await;
-    assert_eq!(lease.state(), LeaseState::Held);
-    tokio::time::sleep(secs(60)).await;
-    assert!(lease.is_valid());
+        };
+        let error = lease.run(work).await.unwrap_err();
+        assert!(matches!(error, Error::Lost { cause: LossCause::Expired, .. }), "{error}");
+        let lost = began.elapsed();
+        assert!(lost > secs(29) && lost <= secs(30), "{fault:?}: {lost:?}");
+        assert_eq!(Arc::strong_count(&working), 1, "{fault:?}");
+        assert!(!lease.is_valid() && lease.remaining().is_zero());
+        assert!(matches!(lease.state(), LeaseState::Lost { .. }));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -97,81 +55,37 @@ async fn an_answer_that_comes_after_the_deadline_of_what_it_grants_is_thrown_awa
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refresh_confirmed_after_the_deadline_does_not_revive_the_lease() {
-    let store = MemoryStore::default();
-    let lease = Mongoseal::in_memory_on(&store).acquire("k").ttl(secs(30)).refresh_every(secs(15)).await.unwrap();
-    store.delay_replies(secs(16));
-    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Expired });
-    store.delay_replies(Duration::ZERO);
-    tokio::time::sleep(secs(5)).await;
-    assert!(matches!(lease.state(), LeaseState::Lost { .. }));
-    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::AlreadyLost { cause: LossCause::Expired });
+async fn nobody_waits_for_his_own_lost_reply_and_a_release_was_still_ours() {
+    let store = Faulty::new();
+    let began = Instant::now();
+    store.first(1, |call| matches!(call, Call::Apply(_)), Fault::LoseReply);
+    let lease = store.seal().acquire("k").await.unwrap();
+    assert!(began.elapsed() < millis(100));
+    let sent = store.requests();
+    assert_eq!(sent.len(), 2);
+    assert_eq!(sent[0], sent[1], "the same request");
+    store.first(1, |_| true, Fault::LoseReply);
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_gives_up_at_the_operation_timeout() {
-    for fault in [Fault::Hang, Fault::Fail] {
+async fn what_one_who_gave_up_was_granted_after_all_is_taken_back_at_once_and_what_arrives_later_expires() {
+    for (fault, ttl, ends_after) in
+        [(Fault::LoseReply, secs(3_600), millis(1)), (Fault::Delay(secs(7)), secs(30), secs(38))]
+    {
         let store = Faulty::new();
-        store.always(fault);
-        let clock = store.records.clock();
-        let error = store.seal().acquire("k").await.unwrap_err();
-        assert!(matches!(error, Error::Unavailable { .. }), "{error}");
-        assert!(clock.now().since_origin() <= secs(10), "{fault:?} {:?}", clock.now());
+        store.script(move |call| matches!(call, Call::Apply(Request::Acquire(_))).then_some(fault));
+        let error = store.seal().acquire("k").ttl(ttl).await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable { .. }));
+        store.heal();
+        tokio::time::sleep(ends_after).await;
+        drop(store.seal().acquire("k").await.unwrap());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_his_own_lost_reply() {
-    let store = Faulty::new();
-    let lost = AtomicBool::new(false);
-    store.script(move |call| match call {
-        Call::Apply(_) if !lost.swap(true, Ordering::Relaxed) => Some(Fault::LoseReply),
-        _ => None,
-    });
-    let lease = store.seal().acquire("k").await.unwrap();
-    assert!(store.records.clock().now().since_origin() < millis(100));
-    let sent = store.requests();
-    assert_eq!(sent.len(), 2);
-    assert_eq!(sent[0], sent[1], "the same request");
-    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_release_whose_reply_was_lost_was_still_ours() {
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").await.unwrap();
-    let lost = AtomicBool::new(false);
-    store.script(move |_| (!lost.swap(true, Ordering::Relaxed)).then_some(Fault::LoseReply));
-    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
-}
-
-#[tokio::test(start_paused = true)]
-async fn one_who_gave_up_leaves_nothing_held() {
-    let store = Faulty::new();
-    // The request arrives after its caller has gone.
-    store.script(|call| matches!(call, Call::Apply(Request::Acquire(_))).then_some(Fault::Delay(secs(7))));
-    let error = store.seal().acquire("k").ttl(secs(30)).await.unwrap_err();
-    assert!(matches!(error, Error::Unavailable { .. }));
-    store.heal();
-    tokio::time::sleep(secs(38)).await;
-    drop(store.seal().acquire("k").await.unwrap());
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_one_who_gave_up_was_granted_after_all_is_taken_back_at_once() {
-    let store = Faulty::new();
-    store.script(|call| matches!(call, Call::Apply(Request::Acquire(_))).then_some(Fault::LoseReply));
-    let error = store.seal().acquire("k").ttl(secs(3600)).await.unwrap_err();
-    assert!(matches!(error, Error::Unavailable { .. }));
-    store.heal();
-    tokio::time::sleep(millis(1)).await;
-    drop(store.seal().acquire("k").await.unwrap());
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_answer_from_a_stale_copy_ends_no_lease_and_no_release() {
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
+    let (store, lease) = Faulty::held().await;
     store.always(Fault::Stale);
     tokio::time::sleep(secs(15)).await;
     assert_eq!(lease.state(), LeaseState::AtRisk, "not believed, and not ignored");
@@ -180,8 +94,7 @@ async fn an_answer_from_a_stale_copy_ends_no_lease_and_no_release() {
     lease.refresh().await.unwrap();
     assert_eq!(lease.state(), LeaseState::Held);
 
-    let stale = AtomicBool::new(true);
-    store.script(move |_| stale.swap(false, Ordering::Relaxed).then_some(Fault::Stale));
+    store.first(1, |_| true, Fault::Stale);
     assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
     drop(store.seal().acquire("k").await.unwrap());
 }
@@ -192,11 +105,7 @@ async fn a_release_that_finds_the_lease_gone_after_its_deadline_does_not_claim_i
     let seal = store.build(Mongoseal::builder().operation_timeout(secs(20)));
     let lease = seal.acquire("k").ttl(millis(800)).without_refresh().await.unwrap();
     // The first send never arrives; meanwhile the lease expires, its grace ends, and somebody else comes.
-    let first = AtomicBool::new(true);
-    store.script(move |call| match call {
-        Call::Apply(Request::Release(_)) if first.swap(false, Ordering::Relaxed) => Some(Fault::Hang),
-        _ => None,
-    });
+    store.first(1, |call| matches!(call, Call::Apply(Request::Release(_))), Fault::Hang);
     let releasing = tokio::spawn(lease.release());
     tokio::time::sleep(secs(2)).await;
     let next = seal.acquire("k").await.unwrap();
@@ -251,84 +160,12 @@ async fn calls_that_come_together_do_not_wait_for_one_another() {
     let store = Faulty::new();
     store.script(|call| matches!(call, Call::Prepare).then_some(Fault::Hang));
     let seal = store.build(Mongoseal::builder().operation_timeout(secs(1)));
-    let clock = store.records.clock();
+    let began = Instant::now();
     let asking: Vec<_> = (0..8).map(|key| tokio::spawn(seal.acquire(format!("k{key}")).into_future())).collect();
     for asked in asking {
         assert!(matches!(asked.await.unwrap(), Err(Error::Unavailable { .. })));
     }
-    assert!(clock.now().since_origin() <= secs(1), "{:?}", clock.now());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_shutdown_ends_in_time_whatever_is_under_way() {
-    let store = MemoryStore::default();
-    let seal = Mongoseal::in_memory_on(&store);
-    let _held = seal.acquire("held").await.unwrap();
-    store.set_reachable(false);
-    let clock = store.clock();
-    let asking = tokio::spawn(seal.acquire("asked").into_future());
-    tokio::time::sleep(secs(1)).await;
-    let began = clock.now();
-    seal.shutdown().await;
-    let took = clock.now().since(began);
-    assert!(took <= millis(10_100), "{took:?}");
-    let error = asking.await.unwrap().unwrap_err();
-    assert!(error.to_string().contains("shut down"), "{error}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_that_somebody_took_is_lost_with_the_next_refresh_and_says_to_whom() {
-    let store = MemoryStore::default();
-    let seal = Mongoseal::in_memory_on(&store);
-    let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
-    let other = {
-        store.remove(lease.key());
-        seal.acquire("k").await.unwrap()
-    };
-    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::TakenOver { token: other.token() } });
-    assert!(store.clock().now().since_origin() <= secs(11));
-    assert!(other.is_valid());
-    drop(lease);
-    tokio::time::sleep(secs(60)).await;
-    assert!(other.is_valid(), "the end of the old lease did not touch the new one");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_whose_record_was_deleted_is_lost_and_verify_says_so_first() {
-    let store = MemoryStore::default();
-    let lease = Mongoseal::in_memory_on(&store).acquire("k").await.unwrap();
-    lease.verify().await.unwrap();
-    store.remove(lease.key());
-    assert!(lease.is_valid(), "local and free is not proof");
-    assert!(matches!(lease.verify().await, Err(Error::Lost { cause: LossCause::Removed, .. })));
-    assert!(!lease.is_valid());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_revoked_lease_is_lost_and_says_by_whom_and_why() {
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").await.unwrap();
-    let revoke = mongoseal::record::Revoke { by: "ops".into(), reason: "drill".into(), upto: lease.token() };
-    store
-        .records
-        .apply(lease.key(), Request::Revoke(revoke), Deadline::after(store.records.clock(), secs(1)))
-        .await
-        .unwrap();
-    let cause = LossCause::Revoked { by: "ops".into(), reason: "drill".into() };
-    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause });
-}
-
-#[tokio::test(start_paused = true)]
-async fn grace_keeps_others_out_after_a_holder_was_lost() {
-    let store = Faulty::new();
-    let seal = store.build(Mongoseal::builder().grace(secs(15)));
-    let lease = seal.acquire("k").ttl(secs(30)).without_refresh().await.unwrap();
-    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Expired });
-    drop(lease);
-    tokio::time::sleep(secs(10)).await;
-    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
-    tokio::time::sleep(secs(6)).await;
-    drop(seal.acquire("k").await.unwrap());
+    assert!(began.elapsed() <= secs(1), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
@@ -343,15 +180,9 @@ async fn work_that_blocks_past_the_deadline_is_not_called_done() {
 #[tokio::test(start_paused = true)]
 async fn a_refresh_and_a_release_that_are_lost_are_sent_again_after_little_more_than_a_second() {
     let store = Faulty::new();
-    let loses_one = || {
-        let mut asked = 0;
-        store.script(move |call| {
-            asked += u32::from(matches!(call, Call::Apply(_)));
-            (asked == 1).then_some(Fault::Hang)
-        });
-    };
+    let loses_one = || store.first(1, |call| matches!(call, Call::Apply(_)), Fault::Hang);
     let lease = store.seal().acquire("k").without_refresh().await.unwrap();
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     loses_one();
     lease.refresh().await.unwrap();
     assert!(began.elapsed() < millis(1_100), "{:?}", began.elapsed());

@@ -1,11 +1,6 @@
 //! Electors that lead and wait only while they are healthy, on paused time.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicUsize, Ordering},
-};
-
-use mongoseal::{CancellationToken, FencingToken, LeadershipState, record::Request};
+use mongoseal::{LeadershipState, record::Request};
 use tokio::sync::watch;
 
 use crate::{
@@ -16,34 +11,10 @@ use crate::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_becomes_unhealthy_resigns_and_observes_and_is_ready_and_queues_again_when_it_is_healthy() {
+async fn who_becomes_unhealthy_makes_way_at_once_observes_and_is_ready_and_queues_again_when_it_is_healthy() {
     let (store, log) = (Faulty::new(), Log::default());
     let one = Candidate::start(&store.seal(), "one", &log);
     let first = one.leads().await;
-    let two = Candidate::start(&store.seal(), "two", &log);
-    waiters(&store.seal(), 1).await;
-    one.health.send_replace(false);
-    let second = two.leads().await;
-    assert!(second > first);
-    assert_eq!(log.take(), ["one works", "one is dropped", "one stops", "two works"]);
-    one.follows("two").await;
-    tokio::time::sleep(secs(600)).await;
-    one.readiness.check().unwrap();
-    waiters(&store.seal(), 0).await;
-    one.health.send_replace(true);
-    waiters(&store.seal(), 1).await;
-    assert_eq!((log.take(), two.token()), (vec![], Some(second)), "it waits");
-    two.finish().await;
-    assert!(one.leads().await > second);
-    assert_eq!(log.take(), ["two is dropped", "two stops", "one works"]);
-    one.finish().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_waiter_that_becomes_unhealthy_gives_up_its_place_at_once() {
-    let (store, log) = (Faulty::new(), Log::default());
-    let one = Candidate::start(&store.seal(), "one", &log);
-    one.leads().await;
     let two = Candidate::start(&store.seal(), "two", &log);
     waiters(&store.seal(), 1).await;
     let three = Candidate::start(&store.seal(), "three", &log);
@@ -54,14 +25,22 @@ async fn a_waiter_that_becomes_unhealthy_gives_up_its_place_at_once() {
     two.follows("one").await;
     two.health.send_replace(true);
     waiters(&store.seal(), 2).await;
-    log.take();
-    one.finish().await;
-    three.leads().await;
+
+    one.health.send_replace(false);
+    assert!(three.leads().await > first);
+    assert_eq!(log.take(), ["one works", "one is dropped", "one stops", "three works"]);
+    one.follows("three").await;
     two.follows("three").await;
+    tokio::time::sleep(secs(600)).await;
+    one.readiness.check().unwrap();
+    waiters(&store.seal(), 1).await;
+    one.health.send_replace(true);
+    waiters(&store.seal(), 2).await;
     three.finish().await;
     two.leads().await;
-    let works: Vec<_> = log.take().into_iter().filter(|what| what.ends_with("works")).collect();
-    assert_eq!(works, ["three works", "two works"]);
+    two.finish().await;
+    one.leads().await;
+    one.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,25 +66,15 @@ async fn an_elector_that_is_unhealthy_from_the_start_does_not_campaign() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_sender_leaves_the_last_health() {
     let (store, log) = (Faulty::new(), Log::default());
-    let mut electors = Vec::new();
-    for is_healthy in [false, true] {
-        let (health, receiver) = watch::channel(is_healthy);
-        let end = CancellationToken::new();
-        let elector = store.seal().campaign("k").elector().health(receiver).until(end.clone());
-        let (leadership, log) = (elector.leadership(), log.clone());
-        drop(health);
-        let running = tokio::spawn(elector.run(async move |_| {
-            log.note(format!("{is_healthy} works"));
-            std::future::pending::<mongoseal::Result<()>>().await
-        }));
-        electors.push((leadership, end, running));
-    }
+    let candidates = [false, true].map(|is_healthy| {
+        let mut candidate = Candidate::start_with(&store.seal(), "k", &log, is_healthy);
+        candidate.health = watch::channel(is_healthy).0;
+        candidate
+    });
     tokio::time::sleep(secs(600)).await;
-    assert_eq!((electors[0].0.is_leader(), electors[1].0.is_leader()), (false, true));
-    assert_eq!(log.take(), ["true works"]);
-    for (_, end, running) in electors {
-        end.cancel();
-        assert_eq!(running.await.unwrap().unwrap(), None);
+    assert_eq!(candidates.each_ref().map(|candidate| candidate.leadership.is_leader()), [false, true]);
+    for candidate in candidates {
+        candidate.finish().await;
     }
 }
 
@@ -124,53 +93,39 @@ async fn health_that_flaps_makes_no_two_leaders_and_tokens_grow() {
                 _ => None,
             }
         });
-        let (inside, tokens) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::<FencingToken>::new())));
-        let mut electors = Vec::new();
-        for _ in 0..3 {
-            let (health, receiver) = watch::channel(true);
-            let end = CancellationToken::new();
-            let elector = store.seal().campaign("k").ttl(secs(3)).elector().health(receiver).until(end.clone());
-            let (leadership, inside, tokens) = (elector.leadership(), inside.clone(), tokens.clone());
-            let running = tokio::spawn(elector.run(async move |leader| {
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "seed {seed}: two leaders");
-                let _out = Leaves(&inside);
-                tokens.lock().unwrap().push(leader.token());
-                std::future::pending::<mongoseal::Result<()>>().await
-            }));
-            electors.push((leadership, health, end, running));
-        }
+        let log = Log::default();
+        let candidates = ["one", "two", "three"].map(|value| Candidate::start(&store.seal(), value, &log));
+        let mut last = None;
         for _ in 0..200 {
-            let (_, health, ..) = &electors[random.usize(..3)];
-            health.send_modify(|is_healthy| *is_healthy = !*is_healthy);
+            candidates[random.usize(..3)].health.send_modify(|is_healthy| *is_healthy = !*is_healthy);
             for _ in 0..random.u8(..8) {
                 tokio::task::yield_now().await;
             }
             if random.bool() {
                 tokio::time::sleep(millis(random.u64(..300))).await;
             }
-            let leaders = electors.iter().filter(|(leadership, ..)| leadership.is_leader()).count();
-            assert!(leaders <= 1, "seed {seed}: {leaders} leaders");
+            let tokens: Vec<_> = candidates.iter().filter_map(Candidate::token).collect();
+            assert!(
+                tokens.len() <= 1 && tokens.iter().all(|token| last <= Some(*token)),
+                "{seed}: {last:?} {tokens:?}"
+            );
+            last = tokens.first().copied().or(last);
         }
         store.heal();
-        for (_, health, ..) in &electors {
-            health.send_replace(true);
+        for candidate in &candidates {
+            candidate.health.send_replace(true);
         }
         tokio::time::sleep(secs(60)).await;
-        assert_eq!(electors.iter().filter(|(leadership, ..)| leadership.is_leader()).count(), 1, "seed {seed}");
-        for (_, _, end, running) in electors {
-            end.cancel();
-            assert_eq!(running.await.unwrap().unwrap(), None);
+        assert_eq!(candidates.iter().filter_map(Candidate::token).count(), 1, "seed {seed}");
+        for candidate in candidates {
+            candidate.finish().await;
         }
-        let tokens = tokens.lock().unwrap();
-        assert!(tokens.len() > 10 && tokens.is_sorted_by(|a, b| a < b), "seed {seed}: {tokens:?}");
-    }
-}
-
-/// Counts a leader out when its work is dropped.
-struct Leaves<'a>(&'a AtomicUsize);
-
-impl Drop for Leaves<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        // The work of each has ended before that of the next one begins.
+        let turns = log.take();
+        let is_turn = |turn: &[String]| {
+            let who = turn[0].trim_end_matches(" works");
+            turn[1..] == [format!("{who} is dropped"), format!("{who} stops")]
+        };
+        assert!(turns.len() > 30 && turns.chunks(3).all(is_turn), "seed {seed}: {turns:?}");
     }
 }

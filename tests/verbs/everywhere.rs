@@ -22,7 +22,7 @@ macro_rules! bodies {
                 a_holder_learns_of_its_revocation_and_who_waits_is_next,
                 a_resumed_lease_hears_of_its_revocation,
                 a_revocation_of_one_token_ends_its_lease_and_no_other_sharer,
-                a_group_is_refreshed_and_released_by_another_process_and_its_holders_are_told,
+                a_group_is_refreshed_and_released_by_another_process_and_its_holders_and_waiters_are_told,
                 a_purge_never_touches_a_live_lease,
             ],
             given_away: [
@@ -33,7 +33,7 @@ macro_rules! bodies {
                 a_key_that_looks_like_an_operator_is_a_key_like_any_other,
                 a_dropped_lease_is_released_and_so_is_one_whose_acquire_was_dropped,
                 a_lease_whose_record_was_removed_is_lost_with_its_next_refresh_and_never_created_again,
-                a_refresh_and_a_verify_by_hand_find_a_takeover_and_say_to_whom,
+                a_refresh_and_a_verify_by_hand_find_a_removal_or_a_takeover_and_say_to_whom,
                 a_refreshed_lease_outlasts_its_ttl_and_that_of_a_dead_process_is_granted_again,
                 a_lease_without_expiry_lasts_until_it_is_released,
                 a_shutdown_releases_the_leases_of_its_handle_and_of_no_other,
@@ -43,8 +43,7 @@ macro_rules! bodies {
                 a_downgrade_for_all_lets_any_number_of_sharers_in_and_no_exclusive_holder,
                 a_sharer_that_is_alone_becomes_exclusive_with_a_larger_token,
                 of_a_crowd_that_shares_a_free_key_each_is_granted_it_with_a_token_of_its_own,
-                of_many_racers_for_three_places_no_more_than_three_hold_at_once,
-                readers_and_writers_mixed_never_overlap_and_all_get_on,
+                writers_and_up_to_three_readers_mixed_never_overlap_and_all_get_on,
                 tasks_over_random_sets_of_keys_never_block_each_other_for_ever,
             ],
             turns: [

@@ -7,7 +7,7 @@ use std::{
 };
 
 use mongoseal::{
-    Builder, Clock, Deadline, Error, HandleId, HybridTime, Key, Mongoseal, Result,
+    Builder, Clock, Deadline, Error, HandleId, HybridTime, Key, Lease, Mongoseal, Result,
     record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Outcome, Position, Request, StoreClock, StoreTime},
     store::{Applied, BoxFuture, FollowedState, MemoryStore, Notification, Page, RecordState, Snapshot, Store},
 };
@@ -35,6 +35,7 @@ pub(crate) enum Fault {
 }
 
 /// What a store is asked.
+#[derive(Clone, Copy)]
 pub(crate) enum Call<'a> {
     Prepare,
     Apply(&'a Request),
@@ -69,6 +70,20 @@ impl Faulty {
             connections: 64,
             part_size: 512,
         }
+    }
+
+    /// A store, and a handle on it.
+    pub(crate) fn open() -> (Self, Mongoseal) {
+        let store = Self::new();
+        let seal = store.seal();
+        (store, seal)
+    }
+
+    /// A store, and the lease of a handle on it.
+    pub(crate) async fn held() -> (Self, Lease) {
+        let (store, seal) = Self::open();
+        let lease = seal.acquire("k").await.unwrap();
+        (store, lease)
     }
 
     /// What goes wrong with each call that follows, by its number from 1.
@@ -169,15 +184,30 @@ fn meet<T: Send + 'static>(
     })
 }
 
-/// Passes on the states of the beginning.
-async fn pass_on_beginning(states: &mut Receiver<FollowedState>, tell: &Sender<FollowedState>) {
+/// Passes on how the records are. Then, by the fault, passes on what happens so much later, or nothing. Or fails in between.
+async fn pass_on(mut states: Receiver<FollowedState>, tell: Sender<FollowedState>, fault: Fault) -> Result<()> {
     while let Some(state) = states.recv().await {
         let is_last = matches!(state, FollowedState::Complete { .. });
+        if is_last && matches!(fault, Fault::LoseTail) {
+            return Err(away());
+        }
         drop(tell.send(state).await);
         if is_last {
-            return;
+            break;
         }
     }
+    let Fault::DelayReply(delay) = fault else {
+        tell.closed().await;
+        return Ok(());
+    };
+    while let Some(state) = states.recv().await {
+        let tell = tell.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            drop(tell.send(state).await);
+        });
+    }
+    Ok(())
 }
 
 impl Store for Faulty {
@@ -243,52 +273,13 @@ impl Store for Faulty {
                 let following = self.records.follow(filter, known, tell);
                 Box::pin(async move { tokio::time::timeout(time, following).await.unwrap_or_else(|_| Err(away())) })
             }
-            // How it is is told at once, and what happens so much later.
-            Some(Fault::DelayReply(delay)) => {
-                let (told, mut states) = tokio::sync::mpsc::channel(1_000);
+            Some(fault @ (Fault::DelayReply(_) | Fault::Stale | Fault::LoseTail)) => {
+                let (told, states) = tokio::sync::mpsc::channel(1_000);
                 let following = self.records.follow(filter, known, told);
                 Box::pin(async move {
-                    let late = async {
-                        pass_on_beginning(&mut states, &tell).await;
-                        while let Some(state) = states.recv().await {
-                            let tell = tell.clone();
-                            tokio::spawn(async move {
-                                tokio::time::sleep(delay).await;
-                                drop(tell.send(state).await);
-                            });
-                        }
-                    };
                     tokio::select! {
                         ended = following => ended,
-                        () = late => Ok(()),
-                    }
-                })
-            }
-            // It tells how it is, and nothing from then on.
-            Some(Fault::Stale) => {
-                let (told, mut states) = tokio::sync::mpsc::channel(1);
-                let following = self.records.follow(filter, known, told);
-                Box::pin(async move {
-                    tokio::select! {
-                        ended = following => return ended,
-                        () = pass_on_beginning(&mut states, &tell) => {}
-                    }
-                    tell.closed().await;
-                    Ok(())
-                })
-            }
-            Some(Fault::LoseTail) => {
-                let (told, mut states) = tokio::sync::mpsc::channel(1_000);
-                let following = self.records.follow(filter, known, told);
-                Box::pin(async move {
-                    let beginning = async {
-                        while let Some(state @ FollowedState::Record { .. }) = states.recv().await {
-                            drop(tell.send(state).await);
-                        }
-                    };
-                    tokio::select! {
-                        ended = following => ended,
-                        () = beginning => Err(away()),
+                        ended = pass_on(states, tell, fault) => ended,
                     }
                 })
             }

@@ -52,10 +52,8 @@ async fn changes(leadership: &mut LeadershipWatch, seconds: u64) -> Vec<Seen> {
 
 #[test]
 fn a_signal_can_be_shared_by_all_parts_of_a_program() {
-    fn shared<T: Clone + Send + Sync + std::fmt::Debug + 'static>(_: &T) {}
-    let elector = Mongoseal::in_memory().campaign("k").elector();
-    shared(&elector.leadership());
-    assert_eq!(format!("{:?}", elector.leadership()), "LeadershipWatch { state: NoLeader, .. }");
+    fn shared<T: Clone + Send + Sync + 'static>(_: T) {}
+    shared(Mongoseal::in_memory().campaign("k").elector().leadership());
 }
 
 #[tokio::test(start_paused = true)]
@@ -225,25 +223,11 @@ async fn a_late_observation_shows_no_leader_of_the_time_before_an_own_leadership
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_elector_of_the_same_handle_is_another_candidate() {
+async fn a_leader_that_steps_down_makes_way_for_those_that_wait_also_of_its_handle_and_queues_last() {
     let (store, log) = (Faulty::new(), Log::default());
-    let seal = store.seal();
-    let one = Candidate::start(&seal, "one", &log);
-    let token = one.leads().await;
-    let two = Candidate::start(&seal, "two", &log);
-    two.follows("one").await;
-    waiters(&seal, 1).await;
-    assert!(one.leadership.step_down());
-    assert!(two.leads().await > token);
-    one.follows("two").await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_leader_that_steps_down_makes_way_for_those_that_wait_and_queues_last() {
-    let (store, log) = (Faulty::new(), Log::default());
-    let mut all = Vec::new();
-    for (behind, value) in ["one", "two", "three"].into_iter().enumerate() {
-        all.push(Candidate::start(&store.seal(), value, &log));
+    let (seal, mut all) = (store.seal(), Vec::new());
+    for (behind, (value, seal)) in [("one", &seal), ("two", &seal), ("three", &store.seal())].into_iter().enumerate() {
+        all.push(Candidate::start(seal, value, &log));
         all[0].leads().await;
         waiters(&store.seal(), behind).await;
     }
@@ -272,8 +256,7 @@ async fn without_another_candidate_a_leader_that_steps_down_leads_again_with_a_l
     let one = Candidate::start(&store.seal(), "one", &log);
     let first = one.leads().await;
     assert!(one.leadership.step_down());
-    let second = until_some(|| one.token().filter(|token| *token != first)).await;
-    assert!(second > first);
+    let second = until_some(|| one.token().filter(|token| *token > first)).await;
     assert_eq!(log.take(), ["one works", "one is dropped", "one stops", "one works"]);
     tokio::time::sleep(secs(600)).await;
     assert_eq!(one.token(), Some(second));
@@ -329,8 +312,7 @@ async fn a_dropped_run_leaves_no_leader_and_ends_the_signal() {
 
 #[tokio::test(start_paused = true)]
 async fn an_elector_that_ends_with_an_error_leaves_no_leader() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let seal = Mongoseal::in_memory();
     let one = Candidate::start(&seal, "one", &Log::default());
     let mut signal = one.leadership.clone();
     one.leads().await;

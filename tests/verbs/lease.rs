@@ -8,9 +8,7 @@ use std::{
 };
 
 use futures_core::Stream;
-use mongoseal::{
-    EndReason, Error, LeaseState, LossCause, Metadata, Mongoseal, ReleaseOutcome, record::Request, store::Store,
-};
+use mongoseal::{EndReason, Error, LeaseState, LossCause, Metadata, Mongoseal, record::Request, store::Store};
 use tokio::time::timeout;
 
 use crate::{
@@ -18,20 +16,6 @@ use crate::{
     faulty::{Call, Fault, Faulty},
     millis, secs,
 };
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_carries_what_was_asked_and_keeps_itself_alive() {
-    let seal = Mongoseal::builder().owner("me").in_memory().unwrap();
-    let lease = seal.acquire("k").ttl(secs(3)).await.unwrap();
-    assert_eq!((lease.key().as_str(), lease.owner().as_str()), ("k", "me"));
-    let token = lease.token();
-    tokio::time::sleep(secs(3600)).await;
-    assert!(lease.is_valid());
-    assert_eq!(lease.state(), LeaseState::Held);
-    assert_eq!(lease.token(), token);
-    assert!(lease.remaining() > secs(1) && lease.remaining() < secs(3));
-    lease.verify().await.unwrap();
-}
 
 #[tokio::test(start_paused = true)]
 async fn people_see_whose_lease_it_is_and_where_it_stands_and_not_its_secret() {
@@ -45,37 +29,23 @@ async fn people_see_whose_lease_it_is_and_where_it_stands_and_not_its_secret() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_held_key_is_refused_with_holder_token_and_remaining_time() {
-    let seal = Mongoseal::in_memory();
+async fn the_background_refreshes_at_a_third_of_the_ttl_or_at_the_chosen_interval_if_the_ttl_allows_it() {
+    let (store, seal) = Faulty::open();
+    let sent = async |after| {
+        let before = store.requests().len();
+        tokio::time::sleep(after).await;
+        store.requests().len() - before
+    };
     let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
-    tokio::time::sleep(secs(4)).await;
-    match seal.acquire("k").await.unwrap_err() {
-        Error::Held { key, owner, token, remaining, .. } => {
-            assert_eq!((&key, &owner, token), (lease.key(), lease.owner(), lease.token()));
-            assert_eq!(remaining, secs(26) + GRACE);
-        }
-        other => panic!("{other}"),
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_background_refreshes_at_a_third_of_the_ttl() {
-    let store = Faulty::new();
-    let _lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
-    tokio::time::sleep(millis(9_900)).await;
-    assert_eq!(store.requests().len(), 1);
-    tokio::time::sleep(millis(200)).await;
-    assert_eq!(store.requests().len(), 2);
-    tokio::time::sleep(secs(30)).await;
-    assert_eq!(store.requests().len(), 5);
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_interval_can_be_chosen() {
-    let store = Faulty::new();
-    let _lease = store.seal().acquire("k").ttl(secs(30)).refresh_every(secs(1)).await.unwrap();
-    tokio::time::sleep(millis(10_500)).await;
-    assert_eq!(store.requests().len(), 11);
+    assert_eq!((sent(millis(9_900)).await, sent(millis(200)).await, sent(secs(30)).await), (0, 1, 3));
+    lease.release().await.unwrap();
+    let lease = seal.acquire("k").ttl(secs(30)).refresh_every(secs(1)).await.unwrap();
+    assert_eq!(sent(millis(10_500)).await, 10);
+    lease.release().await.unwrap();
+    let lease = seal.acquire("k").ttl(secs(30)).refresh_every(secs(15)).await.unwrap();
+    lease.extend(secs(10)).await.unwrap();
+    tokio::time::sleep(secs(300)).await;
+    assert!(lease.is_valid());
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,15 +95,6 @@ async fn a_refresh_that_is_not_confirmed_returns_the_error_of_its_last_attempt()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_refreshed_at_a_chosen_interval_survives_a_shorter_ttl() {
-    let seal = Mongoseal::in_memory();
-    let lease = seal.acquire("k").ttl(secs(30)).refresh_every(secs(15)).await.unwrap();
-    lease.extend(secs(10)).await.unwrap();
-    tokio::time::sleep(secs(300)).await;
-    assert!(lease.is_valid());
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_lease_can_be_dropped_by_a_match_on_its_state_and_the_stream_gives_the_end_once() {
     let seal = Mongoseal::in_memory();
     let lease = seal.acquire("k").ttl(secs(1)).without_refresh().await.unwrap();
@@ -160,21 +121,6 @@ async fn a_deadline_that_has_passed_is_seen_at_once_and_told_when_the_task_runs(
     let (told, mut states) = waiting.await.unwrap();
     assert_eq!(told, Some(expired));
     assert!(poll_fn(|context| Pin::new(&mut states).poll_next(context)).await.is_none());
-}
-
-#[tokio::test(start_paused = true)]
-async fn release_says_whether_it_was_ours_and_frees_the_key_at_once() {
-    let seal = Mongoseal::in_memory();
-    let lease = seal.acquire("k").await.unwrap();
-    let states = lease.watch_state();
-    let stopped = lease.cancellation_token();
-    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
-    assert_eq!(states.get(), LeaseState::Ended { reason: EndReason::Released });
-    assert!(stopped.is_cancelled());
-
-    let lease = seal.acquire("k").ttl(secs(1)).without_refresh().await.unwrap();
-    tokio::time::sleep(secs(2)).await;
-    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::AlreadyLost { cause: LossCause::Expired });
 }
 
 #[tokio::test(start_paused = true)]
@@ -227,8 +173,7 @@ async fn cancelling_the_token_a_lease_gave_does_not_end_the_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn each_acquire_has_a_lease_id_and_an_acquire_id_of_its_own_also_if_the_one_before_ended_unavailable() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     store.script(|call| matches!(call, Call::Apply(Request::Acquire(_))).then_some(Fault::LoseReply));
     assert!(matches!(seal.acquire("k").await, Err(Error::Unavailable { .. })));
     store.heal();
@@ -244,46 +189,6 @@ async fn each_acquire_has_a_lease_id_and_an_acquire_id_of_its_own_also_if_the_on
     let leases: HashSet<_> = acquires.iter().map(|(lease, _)| lease).collect();
     let acquire_ids: HashSet<_> = acquires.iter().map(|(_, acquire_id)| acquire_id).collect();
     assert_eq!((acquires.len(), leases.len(), acquire_ids.len()), (3, 3, 3), "{acquires:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn run_gives_the_value_of_work_that_ends_in_time() {
-    let seal = Mongoseal::in_memory();
-    let lease = seal.acquire("k").ttl(secs(3)).await.unwrap();
-    let value = lease.run(async {
-        tokio::time::sleep(secs(60)).await;
-        7
-    });
-    assert_eq!(value.await.unwrap(), 7);
-}
-
-#[tokio::test(start_paused = true)]
-async fn shutdown_ends_releases_and_waits() {
-    let store = Faulty::new();
-    let seal = store.seal();
-    let leases = [seal.acquire("a").await.unwrap(), seal.acquire("b").await.unwrap()];
-    seal.shutdown().await;
-    for lease in leases {
-        assert_eq!(lease.state(), LeaseState::Ended { reason: EndReason::ShutDown });
-        assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
-    }
-    let error = seal.acquire("a").await.unwrap_err();
-    assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("shut down"), "{error}");
-    seal.shutdown().await;
-    let next = store.seal();
-    drop(next.acquire("a").await.unwrap());
-    drop(next.acquire("b").await.unwrap());
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_record_of_a_released_key_is_kept_for_the_retention_and_then_goes() {
-    let store = mongoseal::store::MemoryStore::new(secs(600));
-    let seal = Mongoseal::builder().retention(secs(600)).on_store(std::sync::Arc::new(store.clone())).unwrap();
-    seal.acquire("k").await.unwrap().release().await.unwrap();
-    tokio::time::sleep(secs(590)).await;
-    assert_eq!(store.len(), 1);
-    tokio::time::sleep(secs(200)).await;
-    assert_eq!(store.len(), 0);
 }
 
 #[test]
@@ -308,40 +213,36 @@ fn every_public_future_can_be_sent_to_another_thread() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_says_other_words_and_stays_the_same_lease() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     let lease = seal.acquire("k").ttl(secs(30)).metadata("value", "one").metadata("other", "x").await.unwrap();
     let seen = || async { seal.inspect("k").await.unwrap().unwrap().holders.remove(0) };
+    let words = |text: &str| {
+        let mut words = Metadata::default();
+        words.insert("value", text).unwrap();
+        words
+    };
     tokio::time::sleep(secs(5)).await;
-    let mut words = Metadata::default();
-    words.insert("value", "two").unwrap();
-    lease.update_metadata(words.clone()).await.unwrap();
+    lease.update_metadata(words("two")).await.unwrap();
     assert!(lease.remaining() > secs(29), "it is a refresh, too");
     let holder = seen().await;
-    assert_eq!((holder.token, holder.metadata), (lease.token(), words.clone()), "in place of all it said before");
+    assert_eq!((holder.token, holder.metadata), (lease.token(), words("two")), "in place of all it said before");
     tokio::time::sleep(secs(25)).await;
-    assert_eq!(seen().await.metadata, words, "a refresh leaves it as it is");
+    assert_eq!(seen().await.metadata, words("two"), "a refresh leaves it as it is");
     store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::LoseReply));
     assert!(matches!(lease.update_metadata(Metadata::default()).await, Err(Error::Unavailable { .. })));
     store.heal();
     tokio::time::sleep(secs(11)).await;
-    assert_eq!(seen().await.metadata, words, "what was confirmed is said again by each refresh");
+    assert_eq!(seen().await.metadata, words("two"), "what was confirmed is said again by each refresh");
     // Words that were said before and arrive late do not stand.
     store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::Delay(secs(12))));
-    let mut late = Metadata::default();
-    late.insert("value", "late").unwrap();
-    assert!(matches!(lease.update_metadata(late).await, Err(Error::Unavailable { .. })));
+    assert!(matches!(lease.update_metadata(words("late")).await, Err(Error::Unavailable { .. })));
     store.heal();
-    lease.update_metadata(words.clone()).await.unwrap();
+    lease.update_metadata(words("two")).await.unwrap();
     tokio::time::sleep(secs(60)).await;
-    assert_eq!(seen().await.metadata, words);
+    assert_eq!(seen().await.metadata, words("two"));
     store.seal().revoke("k").await.unwrap();
-    assert!(matches!(lease.update_metadata(words).await, Err(Error::Lost { .. })));
-    assert!(seen_nobody(&seal).await, "it is never created again");
-}
-
-async fn seen_nobody(seal: &Mongoseal) -> bool {
-    seal.inspect("k").await.unwrap().unwrap().holders.is_empty()
+    assert!(matches!(lease.update_metadata(words("three")).await, Err(Error::Lost { .. })));
+    assert!(seal.inspect("k").await.unwrap().unwrap().holders.is_empty(), "it is never created again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -366,8 +267,8 @@ async fn by_default_the_store_keeps_a_key_longer_than_its_ttl_by_a_tenth_of_it_a
     let (holder, other) = (store.seal(), store.seal());
     for (ttl, grace) in [(secs(600), GRACE), (secs(5), GRACE), (secs(2), millis(200)), (millis(50), millis(5))] {
         let lease = holder.acquire("k").ttl(ttl).without_refresh().await.unwrap();
-        let Err(Error::Held { remaining, .. }) = other.acquire("k").await else { panic!("the key is held") };
-        assert_eq!(remaining, ttl + grace);
+        let Err(Error::Held { key, owner, token, remaining, .. }) = other.acquire("k").await else { panic!("{ttl:?}") };
+        assert_eq!((&key, &owner, token, remaining), (lease.key(), lease.owner(), lease.token(), ttl + grace));
         assert!(lease.remaining() < ttl, "the grace is not the holder's: {:?}", lease.remaining());
         tokio::time::sleep(ttl).await;
         assert!(!lease.is_valid());
@@ -406,12 +307,19 @@ async fn a_default_grace_never_exceeds_the_retention_and_an_explicit_one_stays_a
 #[tokio::test(start_paused = true)]
 async fn a_lease_without_expiry_is_refreshed_again_after_the_store_has_refused_a_refresh() {
     let store = Faulty::new();
+    // The clock does not begin now.
+    tokio::time::sleep(secs(60)).await;
     let lease = store.seal().acquire("k").without_expiry().await.unwrap();
+    assert_eq!(store.requests().len(), 2, "one grants the key for a while, and one makes it for ever");
+    tokio::time::sleep(millis(9_990)).await;
+    assert_eq!(store.requests().len(), 2);
     store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::Refuse));
-    tokio::time::sleep(secs(15)).await;
+    tokio::time::sleep(secs(5)).await;
     store.heal();
     let sent = store.requests().len();
     tokio::time::sleep(secs(60)).await;
     let later = store.requests().len() - sent;
     assert!((5..=7).contains(&later) && lease.is_valid(), "one each ten seconds, a third of the default ttl: {later}");
+    store.records.remove(lease.key());
+    assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Removed });
 }

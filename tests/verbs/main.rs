@@ -3,7 +3,6 @@
 #![allow(clippy::disallowed_methods, reason = "a test spawns as users do")]
 
 mod acquire_all;
-mod acquire_all_options;
 mod bad_input;
 mod batch;
 mod blocking;

@@ -10,7 +10,7 @@ mod world;
 use std::{
     process::ExitCode,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -19,6 +19,7 @@ use mongodb::bson::doc;
 use mongoseal::Builder;
 use mongoseal_redis::{RedisBackend, RedisStore};
 use mongoseal_test_support::{Redis, TestDatabase, Turn, run_trials, secs, trial};
+use tokio::sync::OnceCell;
 
 use crate::{
     everywhere::bodies,
@@ -47,14 +48,8 @@ async fn on_mongodb() -> World {
 }
 
 async fn on_redis() -> World {
-    static SERVER: OnceLock<Redis> = OnceLock::new();
-    static STARTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-    let starting = STARTING.lock().await;
-    if SERVER.get().is_none() {
-        SERVER.set(Redis::start().await).unwrap_or_else(|_| unreachable!("one body starts it"));
-    }
-    drop(starting);
-    let (url, prefix) = (SERVER.get().expect("it is started").url(), name());
+    static SERVER: OnceCell<Redis> = OnceCell::const_new();
+    let (url, prefix) = (SERVER.get_or_init(Redis::start).await.url(), name());
     let client = redis::Client::open(url.as_str()).unwrap();
     let removed = prefix.clone();
     World::new(

@@ -3,14 +3,13 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use mongoseal::{
-    Error, FencingToken, LossCause, Mongoseal, OnceOutcome, Result, Retry, RunOnce, Tick, TickLease,
-    record::{Complete, Request, RunReport},
+    Error, FencingToken, Mongoseal, OnceOutcome, Result, Retry, RunOnce, Tick, TickLease, record::Request,
     store::MemoryStore,
 };
 
@@ -21,7 +20,11 @@ use crate::{
 
 /// Runs a tick whose work does nothing. Does not wait.
 async fn run(seal: &Mongoseal, tick: u64) -> Result<OnceOutcome<FencingToken>> {
-    seal.once("k", Tick::number(tick)).wait(Duration::ZERO).run(async |tick| Ok::<_, Error>(tick.token())).await
+    run_tick(seal, Tick::number(tick)).await
+}
+
+async fn run_tick(seal: &Mongoseal, tick: Tick) -> Result<OnceOutcome<FencingToken>> {
+    seal.once("k", tick).wait(Duration::ZERO).run(async |tick| Ok::<_, Error>(tick.token())).await
 }
 
 fn is_complete(call: &Call<'_>) -> bool {
@@ -38,38 +41,10 @@ async fn done(seal: &Mongoseal) -> Option<u64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tick_runs_once_and_later_asks_are_told_by_which_owner_and_when() {
-    let store = Faulty::new();
-    let alice = store.build(Mongoseal::builder().owner("alice"));
-    let OnceOutcome::Ran(token) = run(&alice, 5).await.unwrap() else { panic!("it is the first") };
-    let seen = alice.inspect("k").await.unwrap().unwrap();
-    let completed = seen.done.clone().unwrap();
-    assert_eq!((completed.tick, completed.token, completed.by.as_str()), (5, token, "alice"));
-    assert!(seen.holders.is_empty(), "the same write has released the lease");
-    tokio::time::sleep(secs(3)).await;
-    let expected = OnceOutcome::AlreadyDone { by: "alice".into(), at: completed.at };
-    assert_eq!(run(&store.seal(), 5).await.unwrap(), expected);
-    assert!(matches!(run(&store.seal(), 6).await.unwrap(), OnceOutcome::Ran(later) if later > token));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_tick_before_the_last_completed_one_is_superseded() {
-    let store = Faulty::new();
-    let seal = store.seal();
-    let failed = seal.once("k", Tick::number(4)).run(async |_| Err::<(), _>(Error::invalid("the disk is full"))).await;
-    assert!(failed.unwrap_err().to_string().contains("the disk is full"));
-    assert_eq!(done(&seal).await, None, "failed work leaves the tick");
+    let seal = Mongoseal::in_memory();
     assert!(matches!(run(&seal, 5).await.unwrap(), OnceOutcome::Ran(_)));
     assert!(matches!(run(&seal, 4).await.unwrap(), OnceOutcome::Superseded { tick: 5, .. }));
-}
-
-#[tokio::test(start_paused = true)]
-async fn failed_work_completes_the_tick_if_that_is_set() {
-    let seal = Mongoseal::in_memory();
-    let once = seal.once("k", Tick::number(4)).complete_on_error();
-    let failed = once.run(async |_| Err::<(), _>(Error::invalid("the disk is full"))).await;
-    assert!(failed.unwrap_err().to_string().contains("the disk is full"));
-    assert!(matches!(run(&seal, 4).await.unwrap(), OnceOutcome::AlreadyDone { .. }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -108,10 +83,8 @@ async fn the_history_has_each_completed_run_with_its_times_its_owner_its_note_an
 
 #[tokio::test(start_paused = true)]
 async fn a_note_is_cut_to_200_bytes_and_a_completion_whose_reply_is_lost_adds_one_run() {
-    let store = Faulty::new();
-    let seal = store.seal();
-    let mut first = true;
-    store.script(move |call| (is_complete(&call) && std::mem::take(&mut first)).then_some(Fault::LoseReply));
+    let (store, seal) = Faulty::open();
+    store.first(1, |call| is_complete(&call), Fault::LoseReply);
     for (tick, note) in [(1, "é".repeat(150)), (2, "é".repeat(99) + "a€")] {
         let work = async |tick: &TickLease| {
             tick.note(&note);
@@ -128,19 +101,17 @@ async fn a_note_is_cut_to_200_bytes_and_a_completion_whose_reply_is_lost_adds_on
 async fn while_a_runner_works_another_is_busy_and_one_that_waits_finds_the_tick_done() {
     let store = Faulty::new();
     let (alice, bob) = (store.build(Mongoseal::builder().owner("alice")), store.seal());
-    let working = tokio::spawn({
-        let alice = alice.clone();
-        async move {
-            let once = alice.once("k", Tick::number(1)).min_hold(secs(40));
-            let work = async |_: &mongoseal::TickLease| {
-                tokio::time::sleep(secs(10)).await;
-                Ok::<_, Error>(())
-            };
-            once.run(work).await
-        }
+    let working = tokio::spawn(async move {
+        let once = alice.once("k", Tick::number(1)).min_hold(secs(40));
+        once.run(async |_| {
+            tokio::time::sleep(secs(10)).await;
+            Ok::<_, Error>(())
+        })
+        .await
     });
     tokio::time::sleep(secs(1)).await;
-    assert_eq!(run(&bob, 1).await.unwrap(), OnceOutcome::Busy { owner: "alice".parse().unwrap() });
+    let busy = OnceOutcome::Busy { owner: "alice".parse().unwrap() };
+    assert_eq!(run(&bob, 1).await.unwrap(), busy);
     let waiters: Vec<_> = (0..3)
         .map(|_| {
             let seal = store.seal();
@@ -152,7 +123,7 @@ async fn while_a_runner_works_another_is_busy_and_one_that_waits_finds_the_tick_
         .collect();
     assert_eq!(working.await.unwrap().unwrap(), OnceOutcome::Ran(()));
     let began = tokio::time::Instant::now();
-    assert_eq!(run(&bob, 2).await.unwrap(), OnceOutcome::Busy { owner: "alice".parse().unwrap() }, "the minimum hold");
+    assert_eq!(run(&bob, 2).await.unwrap(), busy, "the minimum hold");
     for waiter in waiters {
         assert!(matches!(waiter.await.unwrap().unwrap(), OnceOutcome::AlreadyDone { by, .. } if by == "alice"));
     }
@@ -175,19 +146,12 @@ async fn a_completion_that_is_answered_is_the_last_request_of_its_tick() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_completion_whose_reply_is_lost_is_sent_again_and_the_work_does_not_run_again() {
+async fn a_completion_whose_reply_is_lost_or_from_a_stale_copy_is_sent_again_and_the_work_does_not_run_again() {
     // The first completion hands the key over to the waiter, so the next completions find another holder.
-    for waits in [false, true] {
+    for (fault, waits) in [(Fault::LoseReply, false), (Fault::LoseReply, true), (Fault::Stale, false)] {
         let store = Faulty::new();
         let (seal, other) = (store.seal(), store.seal());
-        let mut lost = 0;
-        store.script(move |call| {
-            if is_complete(&call) && lost < 2 {
-                lost += 1;
-                return Some(Fault::LoseReply);
-            }
-            None
-        });
+        store.first(2, |call| is_complete(&call), fault);
         let once = seal.once("k", Tick::number(1)).run(async |_| {
             let waiting = waits.then(|| tokio::spawn(other.acquire("k").wait(secs(600)).into_future()));
             tokio::time::sleep(millis(50)).await;
@@ -203,76 +167,52 @@ async fn a_completion_whose_reply_is_lost_is_sent_again_and_the_work_does_not_ru
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_answer_of_a_stale_copy_neither_completes_a_tick_nor_loses_it() {
-    let store = Faulty::new();
-    let mut first = true;
-    store.script(move |call| (is_complete(&call) && std::mem::take(&mut first)).then_some(Fault::Stale));
-    assert!(matches!(run(&store.seal(), 1).await.unwrap(), OnceOutcome::Ran(_)));
-    assert_eq!(done(&store.seal()).await, Some(1));
+#[tokio::test]
+async fn work_that_blocked_past_the_expiry_completes_its_tick() {
+    let seal = Mongoseal::in_memory();
+    let ran = seal.once("k", Tick::number(1)).ttl(millis(50)).run(async |_| {
+        std::thread::sleep(millis(80));
+        Ok::<_, Error>(7)
+    });
+    assert_eq!((ran.await.unwrap(), done(&seal).await), (OnceOutcome::Ran(7), Some(1)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_blocked_past_the_expiry_completes_its_tick_if_the_key_was_not_granted_since() {
+async fn a_runner_that_was_cut_off_past_the_expiry_completes_its_tick_if_the_key_was_not_granted_since() {
     for taken in [false, true] {
         let store = Faulty::new();
-        let seal = store.seal();
-        let other = store.seal();
-        let store_of_work = store.clone();
-        let ran = seal
-            .once("k", Tick::number(1))
-            .ttl(secs(10))
-            .run(async |_| {
-                // The process was stopped: no refresh was sent, and the work goes on first when it wakes.
-                store_of_work.script(|call| matches!(call, Call::Apply(_) | Call::Jointly(_)).then_some(Fault::Hang));
-                tokio::time::advance(secs(20)).await;
-                store_of_work.heal();
-                if taken {
-                    drop(other.acquire("k").await?);
-                }
-                Ok::<_, Error>(7)
-            })
-            .await;
-        let seen = store.seal().inspect("k").await.unwrap().unwrap().done;
+        let (seal, other) = (store.seal(), store.seal());
+        let begun = seal.once("k", Tick::number(1)).ttl(secs(10)).begin().await.unwrap();
+        let OnceOutcome::Started(tick) = begun else { panic!("{begun:?}") };
+        store.always(Fault::Hang);
+        tokio::time::sleep(secs(20)).await;
+        store.heal();
         if taken {
-            assert!(
-                matches!(ran, Err(Error::Lost { cause: LossCause::TakenOver { .. } | LossCause::Expired, .. })),
-                "{ran:?}"
-            );
-            assert_eq!(seen, None);
-        } else if let Ok(ran) = ran {
-            assert_eq!((ran, seen.map(|done| done.tick)), (OnceOutcome::Ran(7), Some(1)));
-        } else {
-            // The lease's task saw the expiry first, and the work was dropped before its end.
-            assert_eq!(seen, None);
+            drop(other.acquire("k").await.unwrap());
         }
+        let completed = tick.complete().await;
+        assert_eq!(done(&seal).await, (!taken).then_some(1));
+        assert!(if taken { matches!(completed, Err(Error::Lost { .. })) } else { completed.is_ok() }, "{completed:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_is_dropped_when_its_lease_is_revoked_and_the_tick_is_not_completed() {
-    let store = Faulty::new();
-    let seal = store.seal();
-    let running = tokio::spawn(async move {
-        let once = seal.once("k", Tick::number(1));
-        once.run(async |_| -> Result<()> { std::future::pending().await }).await
-    });
-    tokio::time::sleep(secs(5)).await;
-    store.seal().revoke("k").by("olga").await.unwrap();
-    let lost = running.await.unwrap().unwrap_err();
-    assert!(matches!(lost, Error::Lost { cause: LossCause::Revoked { .. }, .. }), "{lost:?}");
-    assert_eq!(done(&store.seal()).await, None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn work_longer_than_the_maximum_hold_or_without_progress_is_dropped() {
+async fn work_that_is_revoked_too_long_or_without_progress_is_dropped_and_its_tick_stays_open() {
     let seal = Mongoseal::in_memory();
-    let idle = async |_: &mongoseal::TickLease| -> Result<()> { std::future::pending().await };
-    let long = seal.once("long", Tick::number(1)).max_hold(secs(50)).run(idle).await.unwrap_err();
-    assert!(matches!(long, Error::Lost { cause: LossCause::HeldTooLong, .. }), "{long:?}");
-    let stalled = seal.once("stalled", Tick::number(1)).stalled_after(secs(50)).run(idle).await.unwrap_err();
-    assert!(matches!(stalled, Error::Lost { cause: LossCause::Stalled, .. }), "{stalled:?}");
-    let busy = seal.once("busy", Tick::number(1)).stalled_after(secs(50)).run(async |tick| {
+    let once = || seal.once("k", Tick::number(1));
+    for (once, expected) in
+        [(once(), "revoked"), (once().max_hold(secs(50)), "held_too_long"), (once().stalled_after(secs(50)), "stalled")]
+    {
+        let revoke = async {
+            tokio::time::sleep(secs(60)).await;
+            seal.revoke("k").await.unwrap()
+        };
+        let endless = once.run(async |_| -> Result<()> { std::future::pending().await });
+        let (lost, _) = tokio::join!(endless, revoke);
+        assert!(matches!(&lost, Err(Error::Lost { cause, .. }) if cause.kind() == expected), "{lost:?}");
+        assert_eq!(done(&seal).await, None);
+    }
+    let busy = once().stalled_after(secs(50)).run(async |tick| {
         for _ in 0..10 {
             tokio::time::sleep(secs(40)).await;
             tick.progress();
@@ -284,42 +224,14 @@ async fn work_longer_than_the_maximum_hold_or_without_progress_is_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tick_of_a_time_far_ahead_of_the_store_is_refused_and_the_schedule_goes_on() {
-    let store = Faulty::new();
-    let seal = store.seal();
-    let now = seal.now().await.unwrap();
-    let time =
-        |ahead: Duration| Tick::at_millis(now.millis().unsigned_abs() + u64::try_from(ahead.as_millis()).unwrap());
-    let run = async |tick: Tick| seal.once("k", tick).run(async |tick| Ok::<_, Error>(tick.number())).await;
-    let error = run(time(secs(366 * 24 * 3_600))).await.unwrap_err();
+    let (store, seal) = Faulty::open();
+    let now = seal.now().await.unwrap().millis().unsigned_abs();
+    let error = run_tick(&seal, Tick::at_millis(now + 366 * 24 * 3_600_000)).await.unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("check the clock"), "{error}");
     assert!(store.requests().is_empty());
-    assert!(matches!(run(time(secs(30))).await.unwrap(), OnceOutcome::Ran(_)), "within the period");
-    assert!(matches!(run(time(secs(3_000)).period(secs(3_600))).await.unwrap(), OnceOutcome::Ran(_)));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_tick_of_a_period_is_that_of_the_stores_time() {
-    let store = Faulty::new();
-    let (ran, began) = (Arc::new(AtomicUsize::new(0)), tokio::time::Instant::now());
-    let runners: Vec<_> = (0..4_u64)
-        .map(|number| {
-            let (seal, ran) = (store.seal(), Arc::clone(&ran));
-            tokio::spawn(async move {
-                tokio::time::sleep(millis(number * 300)).await;
-                while began.elapsed() < secs(100) {
-                    let once = seal.once("k", Tick::of(secs(10))).wait(secs(5));
-                    let work = async |_: &mongoseal::TickLease| Ok::<_, Error>(ran.fetch_add(1, Ordering::Relaxed));
-                    once.run(work).await.unwrap();
-                    tokio::time::sleep(secs(2)).await;
-                }
-            })
-        })
-        .collect();
-    for runner in runners {
-        runner.await.unwrap();
-    }
-    let ran = ran.load(Ordering::Relaxed);
-    assert!((10..=11).contains(&ran), "{ran} runs in 100 s");
+    assert!(matches!(run_tick(&seal, Tick::at_millis(now + 30_000)).await.unwrap(), OnceOutcome::Ran(_)));
+    let within_the_period = Tick::at_millis(now + 3_000_000).period(secs(3_600));
+    assert!(matches!(run_tick(&seal, within_the_period).await.unwrap(), OnceOutcome::Ran(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -337,8 +249,7 @@ async fn a_reset_lets_a_tick_run_again_and_never_raises_the_last_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_dropped_half_way_drops_the_work_and_releases_the_key() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     let pending = seal.once("k", Tick::number(1)).run(async |_| -> Result<()> { std::future::pending().await });
     assert!(tokio::time::timeout(secs(5), pending).await.is_err());
     tokio::time::sleep(millis(10)).await;
@@ -347,8 +258,7 @@ async fn a_run_dropped_half_way_drops_the_work_and_releases_the_key() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_dropped_during_its_completion_completes_the_tick_in_the_background() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     store.script(|call| is_complete(&call).then_some(Fault::Delay(secs(2))));
     let completing = seal.once("k", Tick::number(1)).run(async |_| Ok::<_, Error>(()));
     assert!(tokio::time::timeout(secs(1), completing).await.is_err());
@@ -368,9 +278,8 @@ async fn a_completion_that_the_store_does_not_confirm_is_unavailable_and_a_retry
 
 #[tokio::test(start_paused = true)]
 async fn wrong_options_and_ticks_are_refused_before_a_lease_is_acquired() {
-    let store = Faulty::new();
-    let seal = store.seal();
-    let work = async |_: &mongoseal::TickLease| Ok::<_, Error>(());
+    let (store, seal) = Faulty::open();
+    let work = async |_: &TickLease| Ok::<_, Error>(());
     for (once, says) in [
         (seal.once("", Tick::number(1)), "key"),
         (seal.once("k", Tick::number(0)), "no tick"),
@@ -383,58 +292,35 @@ async fn wrong_options_and_ticks_are_refused_before_a_lease_is_acquired() {
         assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains(says), "{says}: {error}");
     }
     assert!(store.requests().is_empty());
-    let used = Complete {
-        lease: mongoseal::LeaseId::random(),
-        token: FencingToken::MIN,
-        tick: 1,
-        by: "x".into(),
-        keep: 0,
-        report: RunReport::default(),
-    };
-    assert_eq!(Request::Complete(used.clone()).lease(), Some(used.lease));
-}
-
-/// A store that deletes what has been idle for a minute.
-fn forgetful() -> Arc<MemoryStore> {
-    Arc::new(MemoryStore::new(secs(60)))
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_tick_of_a_period_that_is_longer_than_the_retention_runs_twice() {
-    let store = forgetful();
-    let seal = Mongoseal::builder().on_store(store.clone()).unwrap();
+    // It deletes what has been idle for a minute.
+    let seal = Mongoseal::in_memory_on(&MemoryStore::new(secs(60)));
     let day = 24 * 3_600;
-    let run = async || seal.once("monthly", Tick::of(secs(30 * day))).run(async |_| Ok::<_, Error>(())).await.unwrap();
-    let mut runs = Vec::new();
+    let mut runs = 0;
     // Every 75 seconds, and then for two months every day.
     for pause in [75; 8].into_iter().chain([day; 60]) {
-        runs.push(u32::from(matches!(run().await, OnceOutcome::Ran(()))));
+        runs += u32::from(matches!(run_tick(&seal, Tick::of(secs(30 * day))).await.unwrap(), OnceOutcome::Ran(_)));
         tokio::time::sleep(secs(pause)).await;
     }
-    assert!((2..=4).contains(&runs.iter().sum::<u32>()), "{runs:?}");
+    assert!((2..=4).contains(&runs), "{runs}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_completed_tick_is_kept_for_90_days_or_for_as_long_as_the_caller_says() {
-    let store = forgetful();
-    let seal = Mongoseal::builder().on_store(store.clone()).unwrap();
-    let day = 24 * 3_600;
-    for (key, once) in [
-        ("default", seal.once("default", Tick::number(1))),
-        ("a century", seal.once("a century", Tick::number(1)).keep_for(RunOnce::MAX_KEEP)),
-        ("no longer", seal.once("no longer", Tick::number(1)).keep_for(Duration::ZERO)),
+async fn a_completed_tick_is_to_be_kept_for_90_days_or_for_as_long_as_the_caller_says() {
+    let (store, seal) = Faulty::open();
+    let (once, day) = (|key| seal.once(key, Tick::number(1)), secs(24 * 3_600));
+    // A record is kept for the retention of a day anyway. That stores keep it for so much longer is a requirement.
+    for (once, longer) in [
+        (once("default"), 89 * day),
+        (once("a century").keep_for(RunOnce::MAX_KEEP), 36_499 * day),
+        (once("no longer").keep_for(Duration::ZERO), Duration::ZERO),
     ] {
-        assert_eq!(once.run(async |_| Ok::<_, Error>(())).await.unwrap(), OnceOutcome::Ran(()), "{key}");
-    }
-    let kept = async |key: &str| seal.inspect(key).await.unwrap().is_some();
-    for (days, expected) in
-        [(0, [true; 3]), (89, [true, true, false]), (2, [false, true, false]), (36_400, [false, true, false])]
-    {
-        // A timer of tokio lasts for two years at most.
-        for pause in (0..days).step_by(400).map(|slept| (days - slept).min(400)) {
-            tokio::time::sleep(secs(pause * day)).await;
-        }
-        assert_eq!([kept("default").await, kept("a century").await, kept("no longer").await], expected, "{days}");
+        once.run(async |_| Ok::<_, Error>(())).await.unwrap();
+        let Some(Request::Complete(complete)) = store.requests().pop() else { panic!("a completion is the last") };
+        assert_eq!(Duration::from_millis(complete.keep), longer);
     }
 }
 
@@ -459,8 +345,7 @@ async fn a_runner_takes_over_from_one_that_died_unless_it_asks_not_to_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn a_runner_retries_and_refreshes_as_its_options_say() {
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").await.unwrap();
+    let (store, lease) = Faulty::held().await;
     let seal = store.seal();
     let busy = seal.once("k", Tick::number(1)).retry(Retry::fixed(secs(1)).attempts(3)).begin();
     let began = tokio::time::Instant::now();
@@ -479,14 +364,9 @@ async fn a_runner_retries_and_refreshes_as_its_options_say() {
 
 #[tokio::test(start_paused = true)]
 async fn a_delayed_copy_of_a_reset_does_not_undo_a_later_completion() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     run(&seal, 7).await.unwrap();
-    let mut first = true;
-    store.script(move |call| {
-        let is_first = matches!(call, Call::Apply(Request::Reset(_))) && std::mem::take(&mut first);
-        is_first.then_some(Fault::Delay(secs(60)))
-    });
+    store.first(1, |call| matches!(call, Call::Apply(Request::Reset(_))), Fault::Delay(secs(60)));
     assert_eq!(seal.rewind_tick("k", 6).await.unwrap().map(|last| last.tick), Some(6));
     assert!(matches!(run(&seal, 7).await.unwrap(), OnceOutcome::Ran(_)));
     tokio::time::sleep(secs(120)).await;

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use mongoseal::{
-    Deadline, EndReason, Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result,
-    Sharing,
+    Deadline, EndReason, Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, Mongoseal, Result,
     record::{Outcome, Request},
     store::Store,
 };
@@ -18,6 +17,12 @@ use crate::{
 /// A lease that its process has left, with a ttl of 30 seconds.
 async fn left(store: &Faulty) -> (LeaseId, FencingToken) {
     leave(store.seal().acquire("k").ttl(secs(30)).await.unwrap())
+}
+
+async fn new_left() -> (Faulty, LeaseId, FencingToken) {
+    let store = Faulty::new();
+    let (id, token) = left(&store).await;
+    (store, id, token)
 }
 
 fn leave(lease: Lease) -> (LeaseId, FencingToken) {
@@ -34,23 +39,8 @@ fn assert_lost(result: Result<impl std::fmt::Debug>, expected: &LossCause) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resumed_lease_is_refreshed_and_its_release_frees_the_key() {
-    let store = Faulty::new();
-    let (id, token) = left(&store).await;
-    tokio::time::sleep(secs(20)).await;
-    let lease = store.seal().resume("k", id, token).await.unwrap();
-    assert_eq!((lease.key().as_str(), lease.id(), lease.token()), ("k", id, token));
-    assert!(lease.remaining() > secs(29) && lease.remaining() < secs(30), "{:?}", lease.remaining());
-    tokio::time::sleep(secs(300)).await;
-    lease.verify().await.unwrap();
-    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
-    assert!(store.seal().acquire("k").await.unwrap().token() > token);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_resume_sends_refreshes_only_also_of_a_lease_that_is_lost() {
-    let store = Faulty::new();
-    let (id, token) = left(&store).await;
+    let (store, id, token) = new_left().await;
     let sent = store.requests().len();
     leave(store.seal().resume("k", id, token).await.unwrap());
     tokio::time::sleep(secs(31)).await;
@@ -61,47 +51,24 @@ async fn a_resume_sends_refreshes_only_also_of_a_lease_that_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_drop_of_a_resumed_lease_releases_it() {
+async fn a_drop_and_a_shutdown_release_a_resumed_lease_and_not_an_orphan() {
     let store = Faulty::new();
-    let (id, token) = left(&store).await;
-    drop(store.seal().resume("k", id, token).await.unwrap());
-    tokio::time::sleep(millis(1)).await;
-    drop(store.seal().acquire("k").await.unwrap());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_shutdown_releases_a_resumed_lease_and_not_an_orphan() {
-    let store = Faulty::new();
-    let before = store.seal();
-    let lease = before.acquire("k").await.unwrap();
-    let (id, token) = (lease.id(), lease.token());
-    // The task of the lease finds the end and the shutdown at once.
-    lease.orphan();
-    before.shutdown().await;
-    let after = store.seal();
-    let lease = after.resume("k", id, token).await.unwrap();
-    after.shutdown().await;
-    assert_eq!(lease.state(), LeaseState::Ended { reason: EndReason::ShutDown });
-    drop(store.seal().acquire("k").await.unwrap());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_that_was_revoked_is_lost_with_the_name_and_the_reason() {
-    let store = Faulty::new();
-    let (id, token) = left(&store).await;
-    store.seal().revoke("k").by("olga").reason("stuck").await.unwrap();
-    let cause = LossCause::Revoked { by: "olga".into(), reason: "stuck".into() };
-    assert_lost(store.seal().resume("k", id, token).await, &cause);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_whose_key_another_lease_holds_is_taken_over() {
-    let store = Faulty::new();
-    let (id, token) = left(&store).await;
-    tokio::time::sleep(secs(30) + GRACE).await;
-    let next = store.seal().acquire("k").await.unwrap();
-    assert_lost(store.seal().resume("k", id, token).await, &LossCause::TakenOver { token: next.token() });
-    next.verify().await.unwrap();
+    for is_dropped in [false, true] {
+        let before = store.seal();
+        // The task of the lease finds the end and the shutdown at once.
+        let (id, token) = leave(before.acquire("k").await.unwrap());
+        before.shutdown().await;
+        let after = store.seal();
+        let lease = after.resume("k", id, token).await.unwrap();
+        if is_dropped {
+            drop(lease);
+            tokio::time::sleep(millis(1)).await;
+        } else {
+            after.shutdown().await;
+            assert_eq!(lease.state(), LeaseState::Ended { reason: EndReason::ShutDown });
+        }
+        store.seal().acquire("k").await.unwrap().release().await.unwrap();
+    }
 }
 
 /// The store gets the first acquire once more, and grants it. Returns the token of that.
@@ -115,160 +82,113 @@ async fn deliver_again(store: &Faulty) -> FencingToken {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_whose_acquire_was_delivered_again_after_its_end_is_taken_over() {
-    let store = Faulty::new();
-    let (id, token) = left(&store).await;
+    let (store, id, token) = new_left().await;
     tokio::time::sleep(secs(30) + GRACE).await;
     let later = deliver_again(&store).await;
     assert_lost(store.seal().resume("k", id, token).await, &LossCause::TakenOver { token: later });
     tokio::time::sleep(secs(30) + GRACE).await;
     drop(store.seal().acquire("k").await.unwrap());
-}
 
-#[tokio::test(start_paused = true)]
-async fn a_held_lease_whose_acquire_was_delivered_again_is_lost_with_its_refresh() {
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").await.unwrap();
-    store.records.remove(lease.key());
+    let (store, held) = Faulty::held().await;
+    store.records.remove(held.key());
     let later = deliver_again(&store).await;
-    assert_lost(lease.refresh().await, &LossCause::TakenOver { token: later });
+    assert_lost(held.refresh().await, &LossCause::TakenOver { token: later });
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wrong_token_a_wrong_id_and_a_missing_record_are_refused() {
-    let store = Faulty::new();
+async fn a_resume_of_a_lease_that_is_lost_says_how_it_was_lost() {
+    let (store, seal) = Faulty::open();
+    let resume = async |(id, token)| store.seal().resume("k", id, token).await;
     let (id, token) = left(&store).await;
     let larger = FencingToken::new(token.get() + 1).unwrap();
-    assert_lost(store.seal().resume("k", id, larger).await, &LossCause::Removed);
-    assert_lost(store.seal().resume("k", LeaseId::random(), token).await, &LossCause::Expired);
-    assert_lost(store.seal().resume("other", id, token).await, &LossCause::Removed);
-    assert!(matches!(store.seal().resume("", id, token).await, Err(Error::Invalid { .. })));
-    store.seal().resume("k", id, token).await.unwrap().release().await.unwrap();
-}
+    assert_lost(resume((id, larger)).await, &LossCause::Removed);
+    assert_lost(resume((LeaseId::random(), token)).await, &LossCause::Expired);
+    assert_lost(seal.resume("other", id, token).await, &LossCause::Removed);
+    assert!(matches!(seal.resume("", id, token).await, Err(Error::Invalid { .. })));
+    resume((id, token)).await.unwrap().release().await.unwrap();
 
-#[tokio::test(start_paused = true)]
-async fn a_lost_sharer_is_not_taken_over_by_the_sharers_after_it() {
-    let store = Faulty::new();
-    let seal = store.seal();
-    let (id, token) = leave(seal.acquire("k").shared().ttl(secs(10)).await.unwrap());
+    let revoked = left(&store).await;
+    seal.revoke("k").by("olga").reason("stuck").await.unwrap();
+    assert_lost(resume(revoked).await, &LossCause::Revoked { by: "olga".into(), reason: "stuck".into() });
+
+    let taken_over = left(&store).await;
+    tokio::time::sleep(secs(30) + GRACE).await;
+    let next = seal.acquire("k").await.unwrap();
+    assert_lost(resume(taken_over).await, &LossCause::TakenOver { token: next.token() });
+    next.verify().await.unwrap();
+    next.release().await.unwrap();
+
+    // Sharers take nothing from one another.
+    let sharer = leave(seal.acquire("k").shared().ttl(secs(10)).await.unwrap());
     let later = seal.acquire("k").shared().await.unwrap();
     tokio::time::sleep(secs(11)).await;
-    assert_lost(store.seal().resume("k", id, token).await, &LossCause::Expired);
+    assert_lost(resume(sharer).await, &LossCause::Expired);
     later.verify().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_id_in_use_by_this_handle_is_refused() {
-    let seal = Mongoseal::in_memory();
-    let lease = seal.acquire("k").await.unwrap();
-    let error = seal.resume("k", lease.id(), lease.token()).await.unwrap_err();
-    assert!(matches!(&error, Error::Invalid { message, .. } if message.contains("is in use")), "{error}");
-    lease.verify().await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_id_is_free_again_after_a_resume_that_failed() {
-    let store = Faulty::new();
-    let (id, token) = left(&store).await;
+async fn a_resume_that_fails_or_is_dropped_half_way_leaves_the_lease_held_and_its_id_free() {
+    let (store, id, token) = new_left().await;
     let seal = store.seal();
-    store.always(Fault::Fail);
-    let error = seal.resume("k", id, token).await.unwrap_err();
-    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
-    store.heal();
-    seal.resume("k", id, token).await.unwrap().release().await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_resume_dropped_half_way_leaves_the_lease_held_and_its_id_free() {
-    let store = Faulty::new();
-    let (id, token) = left(&store).await;
-    let seal = store.seal();
-    let fault_of_refresh =
-        |fault| move |call: Call<'_>| matches!(call, Call::Apply(Request::Refresh(_))).then_some(fault);
     for fault in [Fault::Delay(secs(2)), Fault::DelayReply(secs(2))] {
         for at_read in [true, false] {
-            if at_read {
-                store.script(move |call| matches!(call, Call::Read).then_some(fault));
-            } else {
-                store.script(fault_of_refresh(fault));
-            }
+            store.script(move |call| match call {
+                Call::Read => at_read.then_some(fault),
+                Call::Apply(Request::Refresh(_)) => (!at_read).then_some(fault),
+                _ => None,
+            });
             let dropped = tokio::time::timeout(millis(500), seal.resume("k", id, token).into_future());
             assert!(dropped.await.is_err());
             tokio::time::sleep(secs(3)).await;
         }
     }
+    store.always(Fault::Fail);
+    assert!(matches!(seal.resume("k", id, token).await, Err(Error::Unavailable { .. })));
     store.heal();
     assert!(!store.requests().iter().any(|request| matches!(request, Request::Release(_) | Request::Leave(_))));
     seal.resume("k", id, token).await.unwrap().verify().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resume_sends_again_if_a_reply_is_lost() {
-    let store = Faulty::new();
-    let (id, token) = left(&store).await;
-    let mut faults = vec![Fault::LoseReply, Fault::Hang];
-    store.script(move |call| match call {
-        Call::Apply(Request::Refresh(_)) => faults.pop(),
-        _ => None,
-    });
-    let lease = store.seal().resume("k", id, token).await.unwrap();
-    lease.verify().await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_answer_from_a_stale_copy_ends_no_lease() {
-    let store = Faulty::new();
-    let (id, token) = left(&store).await;
-    let mut faults = vec![Fault::Stale];
-    store.script(move |call| match call {
-        Call::Apply(Request::Refresh(_)) => faults.pop(),
-        _ => None,
-    });
-    store.seal().resume("k", id, token).await.unwrap().verify().await.unwrap();
+async fn a_resume_sends_again_if_a_reply_is_lost_or_comes_from_a_stale_copy() {
+    for mut faults in [vec![Fault::LoseReply, Fault::Hang], vec![Fault::Stale]] {
+        let (store, id, token) = new_left().await;
+        store.script(move |call| match call {
+            Call::Apply(Request::Refresh(_)) => faults.pop(),
+            _ => None,
+        });
+        store.seal().resume("k", id, token).await.unwrap().verify().await.unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_deadline_of_a_resumed_lease_counts_from_before_its_refresh_was_sent() {
-    let store = Faulty::new();
-    let (id, token) = left(&store).await;
+    let (store, id, token) = new_left().await;
+    let seal = store.seal();
     tokio::time::sleep(secs(20)).await;
     store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::DelayReply(millis(800))));
-    let lease = store.seal().resume("k", id, token).without_refresh().await.unwrap();
+    let lease = seal.resume("k", id, token).without_refresh().await.unwrap();
     assert!(lease.remaining() <= millis(29_200), "{:?}", lease.remaining());
     tokio::time::sleep(lease.remaining()).await;
     assert!(!lease.is_valid());
     assert!(matches!(store.seal().acquire("k").await, Err(Error::Held { .. })), "the store keeps it for longer");
+
+    let (id, token) = leave(seal.acquire("short").ttl(millis(500)).await.unwrap());
+    let resumed = seal.resume("short", id, token).await;
+    let has_none = matches!(resumed, Err(Error::Unavailable { .. } | Error::Lost { .. }));
+    assert!(has_none, "the answer comes after the ttl: {resumed:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resume_whose_answer_comes_after_the_ttl_is_no_lease() {
-    let store = Faulty::new();
-    let (id, token) = leave(store.seal().acquire("k").ttl(millis(500)).await.unwrap());
-    store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::DelayReply(millis(800))));
-    let resumed = store.seal().resume("k", id, token).await;
-    assert!(matches!(resumed, Err(Error::Unavailable { .. } | Error::Lost { .. })), "{resumed:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_resumed_lease_keeps_owner_group_metadata_grace_and_limit() {
+async fn a_resumed_lease_keeps_its_owner_and_its_refreshes_the_ttl_and_the_grace() {
     let store = Faulty::new();
     let first = store.build(Mongoseal::builder().owner("first"));
-    let acquire = first.acquire("k").ttl(secs(30)).grace(secs(7)).shared_up_to(3).group("g").metadata("build", "1.4.2");
-    let (id, token) = leave(acquire.await.unwrap());
-    let before = first.inspect("k").await.unwrap().unwrap().holders.remove(0);
-
-    let second = store.build(Mongoseal::builder().owner("second"));
-    let lease = second.resume("k", id, token).await.unwrap();
+    let (id, token) = leave(first.acquire("k").ttl(secs(30)).grace(secs(7)).await.unwrap());
+    let lease = store.build(Mongoseal::builder().owner("second")).resume("k", id, token).await.unwrap();
     assert_eq!(lease.owner().as_str(), "first");
     tokio::time::sleep(secs(60)).await;
     lease.refresh().await.unwrap();
-    let after = second.inspect("k").await.unwrap().unwrap().holders.remove(0);
-    assert_eq!((&after.owner, after.sharing, &after.group), (&before.owner, Sharing::UpTo(3), &before.group));
-    assert_eq!((&after.metadata, after.token), (&before.metadata, token));
-    // The ttl of 30 seconds and the grace of 7.
-    assert_eq!(after.remaining, Some(secs(37)));
-    let released = second.release_group("g").await.unwrap();
-    assert_eq!(released.len(), 1);
-    assert!(matches!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Revoked { .. } }));
+    assert_eq!(first.inspect("k").await.unwrap().unwrap().holders[0].remaining, Some(secs(37)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -288,8 +208,7 @@ async fn a_resumed_lease_without_expiry_stays_one_and_is_refreshed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_resume_with_another_ttl_extends_the_lease_and_never_shortens_it() {
-    let store = Faulty::new();
-    let (id, token) = left(&store).await;
+    let (store, id, token) = new_left().await;
     let longer = store.seal().resume("k", id, token).ttl(secs(600)).await.unwrap();
     assert!(longer.remaining() > secs(590));
     longer.orphan();
@@ -306,8 +225,7 @@ async fn a_resume_with_another_ttl_extends_the_lease_and_never_shortens_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_resume_without_refresh_ends_with_the_ttl_and_a_bad_interval_is_refused() {
-    let store = Faulty::new();
-    let (id, token) = left(&store).await;
+    let (store, id, token) = new_left().await;
     let refused = store.seal().resume("k", id, token).refresh_every(secs(20)).await;
     assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
     let lease = store.seal().resume("k", id, token).refresh_every(secs(1)).await.unwrap();
@@ -321,8 +239,7 @@ async fn a_resume_without_refresh_ends_with_the_ttl_and_a_bad_interval_is_refuse
 
 #[tokio::test(start_paused = true)]
 async fn a_resumed_lease_hears_of_its_revocation_at_once() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     let (id, token) = leave(seal.acquire("k").ttl(secs(60)).await.unwrap());
     seal.shutdown().await;
     let lease = store.seal().resume("k", id, token).await.unwrap();
@@ -342,8 +259,7 @@ async fn a_resumed_lease_hears_of_its_revocation_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_late_refresh_of_an_earlier_resume_delays_the_notice_of_a_revocation_to_the_next_refresh() {
-    let store = Faulty::new();
-    let (id, token) = left(&store).await;
+    let (store, id, token) = new_left().await;
     leave(store.seal().resume("k", id, token).await.unwrap());
     let earlier = store.requests().pop().unwrap();
     let seal = store.seal();
@@ -360,8 +276,7 @@ async fn a_late_refresh_of_an_earlier_resume_delays_the_notice_of_a_revocation_t
 
 #[tokio::test(start_paused = true)]
 async fn a_resume_after_or_during_a_shutdown_leaves_the_lease() {
-    let store = Faulty::new();
-    let (id, token) = left(&store).await;
+    let (store, id, token) = new_left().await;
     let seal = Arc::new(store.seal());
     store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::DelayReply(millis(900))));
     let resuming = tokio::spawn(seal.resume("k", id, token).into_future());
@@ -375,8 +290,7 @@ async fn a_resume_after_or_during_a_shutdown_leaves_the_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn of_two_resumes_at_once_by_one_handle_one_is_refused() {
-    let store = Faulty::new();
-    let (id, token) = left(&store).await;
+    let (store, id, token) = new_left().await;
     let seal = store.seal();
     let resume = || seal.resume("k", id, token).into_future();
     let (one, other) = tokio::join!(resume(), resume());

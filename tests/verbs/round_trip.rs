@@ -2,32 +2,24 @@
 
 use std::sync::{Arc, Mutex};
 
-use mongoseal::{
-    Deadline, Lease, LeaseState, Metadata, Mongoseal,
-    record::Request,
-    store::{MemoryStore, Snapshot, Store},
-};
-use tokio::time::Instant;
+use mongoseal::{Lease, LeaseState, Mongoseal, Result, record::Request, store::MemoryStore};
+use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
     millis, secs,
 };
 
-/// What happens to the first, second, … refresh of a single lease. All later ones hang.
-fn refreshes(
-    store: &Faulty,
-    faults: impl IntoIterator<Item = Option<Fault>> + Send + 'static,
-) -> Arc<Mutex<Vec<Instant>>> {
-    let sent = Arc::new(Mutex::new(Vec::new()));
-    let (noted, faults) = (Arc::clone(&sent), Vec::from_iter(faults));
+/// When each refresh of a single lease is sent from now on. The first ones meet these faults, and all later ones hang.
+fn refreshes<const N: usize>(store: &Faulty, faults: [Option<Fault>; N]) -> Arc<Mutex<Vec<Instant>>> {
+    let sent = Arc::<Mutex<Vec<_>>>::default();
+    let (noted, mut faults) = (Arc::clone(&sent), faults.into_iter());
     store.script(move |call| {
         if !matches!(call, Call::Apply(Request::Refresh(_))) {
             return None;
         }
-        let mut noted = noted.lock().unwrap();
-        noted.push(Instant::now());
-        faults.get(noted.len() - 1).copied().unwrap_or(Some(Fault::Hang))
+        noted.lock().unwrap().push(Instant::now());
+        faults.next().unwrap_or(Some(Fault::Hang))
     });
     sent
 }
@@ -39,12 +31,9 @@ async fn a_constant_round_trip_of_two_fifths_of_the_ttl_neither_loses_a_lease_no
             let store = MemoryStore::default();
             store.delay_replies(ttl * tenths / 10);
             let seal = Mongoseal::builder().operation_timeout(secs(30)).on_store(Arc::new(store.clone())).unwrap();
-            let asking =
-                (0..many).map(|number| tokio::spawn(seal.acquire(format!("k{number}")).ttl(ttl).into_future()));
-            let mut leases: Vec<Lease> = Vec::new();
-            for asked in asking.collect::<Vec<_>>() {
-                leases.push(asked.await.unwrap().unwrap());
-            }
+            let asking = (0..many).map(|number| seal.acquire(format!("k{number}")).ttl(ttl).into_future());
+            let leases: Result<Vec<_>> = asking.collect::<JoinSet<_>>().join_all().await.into_iter().collect();
+            let leases = leases.unwrap();
             let end = Instant::now() + 20 * ttl;
             while Instant::now() < end {
                 tokio::time::sleep(ttl / 25).await;
@@ -93,30 +82,4 @@ async fn a_later_attempt_that_is_confirmed_first_keeps_the_lease_whatever_become
             break;
         }
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_change_of_the_metadata_waits_for_attempts_that_could_take_it_back() {
-    let words = |text: &str| {
-        let mut metadata = Metadata::default();
-        metadata.insert("step", text).unwrap();
-        metadata
-    };
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
-    lease.update_metadata(words("one")).await.unwrap();
-    // The next refresh, which says "one" again, is executed six seconds after it was sent, with others behind it.
-    let sent = refreshes(&store, [Some(Fault::Delay(secs(6))), None, None, None, None]);
-    tokio::time::sleep(secs(10) + millis(500)).await;
-    assert_eq!(sent.lock().unwrap().len(), 1);
-    let began = Instant::now();
-    lease.update_metadata(words("two")).await.unwrap();
-    assert!(began.elapsed() > secs(5), "it waited for the earlier one: {:?}", began.elapsed());
-    tokio::time::sleep(secs(1)).await;
-    let Ok(Some(Snapshot { record, .. })) =
-        store.records.read(lease.key(), Deadline::after(store.records.clock(), secs(1))).await
-    else {
-        panic!("held")
-    };
-    assert_eq!(record.holders[0].terms.metadata, words("two"));
 }

@@ -110,8 +110,7 @@ fn a_lease_and_a_waiter_whose_callers_stop_are_kept_and_notified_on_the_runtime_
 
 #[tokio::test]
 async fn a_dropped_lease_does_not_wait_for_a_release_of_its_group_that_is_not_polled() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     drop(seal.acquire("k").group("g").ttl(secs(60)).await.unwrap());
     store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::Hang));
     let mut releasing = pin!(seal.release_group("g"));

@@ -5,10 +5,7 @@ use std::{
     ops::Range,
     panic::{self, AssertUnwindSafe},
     pin::{Pin, pin},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     task::Poll,
 };
 
@@ -22,6 +19,7 @@ use tokio::{
 use crate::{
     faulty::{Call, Fault, Faulty},
     millis, secs,
+    watch::count,
 };
 
 async fn leases(seal: &Mongoseal, count: usize) -> Vec<Lease> {
@@ -53,19 +51,11 @@ async fn it_releases_all_of_two_thousand_leases_by_a_few_requests_if_no_work_out
         working.spawn(async move { lease.run(pending::<()>()).await });
     }
     tokio::time::sleep(millis(1)).await;
-    let together = Arc::new(AtomicUsize::new(0));
-    let counts = Arc::clone(&together);
-    store.script(move |call| {
-        if let Call::Jointly(_) = call {
-            counts.fetch_add(1, Ordering::Relaxed);
-        }
-        Some(Fault::DelayReply(millis(10)))
-    });
+    let together = count(&store, |call| (matches!(call, Call::Jointly(_)), Some(Fault::DelayReply(millis(10)))));
     let before = store.requests().len();
     seal.shutdown().await;
     let alone = store.requests()[before..].iter().filter(|request| matches!(request, Request::Release(_))).count();
-    let together = together.load(Ordering::Relaxed);
-    assert!(together <= 14 && alone <= 4, "{together} requests for many, {alone} for one");
+    assert!(together() <= 14 && alone <= 4, "{} requests for many, {alone} for one", together());
     assert!(held.iter().all(|lease| !lease.is_valid()));
     assert!(working.join_all().await.iter().all(Result::is_err));
     assert_eq!(free(&store, many).await, many);
@@ -111,34 +101,8 @@ async fn is_free(store: &Faulty, key: &str) -> bool {
     store.seal().acquire(key).await.is_ok()
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_key_whose_work_runs_is_not_free_before_the_work_has_ended() {
-    let store = Faulty::new();
-    let seal = store.seal();
-    let lease = seal.acquire("k").await.unwrap();
-    let cancelled = lease.cancellation_token();
-    // Work that is polled again after two seconds, like work that computes meanwhile.
-    let mut work = Box::pin(lease.run(std::future::pending::<()>()));
-    assert!(is_pending(&mut work).await);
-    let began = Instant::now();
-    let shutdown = tokio::spawn({
-        let seal = seal.clone();
-        async move {
-            seal.shutdown().await;
-            began.elapsed()
-        }
-    });
-    tokio::time::sleep(millis(1)).await;
-    assert!(cancelled.is_cancelled(), "the work is told first");
-    tokio::time::sleep(secs(2)).await;
-    assert!(!is_free(&store, "k").await);
-    assert!(matches!(work.await, Err(Error::Ended { reason: EndReason::ShutDown, .. })));
-    let took = shutdown.await.unwrap();
-    assert!(took >= secs(2) && took < millis(2_100), "{took:?}");
-    assert!(is_free(&store, "k").await);
-}
-
-/// Shuts a handle down while this work runs under a lease on `k` and is not polled for two seconds.
+/// Shuts a handle down while this work runs under a lease on `k`. The work is polled again after two seconds, like work
+/// that computes meanwhile.
 async fn frees_the_key_after_its_work(store: &Faulty, seal: &Mongoseal, mut work: impl Future + Unpin) {
     assert!(timeout(millis(100), &mut work).await.is_err(), "the work runs");
     let began = Instant::now();
@@ -154,22 +118,33 @@ async fn frees_the_key_after_its_work(store: &Faulty, seal: &Mongoseal, mut work
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_work_of_an_elector_and_of_a_tick_has_ended_when_its_key_is_free() {
-    let store = Faulty::new();
+async fn a_key_whose_work_runs_is_not_free_before_the_work_has_ended() {
+    let (store, seal) = Faulty::open();
+    let lease = seal.acquire("k").await.unwrap();
+    let cancelled = lease.cancellation_token();
+    let work = async {
+        let ended = lease.run(pending::<()>()).await;
+        assert!(matches!(ended, Err(Error::Ended { reason: EndReason::ShutDown, .. })));
+    };
+    let told = async {
+        tokio::time::sleep(millis(101)).await;
+        assert!(cancelled.is_cancelled(), "the work is told first");
+    };
+    tokio::join!(frees_the_key_after_its_work(&store, &seal, Box::pin(work)), told);
+
     let seal = store.seal();
     let elector = seal.campaign("k").elector();
-    let work = elector.run(async |_: &Leader| std::future::pending::<mongoseal::Result<()>>().await);
+    let work = elector.run(async |_: &Leader| pending::<mongoseal::Result<()>>().await);
     frees_the_key_after_its_work(&store, &seal, Box::pin(work)).await;
     let seal = store.seal();
     let once = seal.once("k", Tick::number(1));
-    let work = once.run(async |_: &TickLease| std::future::pending::<mongoseal::Result<()>>().await);
+    let work = once.run(async |_: &TickLease| pending::<mongoseal::Result<()>>().await);
     frees_the_key_after_its_work(&store, &seal, Box::pin(work)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn work_that_does_not_end_keeps_its_key_until_the_lease_expires_and_others_are_released() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     let lease = seal.acquire("k").await.unwrap();
     let _idle = seal.acquire("idle").await.unwrap();
     let for_ever = seal.acquire("for-ever").without_expiry().await.unwrap();
@@ -177,17 +152,15 @@ async fn work_that_does_not_end_keeps_its_key_until_the_lease_expires_and_others
     let began = Instant::now();
     // As in a `select!` whose other branch awaits the shutdown.
     let mut stopped = [
-        Box::pin(lease.run(std::future::pending::<()>())) as Pin<Box<dyn Future<Output = _>>>,
-        Box::pin(for_ever.run(std::future::pending::<()>())),
-        Box::pin(set.run(std::future::pending::<()>())),
+        Box::pin(lease.run(pending::<()>())) as Pin<Box<dyn Future<Output = _>>>,
+        Box::pin(for_ever.run(pending::<()>())),
+        Box::pin(set.run(pending::<()>())),
     ];
     for work in &mut stopped {
         assert!(is_pending(work).await);
     }
-    let shutdown = tokio::spawn({
-        let seal = seal.clone();
-        async move { seal.shutdown().await }
-    });
+    let closing = seal.clone();
+    let shutdown = tokio::spawn(async move { closing.shutdown().await });
     tokio::time::sleep(millis(10)).await;
     assert!(is_free(&store, "idle").await, "a lease without work is released at once");
     shutdown.await.unwrap();
@@ -203,8 +176,7 @@ async fn work_that_does_not_end_keeps_its_key_until_the_lease_expires_and_others
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_inside_of_the_work_drops_the_work_and_releases_its_lease() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     let began = Instant::now();
     let stopped = seal.acquire("k").with(async |_| seal.shutdown().await).await;
     assert!(matches!(stopped, Err(Error::Ended { reason: EndReason::ShutDown, .. })), "{stopped:?}");

@@ -3,13 +3,9 @@
 use std::{
     future::{IntoFuture, pending},
     pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
 };
 
-use mongoseal::{EndReason, Error, LeaseState, Mongoseal, record::Request};
+use mongoseal::{EndReason, Error, LeaseState, Mongoseal, ReleaseOutcome, record::Request};
 use tokio::{
     task::JoinSet,
     time::{Instant, timeout},
@@ -18,6 +14,7 @@ use tokio::{
 use crate::{
     faulty::{Call, Fault, Faulty},
     millis, secs,
+    watch::count,
 };
 
 fn siblings(of: &Mongoseal, count: usize) -> Vec<Mongoseal> {
@@ -27,12 +24,7 @@ fn siblings(of: &Mongoseal, count: usize) -> Vec<Mongoseal> {
 #[tokio::test(start_paused = true)]
 async fn siblings_share_one_listener_and_each_waiter_is_handed_its_own_key() {
     let store = Faulty::new();
-    let watches = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&watches);
-    store.script(move |call| {
-        counted.fetch_add(usize::from(matches!(call, Call::Watch)), Ordering::Relaxed);
-        None
-    });
+    let watches = count(&store, |call| (matches!(call, Call::Watch), None));
     let seal = store.seal();
     let mut holders = Vec::new();
     for number in 0..100 {
@@ -49,19 +41,16 @@ async fn siblings_share_one_listener_and_each_waiter_is_handed_its_own_key() {
     }
     tokio::time::sleep(secs(60)).await;
     // Each holder is a handle of its own, and listens for itself.
-    assert_eq!(watches.load(Ordering::Relaxed), 100 + 1);
+    assert_eq!(watches(), 100 + 1);
     for holder in holders {
         holder.release().await.unwrap();
     }
-    while let Some(waited) = waiting.join_next().await {
-        waited.unwrap();
-    }
+    waiting.join_all().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_sibling_is_shut_down_by_itself_and_the_others_go_on() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     let [one, other] = siblings(&seal, 2).try_into().unwrap();
     let holder = store.seal().acquire("k").ttl(secs(600)).await.unwrap();
     let lease = one.acquire("of one").await.unwrap();
@@ -72,6 +61,7 @@ async fn a_sibling_is_shut_down_by_itself_and_the_others_go_on() {
     one.shutdown().await;
     seal.shutdown().await;
     assert_eq!(lease.state(), LeaseState::Ended { reason: EndReason::ShutDown });
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
     let [of_one, of_other] = waiting;
     assert!(of_one.await.unwrap().unwrap_err().to_string().contains("shut down"));
     tokio::time::sleep(secs(60)).await;
@@ -113,8 +103,7 @@ async fn what_a_sibling_cannot_have_is_refused_with_what_to_do() {
 
 #[tokio::test(start_paused = true)]
 async fn an_acquire_does_not_wait_for_the_work_under_a_lease_of_a_sibling_that_is_shut_down() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let seal = Mongoseal::in_memory();
     let [one] = siblings(&seal, 1).try_into().unwrap();
     let lease = one.acquire("k").await.unwrap();
     // Not polled from then on, so it does not end.
@@ -129,8 +118,7 @@ async fn an_acquire_does_not_wait_for_the_work_under_a_lease_of_a_sibling_that_i
 
 #[tokio::test(start_paused = true)]
 async fn an_acquire_of_a_shared_key_waits_for_no_release_that_begins_later() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     let acquire = async || seal.acquire("k").shared().await.unwrap();
     let (first, mut later) = (acquire().await, Vec::new());
     for _ in 0..40 {
@@ -154,8 +142,7 @@ async fn an_acquire_of_a_shared_key_waits_for_no_release_that_begins_later() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_a_shutdown_releases_is_not_resumed_by_a_sibling_although_its_holder_orphans_it() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     let [one] = siblings(&seal, 1).try_into().unwrap();
     let lease = one.acquire("k").await.unwrap();
     let (id, token) = (lease.id(), lease.token());

@@ -2,7 +2,7 @@
 
 use std::{pin::Pin, time::Duration};
 
-use mongoseal::{FencingToken, Lease, LeaseId, Metadata, Mongoseal, OnceOutcome, Tick};
+use mongoseal::{FencingToken, Leader, Lease, LeaseId, Metadata, Mongoseal, OnceOutcome, RunOnce, Tick, TickLease};
 use tokio::time::Instant;
 
 use crate::{
@@ -18,6 +18,11 @@ const MARGIN: Duration = millis(110);
 
 const KEYS: [&str; 8] = ["s/1", "s/2", "s/3", "s/4", "s/5", "s/6", "s/7", "s/8"];
 
+/// A handle whose calls take no longer than [`TIMEOUT`].
+fn bounded(store: &Faulty) -> Mongoseal {
+    store.build(Mongoseal::builder().operation_timeout(TIMEOUT).ttl(secs(60)))
+}
+
 /// What each row of the table finds: a group of three leases of which one has expired, and a key that is held by another
 /// handle. The store is as fast as ever.
 struct Scene {
@@ -31,7 +36,7 @@ struct Scene {
 impl Scene {
     async fn new() -> Self {
         let store = Faulty::new();
-        let seal = store.build(Mongoseal::builder().operation_timeout(TIMEOUT).ttl(secs(60)));
+        let seal = bounded(&store);
         let others = store.build(Mongoseal::builder().ttl(secs(60)));
         let mut members = Vec::new();
         for key in ["g/1", "g/2"] {
@@ -52,11 +57,24 @@ impl Scene {
         named
     }
 
-    async fn tick(&self) -> mongoseal::TickLease {
-        match self.seal.once("tick", Tick::number(1)).begin().await.unwrap() {
+    fn once(&self) -> RunOnce {
+        self.seal.once("tick", Tick::number(1))
+    }
+
+    async fn tick(&self) -> TickLease {
+        match self.once().begin().await.unwrap() {
             OnceOutcome::Started(tick) => tick,
             other => panic!("the tick is open: {other:?}"),
         }
+    }
+
+    /// Makes the key of the tick known to the handle.
+    async fn know_tick(&self) {
+        self.seal.acquire("tick").await.unwrap().release().await.unwrap();
+    }
+
+    async fn lead(&self) -> Leader {
+        self.seal.campaign("lead").await.unwrap()
     }
 }
 
@@ -109,11 +127,7 @@ fn table() -> Vec<(&'static str, Duration, Row)> {
         row!("release", TIMEOUT, |scene| scene.lease.release().await),
         row!("release of a set", TIMEOUT, |scene| let set = scene.seal.acquire_all(KEYS).await.unwrap(), set.release().await),
         row!("release_group", TIMEOUT, |scene| scene.seal.release_group("g").await),
-        row!("release_group of others", TIMEOUT, |scene| scene
-            .store
-            .build(Mongoseal::builder().operation_timeout(TIMEOUT))
-            .release_group("g")
-            .await),
+        row!("release_group of others", TIMEOUT, |scene| bounded(&scene.store).release_group("g").await),
         row!("refresh_group", TIMEOUT, |scene| {
             let seal = scene.seal.clone();
             drop(scene.members);
@@ -122,48 +136,29 @@ fn table() -> Vec<(&'static str, Duration, Row)> {
         row!("revoke", TIMEOUT, |scene| scene.seal.revoke("k").await),
         row!("revoke of a token", TIMEOUT, |scene| scene.seal.revoke("k").token(scene.lease.token()).await),
         row!("raise", TIMEOUT, |scene| scene.seal.raise_token_floor("k", scene.lease.token()).await),
-        row!("once, begin", TIMEOUT, |scene| scene
-            .seal
-            .once("tick", Tick::number(1))
-            .wait(Duration::ZERO)
-            .begin()
-            .await),
-        row!(
-            "once, begin, known key",
-            TIMEOUT,
-            |scene| drop(scene.seal.acquire("tick").await.unwrap().release().await.unwrap()),
-            scene.seal.once("tick", Tick::number(1)).wait(Duration::ZERO).begin().await
-        ),
-        row!(
-            "once, begin, known key, would wait",
-            TIMEOUT,
-            |scene| drop(scene.seal.acquire("tick").await.unwrap().release().await.unwrap()),
-            scene.seal.once("tick", Tick::number(1)).wait(WAIT).begin().await
-        ),
+        row!("once, begin", TIMEOUT, |scene| scene.once().wait(Duration::ZERO).begin().await),
+        row!("once, begin, known key", TIMEOUT, |scene| scene.know_tick().await, {
+            scene.once().wait(Duration::ZERO).begin().await
+        }),
+        row!("once, begin, known key, would wait", TIMEOUT, |scene| scene.know_tick().await, {
+            scene.once().wait(WAIT).begin().await
+        }),
         row!("once, begin, waits", WAIT + TIMEOUT, |scene| {
             scene.seal.once("s/9", Tick::number(1)).wait(WAIT).begin().await
         }),
         row!("once, run", TIMEOUT * 2, |scene| {
-            scene
-                .seal
-                .once("tick", Tick::number(1))
-                .wait(Duration::ZERO)
-                .run(async |_| -> mongoseal::Result<()> { Ok(()) })
-                .await
+            scene.once().wait(Duration::ZERO).run(async |_| -> mongoseal::Result<()> { Ok(()) }).await
         }),
         row!("once, complete", TIMEOUT, |scene| let tick = scene.tick().await, tick.complete().await),
         row!("once, release", TIMEOUT, |scene| let tick = scene.tick().await, tick.release().await),
-        row!(
-            "rewind_tick",
-            TIMEOUT,
-            |scene| scene.tick().await.complete().await.unwrap(),
+        row!("rewind_tick", TIMEOUT, |scene| scene.tick().await.complete().await.unwrap(), {
             scene.seal.rewind_tick("tick", 0).await
-        ),
+        }),
         // A page, and the key of the expired lease: each may take the operation timeout.
         row!("purge", TIMEOUT * 2, |scene| scene.seal.purge().await),
         row!("campaign", TIMEOUT, |scene| scene.seal.campaign("lead").await),
-        row!("proclaim", TIMEOUT, |scene| let leader = scene.seal.campaign("lead").await.unwrap(), leader.proclaim("here").await),
-        row!("resign", TIMEOUT, |scene| let leader = scene.seal.campaign("lead").await.unwrap(), leader.resign().await),
+        row!("proclaim", TIMEOUT, |scene| let leader = scene.lead().await, leader.proclaim("here").await),
+        row!("resign", TIMEOUT, |scene| let leader = scene.lead().await, leader.resign().await),
         row!("leader", TIMEOUT, |scene| scene.seal.leader("k").await),
         row!("observe", TIMEOUT, |scene| scene.seal.observe("k").await),
         row!("watch", TIMEOUT, |scene| scene.seal.watch("k").await),
@@ -171,9 +166,7 @@ fn table() -> Vec<(&'static str, Duration, Row)> {
         row!("inspect", TIMEOUT, |scene| scene.seal.inspect("k").await),
         row!("list", TIMEOUT, |scene| scene.seal.leases().await),
         row!("now", TIMEOUT, |scene| scene.seal.now().await),
-        row!("prepare", TIMEOUT, |scene| {
-            scene.store.build(Mongoseal::builder().operation_timeout(TIMEOUT)).prepare().await
-        }),
+        row!("prepare", TIMEOUT, |scene| bounded(&scene.store).prepare().await),
         row!("shutdown", TIMEOUT, |scene| scene.seal.shutdown().await),
     ]
 }

@@ -37,19 +37,6 @@ async fn a_reply_is_delayed_after_its_request_was_applied() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_link_that_is_cut_concerns_its_own_handles() {
-    let store = MemoryStore::default();
-    let other = store.link();
-    store.clone().set_reachable(false);
-    let began = Instant::now();
-    assert!(matches!(handle(&store).acquire("k").await, Err(Error::Unavailable { .. })));
-    assert!(began.elapsed() >= secs(5), "{:?}", began.elapsed());
-    let lease = handle(&other).acquire("k").await.unwrap();
-    store.set_reachable(true);
-    assert!(matches!(handle(&store).acquire("k").await, Err(Error::Held { token, .. }) if token == lease.token()));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_watch_over_a_cut_link_reports_that_events_may_be_missing_and_goes_on() {
     let near = MemoryStore::default();
     let far = near.link();

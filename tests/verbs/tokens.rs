@@ -2,10 +2,10 @@
 
 use mongoseal::{
     Deadline, FencingToken, Mongoseal,
-    store::{Snapshot, Store},
+    store::{MemoryStore, Snapshot, Store},
 };
 
-use crate::{faulty::Faulty, secs};
+use crate::secs;
 
 /// Acquires and releases, and demands a larger token than any before.
 async fn next(seal: &Mongoseal, last: &mut Option<FencingToken>) {
@@ -16,37 +16,30 @@ async fn next(seal: &Mongoseal, last: &mut Option<FencingToken>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tokens_grow_over_a_thousand_releases_in_one_instant() {
-    let (seal, mut last) = (Mongoseal::in_memory(), None);
-    for _ in 0..1000 {
-        next(&seal, &mut last).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn tokens_grow_over_expiry_collection_deletion_and_restore() {
-    let store = Faulty::new();
-    let (seal, mut last) = (store.seal(), None);
+async fn tokens_grow_over_expiry_collection_after_the_retention_deletion_and_restore() {
+    let store = MemoryStore::default();
+    let (seal, mut last) = (Mongoseal::in_memory_on(&store), None);
     next(&seal, &mut last).await;
     let key = "k".parse().unwrap();
-    let Some(Snapshot { record: old, .. }) =
-        store.records.read(&key, Deadline::after(store.records.clock(), secs(1))).await.unwrap()
-    else {
+    let Ok(Some(Snapshot { record: old, .. })) = store.read(&key, Deadline::after(store.clock(), secs(1))).await else {
         panic!("a record is there")
     };
 
     // A holder that dies, and another after its ttl.
-    std::mem::forget(seal.acquire("k").without_refresh().await.unwrap());
+    seal.acquire("k").await.unwrap().orphan();
     tokio::time::sleep(secs(31)).await;
     next(&seal, &mut last).await;
 
-    tokio::time::sleep(secs(2 * 24 * 3600)).await;
-    assert!(store.records.is_empty(), "collected");
+    // The retention is a day.
+    tokio::time::sleep(secs(23 * 3600)).await;
+    assert!(!store.is_empty());
+    tokio::time::sleep(secs(12 * 3600)).await;
+    assert!(store.is_empty(), "collected");
     next(&seal, &mut last).await;
 
-    store.records.remove(&key);
+    store.remove(&key);
     next(&seal, &mut last).await;
 
-    store.records.restore(key, *old);
+    store.restore(key, *old);
     next(&seal, &mut last).await;
 }

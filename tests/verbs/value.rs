@@ -1,7 +1,5 @@
 //! The value of a key.
 
-use std::sync::{Arc, Mutex};
-
 use mongoseal::{
     Error, Json, KeyValue, Lease, LossCause, Mongoseal, PutValue, ReleaseOutcome, record::Request, store::MemoryStore,
 };
@@ -10,24 +8,12 @@ use serde_json::json;
 use crate::{
     faulty::{Call, Fault, Faulty},
     millis, secs,
+    watch::count,
 };
 
 /// How many writes of a value were sent.
 fn writes(store: &Faulty) -> usize {
     store.requests().iter().filter(|request| matches!(request, Request::PutValue(_))).count()
-}
-
-/// Counts the reads from now on.
-fn count_reads(store: &Faulty) -> Arc<Mutex<u32>> {
-    let reads = Arc::new(Mutex::new(0));
-    let counted = Arc::clone(&reads);
-    store.script(move |call| {
-        if matches!(call, Call::Read) {
-            *counted.lock().unwrap() += 1;
-        }
-        None
-    });
-    reads
 }
 
 async fn content(lease: &Lease) -> Option<u64> {
@@ -67,6 +53,10 @@ async fn a_value_survives_a_release_an_expiry_a_revocation_and_a_transfer() {
     assert_eq!(content(&fifth).await, Some(4));
     fifth.put_value(&5_u64).await.unwrap();
     assert_eq!(content(&fifth).await, Some(5));
+    let inspected = seal().inspect("k").await.unwrap().unwrap().value.unwrap();
+    assert_eq!((inspected.content.to_string().as_str(), inspected.token), ("5", fifth.token()));
+    let listed = seal().leases().await.unwrap().next().await.unwrap().unwrap().value;
+    assert_eq!(listed, Some(inspected));
     fifth.clear_value().await.unwrap();
     assert_eq!(content(&fifth).await, None);
     assert_eq!(seal().inspect("k").await.unwrap().unwrap().value, None);
@@ -74,40 +64,35 @@ async fn a_value_survives_a_release_an_expiry_a_revocation_and_a_transfer() {
 
 #[tokio::test(start_paused = true)]
 async fn the_first_reading_after_a_direct_grant_sends_nothing_and_later_ones_read() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     let lease = seal.acquire("k").await.unwrap();
     lease.put_value(&1_u64).await.unwrap();
     let waiter = tokio::spawn(store.seal().acquire("k").wait(secs(600)).into_future());
     tokio::time::sleep(millis(20)).await;
     lease.release().await.unwrap();
     let handed_over = waiter.await.unwrap().unwrap();
-    let reads = count_reads(&store);
+    let reads = count(&store, |call| (matches!(call, Call::Read), None));
     assert_eq!(content(&handed_over).await, Some(1));
-    assert_eq!(*reads.lock().unwrap(), 1, "after a hand-over");
+    assert_eq!(reads(), 1, "after a hand-over");
     handed_over.release().await.unwrap();
     let direct = seal.acquire("k").await.unwrap();
     for expected in [1, 2] {
         assert_eq!(content(&direct).await, Some(1));
-        assert_eq!(*reads.lock().unwrap(), expected);
+        assert_eq!(reads(), expected);
     }
     direct.release().await.unwrap();
     let direct = seal.acquire("k").await.unwrap();
     direct.put_value(&2_u64).await.unwrap();
     assert_eq!(content(&direct).await, Some(2), "its own value");
-    assert_eq!(*reads.lock().unwrap(), 3);
+    assert_eq!(reads(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_write_whose_answer_was_lost_is_made_once_and_a_delayed_one_changes_nothing() {
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").await.unwrap();
-    let mut lost = 0;
+    let (store, lease) = Faulty::held().await;
+    let mut faults = vec![Fault::Delay(secs(8)), Fault::LoseReply];
     store.script(move |call| match call {
-        Call::Apply(Request::PutValue(_)) if lost < 2 => {
-            lost += 1;
-            Some(if lost == 1 { Fault::LoseReply } else { Fault::Delay(secs(8)) })
-        }
+        Call::Apply(Request::PutValue(_)) => faults.pop(),
         _ => None,
     });
     lease.put_value(&1_u64).await.unwrap();
@@ -119,8 +104,7 @@ async fn a_write_whose_answer_was_lost_is_made_once_and_a_delayed_one_changes_no
 
 #[tokio::test(start_paused = true)]
 async fn two_writes_at_once_are_both_confirmed_and_one_of_them_stays() {
-    let store = Faulty::new();
-    let lease = Arc::new(store.seal().acquire("k").await.unwrap());
+    let (store, lease) = Faulty::held().await;
     let (one, two) = tokio::join!(lease.put_value(&1_u64).into_future(), lease.put_value(&2_u64).into_future());
     one.unwrap();
     two.unwrap();
@@ -130,8 +114,7 @@ async fn two_writes_at_once_are_both_confirmed_and_one_of_them_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn another_process_writes_under_the_lease_by_its_id_and_its_token() {
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").await.unwrap();
+    let (store, lease) = Faulty::held().await;
     lease.put_value(&1_u64).await.unwrap();
     let child = store.seal();
     child.put_value("k", lease.id(), lease.token(), &2_u64).await.unwrap();
@@ -152,17 +135,13 @@ async fn a_release_with_a_value_is_one_write_also_if_its_answer_is_lost() {
     for loses in [false, true] {
         let lease = store.seal().acquire("k").await.unwrap();
         let (before, mut is_lost) = (store.requests().len(), !loses);
-        let reads = Arc::new(Mutex::new(0));
-        let counted = Arc::clone(&reads);
-        store.script(move |call| {
-            *counted.lock().unwrap() += usize::from(matches!(call, Call::Read));
-            let loses = matches!(call, Call::Apply(Request::PutValue(_))) && !is_lost;
-            is_lost |= loses;
-            loses.then_some(Fault::LoseReply)
+        let reads = count(&store, move |call| {
+            let loses = matches!(call, Call::Apply(Request::PutValue(_))) && !std::mem::replace(&mut is_lost, true);
+            (matches!(call, Call::Read), loses.then_some(Fault::LoseReply))
         });
         lease.release_with_value("done").await.unwrap();
         assert_eq!(store.requests().len() - before, if loses { 2 } else { 1 });
-        assert_eq!(*reads.lock().unwrap(), usize::from(loses), "the second write finds the first, and writes nothing");
+        assert_eq!(reads(), usize::from(loses), "the second write finds the first, and writes nothing");
         store.heal();
         let next = store.seal().acquire("k").await.unwrap();
         assert_eq!(next.value::<String>().await.unwrap().unwrap().content, "done");
@@ -174,31 +153,28 @@ async fn a_release_with_a_value_is_one_write_also_if_its_answer_is_lost() {
 #[tokio::test(start_paused = true)]
 async fn a_release_after_a_release_with_a_value_tells_how_that_one_ended() {
     let store = Faulty::new();
-    // Awaited to its end, or dropped half-way.
+    // The first call is awaited to its end, or dropped half-way.
     for is_dropped in [false, true] {
-        let lease = store.seal().acquire("k").await.unwrap();
-        store.always(Fault::Delay(secs(2)));
-        let released = tokio::time::timeout(secs(if is_dropped { 1 } else { 60 }), lease.release_with_value("done"));
-        assert_eq!(released.await.is_err(), is_dropped);
-        assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
-        store.heal();
+        let release = async |lease: Lease| {
+            store.always(Fault::Delay(secs(2)));
+            let at_most = secs(if is_dropped { 1 } else { 60 });
+            let released = tokio::time::timeout(at_most, lease.release_with_value("done"));
+            assert_eq!(released.await.is_err(), is_dropped);
+            let outcome = lease.release().await.unwrap();
+            store.heal();
+            outcome
+        };
+        assert_eq!(release(store.seal().acquire("k").await.unwrap()).await, ReleaseOutcome::Released);
         let next = store.seal().acquire("k").await.unwrap();
         assert_eq!(next.value::<String>().await.unwrap().unwrap().content, "done");
         next.clear_value().await.unwrap();
-        next.release().await.unwrap();
-    }
 
-    // The lease was lost before. The one who revoked it sees no value.
-    for is_dropped in [false, true] {
-        let lease = store.seal().acquire("k").await.unwrap();
+        // The lease was lost before. The one who revoked it sees no value.
         store.seal().revoke("k").await.unwrap();
-        store.always(Fault::Delay(secs(2)));
-        let released = tokio::time::timeout(secs(if is_dropped { 1 } else { 60 }), lease.release_with_value("late"));
-        assert_eq!(released.await.is_err(), is_dropped);
-        let outcome = lease.release().await.unwrap();
+        let outcome = release(next).await;
         let is_revoked = matches!(outcome, ReleaseOutcome::AlreadyLost { cause: LossCause::Revoked { .. } });
         assert!(is_revoked, "{outcome:?}");
-        store.heal();
+        assert_eq!(store.seal().inspect("k").await.unwrap().unwrap().value, None);
     }
 
     // No answer has come in time, and none comes later.
@@ -211,8 +187,7 @@ async fn a_release_after_a_release_with_a_value_tells_how_that_one_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_with_a_value_that_cannot_be_stored_leaves_the_lease_held() {
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").await.unwrap();
+    let (store, lease) = Faulty::held().await;
     let before = store.requests().len();
     let too_long = lease.release_with_value(&1).keep_for(PutValue::MAX_KEEP + secs(1));
     let too_large = lease.release_with_value(&"x".repeat(64 * 1024));
@@ -228,8 +203,7 @@ async fn a_release_with_a_value_that_cannot_be_stored_leaves_the_lease_held() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_with_a_value_that_was_not_stored_is_an_error() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     let lease = seal.acquire("k").await.unwrap();
     store.seal().revoke("k").await.unwrap();
     let error = lease.release_with_value(&1).await.unwrap_err();
@@ -250,22 +224,15 @@ async fn a_release_with_a_value_that_was_not_stored_is_an_error() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_wrote_nothing_is_not_believed() {
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").await.unwrap();
-    let mut stale = 0;
-    store.script(move |call| {
-        let is_put = matches!(call, Call::Apply(Request::PutValue(_)));
-        stale += u32::from(is_put);
-        (is_put && stale <= 2).then_some(Fault::Stale)
-    });
+    let (store, lease) = Faulty::held().await;
+    store.first(2, |call| matches!(call, Call::Apply(Request::PutValue(_))), Fault::Stale);
     lease.put_value(&1_u64).await.unwrap();
     assert_eq!(content(&lease).await, Some(1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_stored_is_refused_before_anything_is_sent() {
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").await.unwrap();
+    let (store, lease) = Faulty::held().await;
     let too_big = "x".repeat(Json::MAX_BYTES);
     for refused in [
         lease.put_value(&too_big).await,
@@ -280,15 +247,4 @@ async fn what_cannot_be_stored_is_refused_before_anything_is_sent() {
     let error = lease.value::<u64>().await.unwrap_err();
     assert!(error.to_string().contains("another form"), "{error}");
     assert_eq!(lease.value::<Json>().await.unwrap().unwrap().content.to_string(), r#""text""#);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_value_is_listed_and_inspected() {
-    let seal = Mongoseal::in_memory();
-    let lease = seal.acquire("k").await.unwrap();
-    lease.put_value(&json!({ "page": 7 })).await.unwrap();
-    let inspected = seal.inspect("k").await.unwrap().unwrap().value.unwrap();
-    assert_eq!((inspected.content.to_string().as_str(), inspected.token), (r#"{"page":7}"#, lease.token()));
-    let mut listed = seal.leases().await.unwrap();
-    assert_eq!(listed.next().await.unwrap().unwrap().value, Some(inspected));
 }

@@ -2,76 +2,62 @@
 
 use std::{
     future::IntoFuture,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
+    time::Duration,
 };
 
-use mongoseal::{
-    Deadline, Error, Key, Lease, Mongoseal, Result,
-    record::Request,
-    store::{MemoryStore, Snapshot, Store},
+use mongoseal::{Error, Lease, Mongoseal, Result, record::Request, store::MemoryStore};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, timeout},
 };
-use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
     GRACE,
     faulty::{Call, Fault, Faulty},
     millis, secs,
+    watch::count,
 };
 
-fn waiter(seal: &Mongoseal, at_most: std::time::Duration) -> JoinHandle<Result<Lease>> {
+fn waiter(seal: &Mongoseal, at_most: Duration) -> JoinHandle<Result<Lease>> {
     tokio::spawn(seal.acquire("k").wait(at_most).into_future())
 }
 
 /// How many wait.
 async fn queued(store: &Faulty) -> usize {
-    let key: Key = "k".parse().unwrap();
-    match store.records.read(&key, Deadline::after(store.records.clock(), secs(1))).await.unwrap() {
-        Some(Snapshot { record, .. }) => record.queue.len(),
-        None => 0,
-    }
+    store.seal().inspect("k").await.unwrap().map_or(0, |seen| seen.queue.len())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_ends_in_time_and_leaves_the_queue() {
-    let store = Faulty::new();
-    let seal = store.seal();
-    let holder = seal.acquire("k").await.unwrap();
-    let clock = store.records.clock();
+async fn a_wait_ends_in_time() {
+    let seal = Mongoseal::in_memory();
+    let _holder = seal.acquire("k").await.unwrap();
     for at_most in [millis(0), millis(1), secs(5)] {
-        let began = clock.now();
-        match seal.acquire("k").wait(at_most).await.unwrap_err() {
-            Error::Held { token, .. } => assert_eq!(token, holder.token()),
-            error => panic!("{error}"),
-        }
-        let took = clock.now().since(began);
+        let began = Instant::now();
+        assert!(matches!(seal.acquire("k").wait(at_most).await, Err(Error::Held { .. })));
+        let took = began.elapsed();
         assert!(took >= at_most && took <= at_most + millis(5), "{took:?} of {at_most:?}");
-        assert_eq!(queued(&store).await, 0);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_key_is_handed_over_at_once_with_one_request_of_each_side() {
-    let store = Faulty::new();
-    let holder = store.seal().acquire("k").await.unwrap();
+    let (store, holder) = Faulty::held().await;
     let seal = store.seal();
-    let clock = store.records.clock();
-    // The first waiter opens the listener; the second finds it there.
+    // The first waiter opens the listener; the second finds it there, and can wait for ever.
     let opening = waiter(&seal, secs(3600));
     tokio::time::sleep(secs(1)).await;
     opening.abort();
     tokio::time::sleep(millis(1)).await;
-    let waiting = waiter(&seal, secs(3600));
+    let waiting = waiter(&seal, Duration::MAX);
     tokio::time::sleep(millis(1)).await;
     let before = store.requests().len();
     tokio::time::sleep(secs(8)).await;
     assert_eq!(store.requests().len(), before, "nobody polls");
-    let released = clock.now();
+    let released = Instant::now();
     holder.release().await.unwrap();
     let lease = waiting.await.unwrap().unwrap();
-    assert_eq!(clock.now(), released);
+    assert_eq!(released.elapsed(), Duration::ZERO);
     assert_eq!(store.requests().len() - before, 1, "the release, and nothing to confirm it");
     assert!(lease.remaining() < secs(22), "counted from before it was queued: {:?}", lease.remaining());
     lease.verify().await.unwrap();
@@ -96,19 +82,13 @@ async fn a_lease_that_was_handed_over_is_refreshed_a_third_of_its_ttl_after_it_w
 
 #[tokio::test(start_paused = true)]
 async fn a_hand_over_that_is_heard_of_after_it_lapsed_is_not_believed() {
-    let store = Faulty::new();
-    let holder = store.seal().acquire("k").await.unwrap();
+    let (store, holder) = Faulty::held().await;
     let waiting = tokio::spawn(store.seal().acquire("k").ttl(secs(1)).wait(secs(3600)).into_future());
     tokio::time::sleep(millis(200)).await;
     // What the waiter asks next is lost, and asked again five seconds later. Meanwhile it is handed
     // the key, which lapses, and somebody else comes.
-    let lost = AtomicBool::new(false);
-    store.script(move |call| match call {
-        Call::Apply(Request::Acquire(acquire)) if acquire.wait.is_some() && !lost.swap(true, Ordering::Relaxed) => {
-            Some(Fault::Hang)
-        }
-        _ => None,
-    });
+    let waits = |call: Call<'_>| matches!(call, Call::Apply(Request::Acquire(acquire)) if acquire.wait.is_some());
+    store.first(1, waits, Fault::Hang);
     tokio::time::sleep(millis(300)).await;
     holder.release().await.unwrap();
     tokio::time::sleep(millis(1_100)).await;
@@ -124,8 +104,7 @@ async fn a_hand_over_that_is_heard_of_after_it_lapsed_is_not_believed() {
 
 #[tokio::test(start_paused = true)]
 async fn nobody_asks_while_the_listener_is_being_opened() {
-    let store = Faulty::new();
-    let _holder = store.seal().acquire("k").await.unwrap();
+    let (store, _holder) = Faulty::held().await;
     store.script(|call| matches!(call, Call::Watch).then_some(Fault::Hang));
     let seal = store.seal();
     let before = store.requests().len();
@@ -139,7 +118,6 @@ async fn waiters_ask_where_the_store_cannot_tell_and_listen_again_when_it_can() 
     for fault in [Fault::Refuse, Fault::Fail] {
         let store = Faulty::new();
         store.script(move |call| matches!(call, Call::Watch).then_some(fault));
-        let clock = store.records.clock();
         let mut holder = store.seal().acquire("k").await.unwrap();
         for round in 0..3 {
             let waiting = waiter(&store.seal(), secs(3600));
@@ -148,10 +126,10 @@ async fn waiters_ask_where_the_store_cannot_tell_and_listen_again_when_it_can() 
                 store.heal();
                 tokio::time::sleep(secs(5)).await;
             }
-            let released = clock.now();
+            let released = Instant::now();
             holder.release().await.unwrap();
             holder = waiting.await.unwrap().unwrap();
-            assert!(clock.now().since(released) <= millis(650), "{fault:?}");
+            assert!(released.elapsed() <= millis(650), "{fault:?}");
         }
     }
 }
@@ -172,58 +150,36 @@ async fn one_refusal_of_the_listener_does_not_make_waiters_poll_for_the_life_of_
 #[tokio::test(start_paused = true)]
 async fn a_listener_that_is_always_refused_is_retried_at_least_once_a_minute_and_not_much_more_often() {
     let store = Faulty::new();
-    let tries = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&tries);
-    store.script(move |call| {
+    let tries = count(&store, |call| {
         let is_watch = matches!(call, Call::Watch);
-        counted.fetch_add(usize::from(is_watch), Ordering::Relaxed);
-        is_watch.then_some(Fault::Refuse)
+        (is_watch, is_watch.then_some(Fault::Refuse))
     });
     let _holder = store.seal().acquire("k").ttl(secs(7200)).without_refresh().await.unwrap();
     let _waiting = waiter(&store.seal(), secs(7200));
     tokio::time::sleep(secs(180)).await;
     // Two handles: the pauses grow from a second to a minute.
-    let first = tries.swap(0, Ordering::Relaxed);
+    let first = tries();
     assert!((6..=40).contains(&first), "{first}");
     tokio::time::sleep(secs(600)).await;
-    let later = tries.load(Ordering::Relaxed);
+    let later = tries() - first;
     assert!((10..=21).contains(&later), "{later}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_is_there_when_a_dead_holder_s_time_is_over() {
     let store = Faulty::new();
-    std::mem::forget(store.seal().acquire("k").ttl(secs(30)).without_refresh().await.unwrap());
-    let clock = store.records.clock();
+    let began = Instant::now();
+    store.seal().acquire("k").ttl(secs(30)).await.unwrap().orphan();
     let lease = store.seal().acquire("k").wait(secs(3600)).await.unwrap();
-    let now = clock.now().since_origin();
-    assert!(now >= secs(30) + GRACE && now <= millis(30_010) + GRACE, "{now:?}");
+    let took = began.elapsed();
+    assert!(took >= secs(30) + GRACE && took <= millis(30_010) + GRACE, "{took:?}");
     assert!(lease.is_valid());
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_can_wait_for_ever() {
-    let store = Faulty::new();
-    let holder = store.seal().acquire("k").await.unwrap();
-    let waiting = waiter(&store.seal(), std::time::Duration::MAX);
-    tokio::time::sleep(secs(3600)).await;
-    assert!(!waiting.is_finished());
-    holder.release().await.unwrap();
-    assert!(waiting.await.unwrap().unwrap().is_valid());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_wait_dropped_half_way_leaves_the_queue_and_the_next_moves_up() {
-    let store = Faulty::new();
-    let holder = store.seal().acquire("k").await.unwrap();
-    let seal = store.seal();
-    assert!(timeout(secs(1), seal.acquire("k").wait(secs(3600)).into_future()).await.is_err());
-    tokio::time::sleep(millis(1)).await;
-    assert_eq!(queued(&store).await, 0);
-
-    // Also where the key was handed to it in that instant.
-    let dropped = waiter(&seal, secs(3600));
-    let next = waiter(&store.seal(), secs(3600));
+async fn a_wait_dropped_in_the_instant_of_its_hand_over_leaves_nothing_held_and_the_next_moves_up() {
+    let (store, holder) = Faulty::held().await;
+    let (dropped, next) = (waiter(&store.seal(), secs(3600)), waiter(&store.seal(), secs(3600)));
     tokio::time::sleep(millis(1)).await;
     assert_eq!(queued(&store).await, 2);
     holder.release().await.unwrap();
@@ -236,8 +192,7 @@ async fn a_wait_dropped_half_way_leaves_the_queue_and_the_next_moves_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_sends_waiters_home_and_takes_them_off_the_queue() {
-    let store = Faulty::new();
-    let _holder = store.seal().acquire("k").await.unwrap();
+    let (store, _holder) = Faulty::held().await;
     let seal = store.seal();
     let waiting = waiter(&seal, secs(3600));
     tokio::time::sleep(secs(1)).await;
@@ -263,11 +218,9 @@ async fn a_waiter_that_dies_costs_the_next_one_no_more_than_its_ttl() {
     tokio::time::sleep(millis(1)).await;
     store.heal();
     holder.release().await.unwrap();
-    let clock = store.records.clock();
-    let began = clock.now();
-    let lease = next.await.unwrap().unwrap();
-    assert!(clock.now().since(began) <= secs(21), "{:?}", clock.now());
-    drop(lease);
+    let began = Instant::now();
+    drop(next.await.unwrap().unwrap());
+    assert!(began.elapsed() <= secs(21), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -304,19 +257,16 @@ async fn waiters_that_were_queued_outlast_an_outage_and_keep_their_order_if_it_i
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_was_never_queued_ends_with_the_operation_timeout_and_one_whose_wait_ends_soon_after_it() {
     let store = MemoryStore::default();
-    let _holder = Mongoseal::in_memory_on(&store).acquire("k").ttl(secs(600)).without_refresh().await.unwrap();
-    let clock = store.clock();
-    let was_queued = waiter(&Mongoseal::in_memory_on(&store), secs(30));
+    let seal = || Mongoseal::in_memory_on(&store);
+    let _holder = seal().acquire("k").ttl(secs(600)).without_refresh().await.unwrap();
+    let was_queued = waiter(&seal(), secs(30));
     tokio::time::sleep(secs(1)).await;
     store.set_reachable(false);
-    let began = clock.now();
-    assert!(matches!(
-        waiter(&Mongoseal::in_memory_on(&store), secs(3600)).await.unwrap(),
-        Err(Error::Unavailable { .. })
-    ));
-    assert_eq!(clock.now().since(began), secs(10));
+    let began = Instant::now();
+    assert!(matches!(waiter(&seal(), secs(3600)).await.unwrap(), Err(Error::Unavailable { .. })));
+    assert_eq!(began.elapsed(), secs(10));
     assert!(matches!(was_queued.await.unwrap(), Err(Error::Unavailable { .. })));
-    let took = clock.now().since(began);
+    let took = began.elapsed();
     assert!((secs(29)..=secs(40)).contains(&took), "{took:?}");
 }
 
@@ -329,10 +279,9 @@ async fn a_waiter_that_an_outage_keeps_waiting_ends_with_its_caller_and_with_its
     tokio::time::sleep(secs(1)).await;
     store.always(Fault::Hang);
     tokio::time::sleep(secs(30)).await;
-    let clock = store.records.clock();
-    let began = clock.now();
+    let began = Instant::now();
     seal.shutdown().await;
-    assert!(clock.now().since(began) <= secs(10) + millis(100), "{:?}", clock.now());
+    assert!(began.elapsed() <= secs(10) + millis(100), "{:?}", began.elapsed());
     assert!(closed.await.unwrap().unwrap_err().to_string().contains("shut down"));
     waiting.abort();
     store.heal();
@@ -345,10 +294,10 @@ async fn those_of_a_handle_who_came_one_after_another_keep_their_places_at_the_s
     let store = Faulty::new();
     let _holder = store.seal().acquire("k").ttl(secs(600)).await.unwrap();
     let asked: Arc<Mutex<Vec<_>>> = Arc::default();
-    let (note, clock) = (Arc::clone(&asked), store.records.clock());
+    let note = Arc::clone(&asked);
     store.script(move |call| {
         if let Call::Apply(Request::Acquire(_)) = call {
-            note.lock().unwrap().push(clock.now());
+            note.lock().unwrap().push(Instant::now());
         }
         None
     });

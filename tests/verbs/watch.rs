@@ -1,23 +1,52 @@
 //! Watching what happens to a key.
 
-use std::future::IntoFuture;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use futures_core::Stream;
-use mongoseal::{
-    Deadline, Error, Event, EventKind, EventStream, FencingToken, LeaseId, Mongoseal, Sharing, WatchItem,
-    store::{Snapshot, Store},
+use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, Mongoseal, Result, WatchItem};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout},
 };
-use tokio::time::{Instant, timeout};
 
-use crate::faulty::{Call, Fault, Faulty};
-use crate::{GRACE, millis, secs};
+use crate::{
+    faulty::{Call, Fault, Faulty},
+    millis, secs,
+};
 
-/// The next event, which comes within a minute.
+/// Runs a script from now on, which says whether to count a call and what goes wrong with it. Returns the count.
+pub(crate) fn count(
+    store: &Faulty,
+    mut script: impl FnMut(&Call<'_>) -> (bool, Option<Fault>) + Send + 'static,
+) -> impl Fn() -> usize {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    store.script(move |call| {
+        let (is_counted, fault) = script(&call);
+        counted.fetch_add(usize::from(is_counted), Ordering::Relaxed);
+        fault
+    });
+    move || calls.load(Ordering::Relaxed)
+}
+
+/// The next event of the stream, which comes within a minute.
 pub(crate) async fn next(events: &mut EventStream) -> Event {
-    let item = timeout(secs(60), events.next()).await.expect("it comes within a minute").expect("it goes on").unwrap();
+    let next = poll_fn(|context| Pin::new(&mut *events).poll_next(context));
+    let item = timeout(secs(60), next).await.expect("it comes within a minute").expect("it goes on").unwrap();
     item.into_event().expect("no event is missing")
+}
+
+/// The token and the kind of the next event.
+async fn told(events: &mut EventStream) -> (FencingToken, EventKind) {
+    let event = next(events).await;
+    (event.token, event.kind)
 }
 
 /// The next item, which must be that events are missing.
@@ -32,41 +61,23 @@ pub(crate) async fn nothing(events: &mut EventStream, seconds: u64) {
     assert!(told.is_err(), "{told:?}");
 }
 
-fn is_granted(event: &Event, token: FencingToken) -> bool {
-    event.token == token && matches!(&event.kind, EventKind::Granted { holding } if holding.token == token)
+/// Watches a key, or each key.
+async fn watch(seal: &Mongoseal, is_prefix: bool) -> Result<EventStream> {
+    if is_prefix { seal.watch_prefix("").await } else { seal.watch("k").await }
 }
 
-#[tokio::test(start_paused = true)]
-async fn it_begins_with_who_holds_the_key_and_goes_on_with_what_happens() {
-    let seal = Mongoseal::in_memory();
-    let first = seal.acquire("k").metadata("job", "7").await.unwrap();
-    let mut events = seal.watch("k").await.unwrap();
-    let event = next(&mut events).await;
-    assert_eq!((event.token, &event.owner), (first.token(), seal.owner()));
-    let EventKind::Holds { holding } = event.kind else { panic!("{event:?}") };
-    assert_eq!(
-        (holding.token, holding.sharing, holding.metadata.get("job")),
-        (first.token(), Sharing::Exclusive, Some("7"))
-    );
-    let waiting = tokio::spawn(seal.acquire("k").wait(secs(60)).into_future());
-    let _beside = seal.acquire("k/beside").await.unwrap();
-    nothing(&mut events, 30).await;
-    let token = first.token();
-    first.release().await.unwrap();
-    let second = waiting.await.unwrap().unwrap();
-    let event = next(&mut events).await;
-    assert_eq!((event.token, &event.kind), (token, &EventKind::Released));
-    assert!(is_granted(&next(&mut events).await, second.token()));
-    nothing(&mut events, 600).await;
+fn is_granted(event: &Event, token: FencingToken) -> bool {
+    event.token == token && matches!(&event.kind, EventKind::Granted { holding } if holding.token == token)
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_grant_of_a_fast_chain_is_told_in_order_and_followed_by_its_end() {
     let seal = Mongoseal::in_memory();
     let mut events = seal.watch("k").await.unwrap();
-    let chain = (0..30).map(|_| {
+    let mut chain = JoinSet::new();
+    for _ in 0..30 {
         let seal = seal.clone();
-        tokio::spawn(async move {
+        chain.spawn(async move {
             let mut tokens = Vec::new();
             for _ in 0..10 {
                 let lease = seal.acquire("k").wait(secs(600)).await.unwrap();
@@ -74,62 +85,26 @@ async fn every_grant_of_a_fast_chain_is_told_in_order_and_followed_by_its_end() 
                 lease.release().await.unwrap();
             }
             tokens
-        })
-    });
-    let mut granted = Vec::new();
-    for one in chain.collect::<Vec<_>>() {
-        granted.extend(one.await.unwrap());
+        });
     }
+    let mut granted = chain.join_all().await.concat();
     granted.sort_unstable();
     // All of it has happened before any of it is read.
     for token in granted {
-        let event = next(&mut events).await;
-        assert!(is_granted(&event, token), "{event:?} and not {token}");
-        let event = next(&mut events).await;
-        assert_eq!((event.token, event.kind), (token, EventKind::Released));
+        assert!(is_granted(&next(&mut events).await, token), "not {token}");
+        assert_eq!(told(&mut events).await, (token, EventKind::Released));
     }
     nothing(&mut events, 1).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_expiry_is_told_when_it_comes_and_once() {
-    for polled in [false, true] {
-        let store = Faulty::new();
-        if polled {
-            store.script(|call| matches!(call, Call::Follow).then_some(Fault::Refuse));
-        }
-        let seal = store.seal();
-        let mut events = seal.watch("k").await.unwrap();
-        let lease = seal.acquire("k").ttl(secs(10)).without_refresh().await.unwrap();
-        let began = Instant::now();
-        assert!(is_granted(&next(&mut events).await, lease.token()));
-        let event = next(&mut events).await;
-        assert_eq!((event.token, &event.kind), (lease.token(), &EventKind::Expired));
-        let took = began.elapsed();
-        assert!(took >= secs(10) + GRACE && took < millis(10_050) + GRACE, "{took:?}");
-        // It is still in the record, and dropped from there by the next grant.
-        let Some(Snapshot { record, .. }) =
-            store.records.read(lease.key(), Deadline::after(store.records.clock(), secs(1))).await.unwrap()
-        else {
-            panic!()
-        };
-        assert_eq!(record.holders[0].expires_at, event.at);
-        nothing(&mut events, 100).await;
-        let second = seal.acquire("k").await.unwrap();
-        assert!(is_granted(&next(&mut events).await, second.token()));
-        nothing(&mut events, 100).await;
-    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn of_several_holders_each_expires_in_its_time_and_one_without_expiry_does_not() {
     let seal = Mongoseal::in_memory();
     let mut tokens = Vec::new();
-    let mut leases = Vec::new();
     for ttl in [30, 20, 10] {
-        let lease = seal.acquire("k").shared().ttl(secs(ttl)).without_refresh().await.unwrap();
+        let lease = seal.acquire("k").shared().ttl(secs(ttl)).await.unwrap();
         tokens.insert(0, lease.token());
-        leases.push(lease);
+        lease.orphan();
     }
     let forever = seal.acquire("k").shared().without_expiry().await.unwrap();
     let mut events = seal.watch("k").await.unwrap();
@@ -137,67 +112,12 @@ async fn of_several_holders_each_expires_in_its_time_and_one_without_expiry_does
         assert!(matches!(next(&mut events).await.kind, EventKind::Holds { .. }));
     }
     for token in tokens {
-        let event = next(&mut events).await;
-        assert_eq!((event.token, event.kind), (token, EventKind::Expired));
+        assert_eq!(told(&mut events).await, (token, EventKind::Expired));
     }
     nothing(&mut events, 3600).await;
     seal.revoke("k").by("alice").reason("stuck").await.unwrap();
-    let event = next(&mut events).await;
-    assert_eq!(event.token, forever.token());
-    assert_eq!(event.kind, EventKind::Revoked { by: "alice".into(), reason: "stuck".into() });
-}
-
-#[tokio::test(start_paused = true)]
-async fn who_is_over_when_it_begins_is_nobody() {
-    let seal = Mongoseal::in_memory();
-    let lease = seal.acquire("k").ttl(secs(10)).without_refresh().await.unwrap();
-    tokio::time::sleep(secs(11)).await;
-    let mut events = seal.watch("k").await.unwrap();
-    drop(lease);
-    let next_lease = seal.acquire("k").await.unwrap();
-    assert!(is_granted(&next(&mut events).await, next_lease.token()));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_transfer_tells_both_tokens() {
-    let seal = Mongoseal::in_memory();
-    let mut events = seal.watch("k").await.unwrap();
-    let lease = seal.acquire("k").await.unwrap();
-    let (old, id) = (lease.token(), LeaseId::random());
-    lease.transfer(id).await.unwrap();
-    assert!(is_granted(&next(&mut events).await, old));
-    let event = next(&mut events).await;
-    let EventKind::Transferred { to } = event.kind else { panic!("{event:?}") };
-    assert!(event.token == old && to.token > old);
-    let taken_up = seal.resume("k", id, to.token).await.unwrap();
-    nothing(&mut events, 60).await;
-    taken_up.release().await.unwrap();
-    let event = next(&mut events).await;
-    assert_eq!((event.token, event.kind), (to.token, EventKind::Released));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_deleted_record_and_one_that_was_put_back_are_told() {
-    let store = Faulty::new();
-    let seal = store.seal();
-    let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
-    let mut events = seal.watch("k").await.unwrap();
-    assert!(matches!(next(&mut events).await.kind, EventKind::Holds { .. }));
-    let Some(Snapshot { record: copy, .. }) =
-        store.records.read(lease.key(), Deadline::after(store.records.clock(), secs(1))).await.unwrap()
-    else {
-        panic!()
-    };
-    store.records.remove(lease.key());
-    let event = next(&mut events).await;
-    assert_eq!((event.token, event.kind), (lease.token(), EventKind::Removed));
-    let second = seal.acquire("k").await.unwrap();
-    assert!(is_granted(&next(&mut events).await, second.token()));
-    store.records.restore(lease.key().clone(), *copy);
-    let event = next(&mut events).await;
-    assert_eq!((event.token, event.kind), (second.token(), EventKind::Removed));
-    let event = next(&mut events).await;
-    assert!(event.token == lease.token() && matches!(event.kind, EventKind::Holds { .. }));
+    let revoked = EventKind::Revoked { by: "alice".into(), reason: "stuck".into() };
+    assert_eq!(told(&mut events).await, (forever.token(), revoked));
 }
 
 #[tokio::test(start_paused = true)]
@@ -219,8 +139,7 @@ async fn one_that_is_interrupted_goes_on_and_tells_nothing_twice() {
     first.release().await.unwrap();
     let second = seal.acquire("k").await.unwrap();
     missed(&mut events).await;
-    let event = next(&mut events).await;
-    assert_eq!((event.token, event.kind), (token, EventKind::Released));
+    assert_eq!(told(&mut events).await, (token, EventKind::Released));
     assert!(is_granted(&next(&mut events).await, second.token()));
     nothing(&mut events, 100).await;
 }
@@ -228,14 +147,9 @@ async fn one_that_is_interrupted_goes_on_and_tells_nothing_twice() {
 #[tokio::test(start_paused = true)]
 async fn one_that_is_interrupted_at_once_each_time_is_taken_up_ever_less_often() {
     let store = Faulty::new();
-    let calls = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&calls);
-    store.script(move |call| match call {
-        Call::Follow => {
-            counted.fetch_add(1, Ordering::Relaxed);
-            Some(Fault::Delay(millis(1)))
-        }
-        _ => None,
+    let calls = count(&store, |call| {
+        let is_follow = matches!(call, Call::Follow);
+        (is_follow, is_follow.then_some(Fault::Delay(millis(1))))
     });
     let seal = store.seal();
     let mut events = seal.watch("k").await.unwrap();
@@ -244,7 +158,7 @@ async fn one_that_is_interrupted_at_once_each_time_is_taken_up_ever_less_often()
     while tokio::time::timeout_at(end, missed(&mut events)).await.is_ok() {
         interrupted += 1;
     }
-    let asked = calls.load(Ordering::Relaxed);
+    let asked = calls();
     assert!((60..=250).contains(&asked), "{asked} in 60 seconds");
     assert!(interrupted + 2 >= asked, "each interruption is reported: {interrupted} of {asked}");
     let lease = seal.acquire("k").await.unwrap();
@@ -269,91 +183,84 @@ async fn an_expiry_is_not_told_before_what_was_before_it() {
     tokio::time::sleep(secs(8)).await;
     assert!(matches!(seal.acquire("k").wait(millis(100)).await, Err(Error::Held { .. })));
     nothing(&mut events, 2).await;
-    let event = next(&mut events).await;
-    assert_eq!((event.token, event.kind), (lease.token(), EventKind::Expired));
+    assert_eq!(told(&mut events).await, (lease.token(), EventKind::Expired));
     nothing(&mut events, 100).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_that_hears_nothing_any_more_without_an_error_is_begun_anew() {
-    let store = Faulty::new();
-    let mut calls = 0;
-    store.script(move |call| match call {
-        Call::Follow => {
-            calls += 1;
-            (calls == 1).then_some(Fault::Stale)
-        }
-        _ => None,
-    });
-    let seal = store.seal();
-    let lease = seal.acquire("k").ttl(secs(10)).await.unwrap();
-    let mut events = seal.watch("k").await.unwrap();
-    assert!(matches!(next(&mut events).await.kind, EventKind::Holds { .. }));
-    // Kept alive, so it is not over when its first time is. A store may need minutes to go on where it was.
-    nothing(&mut events, 600).await;
-    missed(&mut events).await;
-    let began = Instant::now();
-    seal.revoke("k").by("alice").reason("drill").await.unwrap();
-    let event = next(&mut events).await;
-    assert_eq!(event.token, lease.token());
-    assert_eq!(event.kind, EventKind::Revoked { by: "alice".into(), reason: "drill".into() });
-    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
-}
-
-#[tokio::test(start_paused = true)]
-async fn where_nobody_tells_the_record_is_polled() {
-    let store = Faulty::new();
-    let reads = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&reads);
-    store.script(move |call| match call {
-        Call::Follow => Some(Fault::Refuse),
-        Call::Read => {
-            counted.fetch_add(1, Ordering::Relaxed);
-            None
-        }
-        _ => None,
-    });
-    let seal = store.seal();
-    let mut events = seal.watch("k").await.unwrap();
-    tokio::time::sleep(secs(10)).await;
-    let lease = seal.acquire("k").await.unwrap();
-    let began = Instant::now();
-    assert!(is_granted(&next(&mut events).await, lease.token()));
-    assert!(began.elapsed() <= millis(1_050), "{:?}", began.elapsed());
-    tokio::time::sleep(secs(10)).await;
-    let began = Instant::now();
-    seal.revoke("k").by("alice").reason("drill").await.unwrap();
-    assert_eq!(next(&mut events).await.kind, EventKind::Revoked { by: "alice".into(), reason: "drill".into() });
-    assert!(began.elapsed() <= millis(1_050), "{:?}", began.elapsed());
-    tokio::time::sleep(secs(10)).await;
-    // It does not ask all the time, and not once nobody listens.
-    let before = reads.load(Ordering::Relaxed);
-    tokio::time::sleep(secs(100)).await;
-    let asked = reads.load(Ordering::Relaxed) - before;
-    assert!((100..=210).contains(&asked), "{asked} in 100 seconds");
-    drop(events);
-    tokio::time::sleep(millis(1)).await;
-    let before = reads.load(Ordering::Relaxed);
-    tokio::time::sleep(secs(100)).await;
-    assert_eq!(reads.load(Ordering::Relaxed), before);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_store_that_is_away_when_it_begins_is_unavailable_within_the_operation_timeout() {
-    for fault in [Fault::Fail, Fault::Hang] {
+    for is_prefix in [false, true] {
         let store = Faulty::new();
-        store.always(fault);
+        store.first(1, |call| matches!(call, Call::Follow), Fault::Stale);
         let seal = store.seal();
+        let lease = seal.acquire("k").ttl(secs(10)).await.unwrap();
+        let mut events = watch(&seal, is_prefix).await.unwrap();
+        assert!(matches!(next(&mut events).await.kind, EventKind::Holds { .. }));
+        // Kept alive, so it is not over when its first time is. A store may need minutes to go on where it was.
+        nothing(&mut events, 600).await;
+        missed(&mut events).await;
         let began = Instant::now();
-        assert!(matches!(seal.watch("k").await, Err(Error::Unavailable { .. })));
-        assert!(began.elapsed() <= secs(10), "{:?}", began.elapsed());
-        store.heal();
-        drop(seal.watch("k").await.unwrap());
+        seal.revoke("k").await.unwrap();
+        let event = next(&mut events).await;
+        assert!(event.token == lease.token() && matches!(event.kind, EventKind::Revoked { .. }), "{event:?}");
+        assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
     }
-    let store = Faulty::new();
-    store.always(Fault::Refuse);
-    assert!(matches!(store.seal().watch("k").await, Err(Error::Invalid { .. })));
-    assert!(matches!(Faulty::new().seal().watch("").await, Err(Error::Invalid { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nobody_tells_the_records_are_polled_once_a_second_and_not_once_nobody_listens() {
+    for is_prefix in [false, true] {
+        let store = Faulty::new();
+        let asked = count(&store, move |call| {
+            let is_poll = if is_prefix { matches!(call, Call::List) } else { matches!(call, Call::Read) };
+            (is_poll, matches!(call, Call::Follow).then_some(Fault::Refuse))
+        });
+        let asked_in_100_s = async || {
+            let before = asked();
+            tokio::time::sleep(secs(100)).await;
+            asked() - before
+        };
+        let seal = store.seal();
+        let mut events = watch(&seal, is_prefix).await.unwrap();
+        tokio::time::sleep(secs(10)).await;
+        let lease = seal.acquire("k").await.unwrap();
+        let began = Instant::now();
+        assert!(is_granted(&next(&mut events).await, lease.token()));
+        assert!(began.elapsed() <= millis(1_050), "{:?}", began.elapsed());
+        tokio::time::sleep(secs(10)).await;
+        let began = Instant::now();
+        seal.revoke("k").by("alice").reason("drill").await.unwrap();
+        assert_eq!(next(&mut events).await.kind, EventKind::Revoked { by: "alice".into(), reason: "drill".into() });
+        assert!(began.elapsed() <= millis(1_050), "{:?}", began.elapsed());
+        tokio::time::sleep(secs(10)).await;
+        let polls = asked_in_100_s().await;
+        assert!((100..=210).contains(&polls), "{polls} in 100 seconds");
+        drop(events);
+        tokio::time::sleep(millis(1)).await;
+        assert_eq!(asked_in_100_s().await, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_cannot_begin_is_an_error_of_the_call_within_the_operation_timeout() {
+    for is_prefix in [false, true] {
+        let (store, seal) = Faulty::open();
+        for fault in [Fault::Fail, Fault::Hang] {
+            store.always(fault);
+            let began = Instant::now();
+            assert!(matches!(watch(&seal, is_prefix).await, Err(Error::Unavailable { .. })));
+            assert!(began.elapsed() <= secs(10), "{:?}", began.elapsed());
+            store.heal();
+            drop(watch(&seal, is_prefix).await.unwrap());
+        }
+        store.always(Fault::Refuse);
+        assert!(matches!(watch(&seal, is_prefix).await, Err(Error::Invalid { .. })));
+    }
+    let seal = Mongoseal::in_memory();
+    assert!(matches!(seal.watch("").await, Err(Error::Invalid { .. })));
+    for prefix in ["a\0".to_owned(), "k".repeat(2_000)] {
+        assert!(matches!(seal.watch_prefix(prefix).await, Err(Error::Invalid { .. })));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -404,16 +311,6 @@ async fn a_shutdown_ends_it_after_what_was_told_and_waits_for_no_reader() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_a_stream_too() {
-    let seal = Mongoseal::in_memory();
-    let mut events = seal.watch("k").await.unwrap();
-    let lease = seal.acquire("k").await.unwrap();
-    let mut pinned = std::pin::Pin::new(&mut events);
-    let event = std::future::poll_fn(|context| pinned.as_mut().poll_next(context)).await;
-    assert!(is_granted(&event.unwrap().unwrap().into_event().unwrap(), lease.token()));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_poll_that_failed_is_reported_as_missed_and_one_that_did_not_is_not() {
     let store = Faulty::new();
     let refused = |call: &Call<'_>| matches!(call, Call::Follow).then_some(Fault::Refuse);
@@ -458,7 +355,6 @@ async fn what_a_broken_snapshot_has_shown_is_reported_behind_what_was_missed() {
     let token = lease.token();
     lease.release().await.unwrap();
     missed(&mut events).await;
-    let event = next(&mut events).await;
-    assert_eq!((event.token, event.kind), (token, EventKind::Released));
+    assert_eq!(told(&mut events).await, (token, EventKind::Released));
     nothing(&mut events, 100).await;
 }

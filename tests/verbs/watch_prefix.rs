@@ -1,11 +1,6 @@
 //! Watching what happens to all keys with a prefix.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
-
-use mongoseal::{Error, EventKind, EventStream, FencingToken, Mongoseal};
+use mongoseal::{EventKind, EventStream, FencingToken};
 use tokio::time::Instant;
 
 use crate::{
@@ -108,8 +103,7 @@ async fn an_expiry_is_told_when_it_comes_and_once() {
 
 #[tokio::test(start_paused = true)]
 async fn an_expiry_is_told_before_what_happened_to_another_key_after_it() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     let mut events = seal.watch_prefix("").await.unwrap();
     let dead = seal.acquire("dead").ttl(secs(10)).without_refresh().await.unwrap();
     assert_eq!(told(&mut events).await, is("dead", "granted", dead.token()));
@@ -159,75 +153,4 @@ async fn one_that_is_interrupted_tells_what_has_changed_meanwhile() {
     ];
     assert_eq!(heard, expected);
     nothing(&mut events, 100).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn one_that_hears_nothing_any_more_without_an_error_is_begun_anew() {
-    let store = Faulty::new();
-    let mut calls = 0;
-    store.script(move |call| match call {
-        Call::Follow => {
-            calls += 1;
-            (calls == 1).then_some(Fault::Stale)
-        }
-        _ => None,
-    });
-    let seal = store.seal();
-    let lease = seal.acquire("k").ttl(secs(10)).await.unwrap();
-    let mut events = seal.watch_prefix("").await.unwrap();
-    assert_eq!(told(&mut events).await, is("k", "holds", lease.token()));
-    // Kept alive, so it is not over when its first time is. A store may need minutes to go on where it was.
-    nothing(&mut events, 600).await;
-    missed(&mut events).await;
-    seal.revoke("k").by("alice").reason("drill").await.unwrap();
-    assert_eq!(told(&mut events).await, is("k", "revoked", lease.token()));
-}
-
-#[tokio::test(start_paused = true)]
-async fn one_that_polls_asks_once_a_second_and_not_once_nobody_listens() {
-    let store = Faulty::new();
-    let lists = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&lists);
-    store.script(move |call| match call {
-        Call::Follow => Some(Fault::Refuse),
-        Call::List => {
-            counted.fetch_add(1, Ordering::Relaxed);
-            None
-        }
-        _ => None,
-    });
-    let seal = store.seal();
-    let events = seal.watch_prefix("").await.unwrap();
-    tokio::time::sleep(secs(10)).await;
-    let before = lists.load(Ordering::Relaxed);
-    tokio::time::sleep(secs(100)).await;
-    let asked = lists.load(Ordering::Relaxed) - before;
-    assert!((100..=210).contains(&asked), "{asked} in 100 seconds");
-    drop(events);
-    tokio::time::sleep(millis(1)).await;
-    let before = lists.load(Ordering::Relaxed);
-    tokio::time::sleep(secs(100)).await;
-    assert_eq!(lists.load(Ordering::Relaxed), before);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_store_that_is_away_and_a_text_with_which_no_key_begins_are_errors_of_the_call() {
-    for fault in [Fault::Fail, Fault::Hang] {
-        let store = Faulty::new();
-        store.always(fault);
-        let seal = store.seal();
-        let began = Instant::now();
-        assert!(matches!(seal.watch_prefix("").await, Err(Error::Unavailable { .. })));
-        assert!(began.elapsed() <= secs(10), "{:?}", began.elapsed());
-        store.heal();
-        drop(seal.watch_prefix("").await.unwrap());
-    }
-    let seal = Mongoseal::in_memory();
-    for prefix in ["a\0".to_owned(), "k".repeat(2_000)] {
-        assert!(matches!(seal.watch_prefix(prefix).await, Err(Error::Invalid { .. })));
-    }
-    let mut events = seal.watch_prefix("").await.unwrap();
-    seal.shutdown().await;
-    assert!(matches!(events.next().await, Some(Err(Error::Invalid { .. }))));
-    assert!(events.next().await.is_none());
 }

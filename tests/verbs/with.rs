@@ -1,4 +1,4 @@
-//! Leases under which `with` runs work, orphaned leases, and transferred leases.
+//! Leases under which `with` runs work, and transferred leases.
 
 use mongoseal::{EndReason, Error, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, record::Request};
 
@@ -14,8 +14,7 @@ async fn is_free(seal: &Mongoseal) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn with_returns_the_value_and_releases_after_success_error_panic_and_cancellation() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let seal = Mongoseal::in_memory();
     let token = seal.acquire("k").with(async |lease| lease.token()).await.unwrap();
     assert!(seal.acquire("k").await.unwrap().token() > token);
 
@@ -43,8 +42,7 @@ async fn with_returns_the_value_and_releases_after_success_error_panic_and_cance
 
 #[tokio::test(start_paused = true)]
 async fn try_with_and_run_return_the_result_of_the_work_or_the_loss() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     let failed = async || Err::<(), _>(Error::invalid("mine"));
     let is_mine = |result: Result<(), Error>| result.unwrap_err().to_string().contains("mine");
     assert!(is_mine(seal.acquire("k").try_with(async |_| failed().await).await));
@@ -63,8 +61,7 @@ async fn try_with_and_run_return_the_result_of_the_work_or_the_loss() {
 
 #[tokio::test(start_paused = true)]
 async fn with_reports_a_loss_and_drops_the_work() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::Fail));
     let done = std::sync::atomic::AtomicBool::new(false);
     let work = seal.acquire("k").ttl(secs(3)).with(async |_| {
@@ -78,42 +75,21 @@ async fn with_reports_a_loss_and_drops_the_work() {
 
 #[tokio::test(start_paused = true)]
 async fn a_loss_that_is_found_out_at_the_release_is_reported() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     let work = seal.acquire("k").with(async |lease| store.records.remove(lease.key()));
     assert!(matches!(work.await, Err(Error::Lost { cause: LossCause::Removed, .. })));
 }
 
 #[tokio::test(start_paused = true)]
 async fn work_whose_release_fails_keeps_its_value() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     store.script(|call| matches!(call, Call::Apply(Request::Release(_))).then_some(Fault::Fail));
     assert_eq!(seal.acquire("k").with(async |_| 42).await.unwrap(), 42);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_orphan_is_neither_refreshed_nor_released_and_can_be_resumed() {
-    let store = Faulty::new();
-    let seal = store.seal();
-    let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
-    let (id, token, state) = (lease.id(), lease.token(), lease.watch_state());
-    lease.orphan();
-    tokio::time::sleep(secs(20)).await;
-    assert_eq!(state.get(), LeaseState::Ended { reason: EndReason::Released });
-    assert_eq!(store.requests().len(), 1);
-    let again = store.seal().resume("k", id, token).await.unwrap();
-    again.orphan();
-    tokio::time::sleep(secs(29)).await;
-    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
-    tokio::time::sleep(secs(2)).await;
-    drop(seal.acquire("k").await.unwrap());
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_transfer_whose_answer_was_lost_is_made_once() {
-    let store = Faulty::new();
-    let giver = store.seal().acquire("k").await.unwrap();
+    let (store, giver) = Faulty::held().await;
     store.first(1, |call| matches!(call, Call::Apply(Request::Transfer(_))), Fault::LoseReply);
     let id = LeaseId::random();
     let larger = giver.transfer(id).await.unwrap();
@@ -123,8 +99,7 @@ async fn a_transfer_whose_answer_was_lost_is_made_once() {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_given_is_refused_with_the_reason() {
-    let store = Faulty::new();
-    let seal = store.seal();
+    let (store, seal) = Faulty::open();
     // To itself: nothing is sent, and the lease lives on.
     let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
     let error = lease.transfer(lease.id()).await.unwrap_err();

@@ -11,7 +11,7 @@ from typing import Any
 
 import commands
 from commands import Command
-from mongoseal import Done, Leader, Leaders, Lease, Mongoseal, TickLease, _sync
+from mongoseal import Mongoseal, _sync
 from mongoseal._client import Worker
 
 _WITHOUT_REQUEST = ("wait_lost", "next_leader", "close", "cancel", "is_valid")
@@ -34,11 +34,9 @@ class Interruptible(queue.SimpleQueue[Any]):
         return item
 
 
-class Adapter:
+class Adapter(commands.Adapter):
     def __init__(self) -> None:
-        self.seal = Mongoseal()
-        self.leases: dict[str, Lease] = {}
-        self.observations: dict[str, Leaders] = {}
+        super().__init__(Mongoseal())
         self.waits: dict[str, Interruptible] = {}
         self.threads: dict[str, threading.Thread] = {}
         self.output = threading.Lock()
@@ -56,71 +54,23 @@ class Adapter:
     def carry_out(self, command: Command, sent: threading.Event) -> None:
         self.current.command, self.current.sent = command["id"], sent
         try:
-            answer = {"ok": commands.shown(getattr(self, command["do"])(command))}
-        except KeyboardInterrupt:
-            answer = {"error": "cancelled", "message": "interrupted"}
-        except BaseException as error:
-            answer = commands.error(error)
-        sent.set()
-        with self.output:
-            print(json.dumps({"id": command["id"], **answer}), flush=True)
+            # It awaits nothing, so it ends in one step.
+            self.answer(command).send(None)
+        except StopIteration as ended:
+            sent.set()
+            with self.output:
+                print(json.dumps(ended.value), flush=True)
 
-    def acquire(self, command: Command) -> object:
-        lease = self.leases[command["id"]] = self.seal.acquire(**commands.options(command))
-        return {"token": lease.token}
-
-    def once(self, command: Command) -> object:
-        begun = self.seal.once(**commands.options(command))
-        if isinstance(begun, Done):
-            return begun
-        self.leases[command["id"]] = begun
-        return {"token": begun.token, "tick": begun.tick}
-
-    def campaign(self, command: Command) -> object:
-        leader = self.leases[command["id"]] = self.seal.campaign(**commands.options(command))
-        return {"token": leader.token}
-
-    def observe(self, command: Command) -> None:
-        self.observations[command["id"]] = self.seal.observe(**commands.options(command))
-
-    def unobserve(self, command: Command) -> None:
-        self.observations[command["observation"]].close()
-
-    def next_leader(self, command: Command) -> object:
+    async def next_leader(self, command: Command) -> object:
         leader = next(self.observations[command["observation"]])
         return leader and leader._asdict()
 
-    def cancel(self, command: Command) -> None:
-        self.waits[command["command"]].interrupt()
-        self.threads[command["command"]].join()
-
-    def close(self, _: Command) -> None:
-        self.seal.close()
-
-    def is_valid(self, command: Command) -> bool:
-        return self.leases[command["lease"]].is_valid
-
-    def wait_lost(self, command: Command) -> object:
+    async def wait_lost(self, command: Command) -> object:
         return {"cause": self.leases[command["lease"]].wait_lost()}
 
-    def release(self, command: Command) -> object:
-        return {"confirmed": self.leases[command["lease"]].release(**commands.options(command))}
-
-    def resign(self, command: Command) -> object:
-        leader = self.leases[command["lease"]]
-        assert isinstance(leader, Leader)
-        return {"confirmed": leader.resign()}
-
-    def complete(self, command: Command) -> None:
-        tick = self.leases[command["lease"]]
-        assert isinstance(tick, TickLease)
-        arguments = commands.options(command)
-        tick.note = arguments.pop("note", "")
-        tick.complete(**arguments)
-
-    def __getattr__(self, do: str) -> Callable[[Command], object]:
-        """The requests that are calls of a lease by the same name."""
-        return lambda command: getattr(self.leases[command["lease"]], do)(**commands.options(command))
+    async def cancel(self, command: Command) -> None:
+        self.waits[command["command"]].interrupt()
+        self.threads[command["command"]].join()
 
 
 def main() -> None:

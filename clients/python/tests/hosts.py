@@ -17,13 +17,6 @@ def tell(**what: Any) -> None:
     os.write(1, json.dumps({"pid": os.getpid(), **what}).encode() + b"\n")
 
 
-def holder() -> None:
-    """Holds a key until it is killed."""
-    lease = Mongoseal().acquire("k")
-    tell(token=lease.token)
-    time.sleep(60)
-
-
 def prefork() -> None:
     """A server that holds a key, and whose workers are forked. Both workers hold keys of their own."""
     seal = Mongoseal()

@@ -73,23 +73,6 @@ def test_the_body_is_cancelled_when_the_lease_is_lost() -> None:
     run(body)
 
 
-@pytest.mark.night
-def test_the_body_is_cancelled_at_the_deadline_without_an_event() -> None:
-    async def body(fake: FakeMongoseal, seal: Mongoseal) -> None:
-        with pytest.raises(LeaseLost, match="expired"):
-            async with seal.acquire("k", ttl=1):
-                begin = time.monotonic()
-                with fake._lock:  # The fake stands still, as a stopped program does.
-                    try:
-                        await asyncio.sleep(10)
-                    finally:
-                        assert 0.9 < time.monotonic() - begin < 1.5
-        # The lease was released all the same, because the program may have refreshed it.
-        await seal.acquire("k", wait=2)
-
-    run(body)
-
-
 def test_a_body_that_never_awaits_learns_of_the_loss_at_its_end() -> None:
     async def body(fake: FakeMongoseal, seal: Mongoseal) -> None:
         with pytest.raises(LeaseLost):

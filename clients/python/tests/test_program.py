@@ -34,6 +34,12 @@ def script(directory: Path, *lines: str) -> Path:
     return path
 
 
+def told(path: Path) -> Any:
+    """Waits until a program has written JSON to this file, and returns it."""
+    until(lambda: path.exists() and path.read_text(), f"the program writes {path.name}")
+    return json.loads(path.read_text())
+
+
 def says(*events: object) -> str:
     lines = (json.dumps(json.dumps(event)) for event in events)
     return "\n".join(f"print({line}.replace('\"STARTED\"', str(STARTED)), flush=True)" for line in lines)
@@ -81,11 +87,10 @@ def test_the_connection_string_is_in_the_environment_and_options_are_arguments(t
     )
     with Mongoseal("mongodb://secret@db", db="d", owner="-o", timeout=0.25, program=program) as seal:
         threading.Thread(target=lambda: pytest.raises(Exception, seal.acquire, "k"), daemon=True).start()
-        until(lambda: seen.exists() and seen.read_text(), "the start of the program")
-    told = json.loads(seen.read_text())
-    assert told["arguments"] == ["hold", "--db=d", "--owner=-o", "--timeout=250ms"]
-    assert told["uri"] == "mongodb://secret@db"
-    assert told["group"] != os.getpgrp()
+        started = told(seen)
+    assert started["arguments"] == ["hold", "--db=d", "--owner=-o", "--timeout=250ms"]
+    assert started["uri"] == "mongodb://secret@db"
+    assert started["group"] != os.getpgrp()
 
 
 @pytest.mark.parametrize(
@@ -122,6 +127,14 @@ def test_a_file_that_is_no_program_is_an_error(tmp_path: Path) -> None:
 
 
 GRANTED = {"event": "granted", "id": 1, "lease": 1, "key": "k", "owner": "o", "token": 7, "deadline_ms": 2**50}
+GRANTS = (says(READY), "sys.stdin.readline()", says(GRANTED))
+
+
+def grants_for(milliseconds: int) -> tuple[str, ...]:
+    """Lines that grant a lease for so long."""
+    now = "int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)"
+    granted = f"{GRANTED} | {{'deadline_ms': {now} + {milliseconds}}}"
+    return (says(READY), "sys.stdin.readline()", f"print(json.dumps({granted}), flush=True)")
 
 
 def test_a_program_that_does_not_answer_is_not_waited_for_without_end(tmp_path: Path) -> None:
@@ -154,7 +167,7 @@ def test_an_end_that_is_refused_when_nobody_waits_for_it_any_more_releases_the_l
     seen, given_up = tmp_path / "seen", tmp_path / "given up"
     refused = {"event": "error", "id": 2, "lease": 1, "code": "invalid", "message": "the value is refused"}
     program = script(
-        tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "sys.stdin.readline()",
+        tmp_path, *GRANTS, "sys.stdin.readline()",
         f"while not os.path.exists({str(given_up)!r}): time.sleep(0.01)", says(refused),
         f"open({str(seen)!r}, 'w').write(sys.stdin.readline())", "sys.stdin.read()",
     )  # fmt: skip
@@ -164,8 +177,7 @@ def test_an_end_that_is_refused_when_nobody_waits_for_it_any_more_releases_the_l
         assert lease.release(value="x") is False
         given_up.touch()
         seal._client.patience = 5
-        until(lambda: seen.exists() and seen.read_text(), "the plain release")
-        assert json.loads(seen.read_text()) == {"id": 3, "do": "release", "lease": 1}
+        assert told(seen) == {"id": 3, "do": "release", "lease": 1}
         assert lease.cause == "released"
 
 
@@ -198,19 +210,11 @@ def test_the_deadline_of_a_program_with_another_clock_counts_from_the_start_of_t
 def test_a_lease_that_expires_here_is_released_there(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     program = script(
-        tmp_path,
-        says(READY),
-        "sys.stdin.readline()",
-        f"granted = {GRANTED}",
-        "granted['deadline_ms'] = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000) + 200",
-        "print(json.dumps(granted), flush=True)",
-        f"open({str(seen)!r}, 'w').write(sys.stdin.readline())",
-        "sys.stdin.read()",
+        tmp_path, *grants_for(200), f"open({str(seen)!r}, 'w').write(sys.stdin.readline())", "sys.stdin.read()"
     )
     with Mongoseal(program=program) as seal:
         lease = seal.acquire("k")
-        until(lambda: seen.exists() and seen.read_text(), "the release")
-        assert json.loads(seen.read_text()) == {"id": 2, "do": "release", "lease": 1}
+        assert told(seen) == {"id": 2, "do": "release", "lease": 1}
         assert lease.cause == "expired"
         with pytest.raises(LeaseLost):
             lease.release()
@@ -219,7 +223,7 @@ def test_a_lease_that_expires_here_is_released_there(tmp_path: Path) -> None:
 def test_a_request_that_is_larger_than_the_pipe_is_written_while_the_program_reads(tmp_path: Path) -> None:
     put = {"event": "value_put", "id": 2, "lease": 1}
     program = script(
-        tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "time.sleep(0.2)", "sys.stdin.readline()", says(put),
+        tmp_path, *GRANTS, "time.sleep(0.2)", "sys.stdin.readline()", says(put),
         "sys.stdin.read()",
     )  # fmt: skip
     with Mongoseal(program=program) as seal:
@@ -229,7 +233,7 @@ def test_a_request_that_is_larger_than_the_pipe_is_written_while_the_program_rea
 def test_a_fork_waits_for_the_start_of_a_program_whose_pipe_it_would_inherit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = script(tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "sys.stdin.read()")
+    program = script(tmp_path, *GRANTS, "sys.stdin.read()")
     begun = threading.Event()
     descriptors: list[int] = []
 
@@ -255,7 +259,7 @@ def test_a_fork_waits_for_the_start_of_a_program_whose_pipe_it_would_inherit(
 
 
 def test_requests_that_a_stopped_program_does_not_read_are_bounded(tmp_path: Path) -> None:
-    program = script(tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "time.sleep(60)")
+    program = script(tmp_path, *GRANTS, "time.sleep(60)")
     seal = Mongoseal(program=program)
     lease = seal.acquire("k")
     answers: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -274,7 +278,7 @@ def test_a_client_that_is_closed_leaves_neither_descriptor_nor_thread(tmp_path: 
     def used() -> tuple[int, int]:
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
-    program = script(tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "sys.stdin.read()")
+    program = script(tmp_path, *GRANTS, "sys.stdin.read()")
     before = used()
     for _ in range(3):
         with Mongoseal(program=program) as seal:
@@ -302,8 +306,12 @@ def test_a_client_can_be_started_before_its_first_request(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "options",
-    [{"ttl": "5s"}, {"metadata": {"n": 2**64}}, {"metadata": {"n": 2 * 10**308}}, {"metadata": {"n": "\ud800"}}, {"shared": 2**70}],
-    ids=range(5),
+    [
+        *({"ttl": ttl} for ttl in (-1, math.inf, math.nan, "5s")),
+        *({"metadata": {"n": value}} for value in (2**64, 2 * 10**308, "\ud800")),
+        {"shared": 2**70},
+    ],
+    ids=range(8),
 )
 def test_what_a_request_cannot_carry_is_refused_before_it_is_sent(tmp_path: Path, options: dict[str, Any]) -> None:
     with Mongoseal(program=script(tmp_path, says(READY), "sys.stdin.read()")) as seal:
@@ -328,7 +336,7 @@ def test_what_the_system_refuses_at_the_start_is_an_error(tmp_path: Path, option
 
 
 def test_a_process_without_a_descriptor_gets_an_error_and_can_retry(tmp_path: Path) -> None:
-    program = script(tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "sys.stdin.read()")
+    program = script(tmp_path, *GRANTS, "sys.stdin.read()")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with Mongoseal(program=program) as seal:
         descriptors = len(os.listdir("/proc/self/fd"))
@@ -382,22 +390,19 @@ def test_an_end_that_is_refused_after_the_deadline_releases_the_lease(tmp_path: 
     seen = tmp_path / "seen"
     refused = {"event": "error", "id": 2, "lease": 1, "code": "invalid", "message": "the value is refused"}
     program = script(
-        tmp_path, says(READY), "sys.stdin.readline()", f"granted = {GRANTED}",
-        "granted['deadline_ms'] = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000) + 2_000",
-        "print(json.dumps(granted), flush=True)", "sys.stdin.readline()", "time.sleep(2.5)", says(refused),
+        tmp_path, *grants_for(2_000), "sys.stdin.readline()", "time.sleep(2.5)", says(refused),
         f"open({str(seen)!r}, 'w').write(sys.stdin.readline())", "sys.stdin.read()",
     )  # fmt: skip
     with Mongoseal(program=program) as seal:
         assert seal.acquire("k").release(value="x") is False
-        until(lambda: seen.exists() and seen.read_text(), "the plain release")
-        assert json.loads(seen.read_text()) == {"id": 3, "do": "release", "lease": 1}
+        assert told(seen) == {"id": 3, "do": "release", "lease": 1}
 
 
 def test_a_lease_that_the_program_has_lost_is_not_believed_again_after_a_refused_end(tmp_path: Path) -> None:
     lost = {"event": "error", "id": 2, "lease": 1, "code": "lost", "message": "it is lost"}
     busy = {"event": "error", "id": 3, "lease": 1, "code": "busy", "message": "later"}
     program = script(
-        tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "sys.stdin.readline()", says(lost),
+        tmp_path, *GRANTS, "sys.stdin.readline()", says(lost),
         "sys.stdin.readline()", says(busy), "sys.stdin.read()",
     )  # fmt: skip
     with Mongoseal(program=program) as seal:
@@ -410,6 +415,6 @@ def test_a_lease_that_the_program_has_lost_is_not_believed_again_after_a_refused
 
 
 def test_a_very_long_timeout_is_a_long_one(tmp_path: Path) -> None:
-    program = script(tmp_path, says(READY), "sys.stdin.readline()", says(GRANTED), "sys.stdin.read()")
+    program = script(tmp_path, *GRANTS, "sys.stdin.read()")
     with Mongoseal(program=program, timeout=1e11) as seal:
         assert seal.acquire("k").token == 7

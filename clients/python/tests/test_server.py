@@ -88,17 +88,6 @@ def test_a_revocation_is_reported_with_its_cause(server: Server) -> None:
             lease.check()
 
 
-def test_a_revocation_cancels_the_body_of_async_with(server: Server) -> None:
-    async def main() -> None:
-        async with aio.Mongoseal(server.uri, db=server.db, collection=server.collection) as seal:
-            with pytest.raises(LeaseLost, match="revoked"):
-                async with seal.acquire("k"):
-                    await asyncio.to_thread(server.run, "revoke", "k", "--reason", "a test", "--yes")
-                    await asyncio.sleep(10)
-
-    asyncio.run(asyncio.wait_for(main(), 20))
-
-
 def test_a_killed_program_loses_its_leases_and_is_started_again(server: Server) -> None:
     with server.client() as seal:
         lease = seal.acquire("k", ttl=2)
@@ -122,18 +111,6 @@ def test_a_killed_program_loses_its_leases_and_is_started_again(server: Server) 
         with seal.acquire("k", wait=30) as later:
             assert later.token > lease.token and program_pid(seal) != first
         assert not lease.is_valid
-
-
-def test_a_killed_host_releases_its_leases_at_once(server: Server) -> None:
-    with host(server, "holder") as holder, server.client() as seal:
-        token = holder.told()["token"]
-        with pytest.raises(Held):
-            seal.acquire("k", wait=0)
-        holder.process.kill()
-        begin = time.monotonic()
-        with seal.acquire("k", wait=20) as lease:
-            assert time.monotonic() - begin < 5  # The ttl is 30 s.
-            assert lease.token > token
 
 
 def test_a_child_of_multiprocessing_has_none_of_the_leases_and_can_acquire_its_own(server: Server) -> None:
@@ -214,21 +191,6 @@ def test_forks_while_other_threads_use_the_client_harm_neither_process(server: S
         lease.verify()
 
 
-def test_a_stopped_program_loses_its_leases_at_their_deadline(server: Server) -> None:
-    with server.client() as seal:
-        lost: queue.SimpleQueue[float] = queue.SimpleQueue()
-        lease = seal.acquire("k", ttl=2, on_lost=lambda _: lost.put(time.monotonic()))
-        os.kill(program_pid(seal), signal.SIGSTOP)
-        try:
-            deadline = time.monotonic() + lease.remaining
-            assert lost.get(timeout=5) == pytest.approx(deadline, abs=0.3)
-            assert lease.cause == "expired" and not lease.is_valid
-        finally:
-            os.kill(program_pid(seal), signal.SIGCONT)
-        with seal.acquire("k", wait=20):
-            assert not lease.is_valid
-
-
 def test_a_stopped_program_is_killed_by_close(server: Server) -> None:
     seal = Mongoseal(server.uri, db=server.db, collection=server.collection, timeout=3)
     lease = seal.acquire("k")
@@ -249,17 +211,6 @@ def test_a_ctrl_c_reaches_the_host_and_not_the_program(server: Server) -> None:
         assert interrupted.process.wait(20) == 0
 
 
-def test_a_signal_to_the_program_ends_all_leases(server: Server) -> None:
-    with server.client() as seal:
-        leases = [seal.acquire(f"k{number}") for number in range(3)]
-        pid = program_pid(seal)
-        os.kill(pid, signal.SIGTERM)
-        assert [lease.wait_lost(10) for lease in leases] == ["shut_down"] * 3
-        # Until the program has ended, it refuses what comes.
-        until(lambda: not os.path.exists(f"/proc/{pid}"), "the end of the program")
-        seal.acquire("k0", wait=10)
-
-
 def test_a_thousand_leases_are_held_by_one_process(server: Server) -> None:
     async def main() -> None:
         async with aio.Mongoseal(server.uri, db=server.db, collection=server.collection) as seal:
@@ -272,17 +223,6 @@ def test_a_thousand_leases_are_held_by_one_process(server: Server) -> None:
     with server.client() as seal:
         for number in range(0, 1_000, 100):
             seal.acquire(f"k{number}", wait=0)
-
-
-def test_an_interrupted_wait_leaves_the_queue(server: Server) -> None:
-    with server.client() as seal, server.client() as other:
-        lease = other.acquire("k")
-        threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt):
-            seal.acquire("k")
-        until(lambda: not json.loads(server.run("show", "k", "--json"))["queue"], "the end of the wait")
-        lease.release()
-        other.acquire("k", wait=0)
 
 
 def test_values_ticks_and_leaders_are_those_of_the_server(server: Server) -> None:
@@ -317,10 +257,3 @@ def test_the_owner_and_the_options_are_passed_on(server: Server) -> None:
         assert "web-1" in server.run("show", "k")
         with open(f"/proc/{program_pid(seal)}/cmdline") as file:
             assert server.uri not in file.read()
-
-
-def test_a_server_that_does_not_answer_is_unavailable(server: Server) -> None:
-    with Mongoseal("mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=300", timeout=0.5) as seal:
-        for _ in range(2):
-            with pytest.raises(Unavailable):
-                seal.acquire("k")

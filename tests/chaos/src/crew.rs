@@ -22,8 +22,8 @@ use crate::{
     history::History,
     options::Options,
     servers::Servers,
-    words::{Event, Micros, micros, now},
-    worker::{Backing, PATIENCE, SPEC, Spec},
+    words::{Event, micros, now},
+    worker::{PATIENCE, SPEC, Spec},
 };
 
 /// Workers are clients of this name and their slot.
@@ -33,15 +33,10 @@ pub(crate) const SLOTS: u32 = 5;
 
 /// As many places as there are workers at a time.
 pub(crate) struct Crew {
-    backing: Backing,
+    /// What each worker is told, but who it is.
+    spec: Spec,
     /// By slot.
     uris: Vec<String>,
-    control_uri: String,
-    seed: u64,
-    sabotage: Option<String>,
-    few_clients: bool,
-    least_grace: Micros,
-    patience: Micros,
     started: AtomicU32,
     history: History,
     slots: Vec<Mutex<Process>>,
@@ -60,39 +55,29 @@ pub(crate) fn app_name(slot: u32) -> String {
 
 impl Crew {
     pub(crate) fn start(servers: &impl Servers, options: &Options, least_grace: Duration, history: &History) -> Self {
-        let mut crew = Self {
+        let spec = Spec {
             backing: servers.backing(),
-            uris: (0..SLOTS).map(|slot| servers.uri(slot)).collect(),
+            uri: String::new(),
             control_uri: servers.control_uri(),
+            database: DATABASE.into(),
+            worker: 0,
+            slot: 0,
             seed: options.seed,
-            sabotage: options.sabotage.map(|sabotage| sabotage.name().to_owned()),
+            sabotage: options.sabotage,
             few_clients: options.few_clients,
             least_grace: micros(least_grace),
             patience: micros(PATIENCE + Duration::from_secs_f64(options.outage.unwrap_or_default())),
-            // The runner itself is 0.
-            started: AtomicU32::new(1),
-            history: history.clone(),
-            slots: Vec::new(),
         };
+        let uris = (0..SLOTS).map(|slot| servers.uri(slot)).collect();
+        // The runner itself is worker 0.
+        let mut crew = Self { spec, uris, started: AtomicU32::new(1), history: history.clone(), slots: Vec::new() };
         crew.slots = (0..SLOTS).map(|slot| Mutex::new(crew.process(slot))).collect();
         crew
     }
 
     fn process(&self, slot: u32) -> Process {
         let worker = self.started.fetch_add(1, Ordering::Relaxed);
-        let spec = Spec {
-            backing: self.backing,
-            uri: self.uris[slot as usize].clone(),
-            control_uri: self.control_uri.clone(),
-            database: DATABASE.into(),
-            worker,
-            slot,
-            seed: self.seed,
-            sabotage: self.sabotage.clone(),
-            few_clients: self.few_clients,
-            least_grace: self.least_grace,
-            patience: self.patience,
-        };
+        let spec = Spec { uri: self.uris[slot as usize].clone(), worker, slot, ..self.spec.clone() };
         // Also where another build has taken its place on the disk.
         let mut child = Command::new("/proc/self/exe")
             .env(SPEC, serde_json::to_string(&spec).expect("a spec is JSON"))

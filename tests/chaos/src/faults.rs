@@ -1,6 +1,5 @@
 //! The faults of servers, network and workers. Each fault ends by itself.
 
-mod clients;
 mod commands;
 mod network;
 mod processes;
@@ -11,12 +10,13 @@ use std::{sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use mongoseal_test_support::{How, ReplicaSet};
+use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
 pub(crate) use commands::{LOGIN_CODES, OVERLOADED_CODES};
 
 use crate::{
-    crew::Crew,
+    crew::{Crew, SLOTS},
     history::History,
     servers::Servers,
     words::{Event, Fault, Micros, now},
@@ -24,94 +24,31 @@ use crate::{
 };
 
 macro_rules! kinds {
-    ($($kind:ident $name:literal,)*) => {
+    ($($list:ident: $($kind:ident)*;)*) => {
         /// What can be done.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum Kind { $($kind),* }
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub(crate) enum Kind { $($($kind),*),* }
 
-        impl Kind {
-            pub(crate) const ALL: &[Self] = &[$(Self::$kind),*];
-
-            pub(crate) fn name(self) -> &'static str {
-                match self { $(Self::$kind => $name),* }
-            }
-        }
+        $(const $list: &[Kind] = &[$(Kind::$kind),*];)*
     };
 }
 
 kinds! {
-    Kill "kill",
-    Terminate "terminate",
-    Pause "pause",
-    StepDown "step-down",
-    StepUp "step-up",
-    Promote "promote",
-    Failover "failover",
-    SplitBrain "split-brain",
-    Partition "partition",
-    OneWay "one-way",
-    Minority "minority",
-    SplitClient "split-client",
-    DeafClient "deaf-client",
-    SwallowReply "swallow-reply",
-    Unconfirmed "unconfirmed",
-    Uncommitted "uncommitted",
-    Delay "delay",
-    KillClient "kill-client",
-    PauseClient "pause-client",
-    BlockClient "block-client",
-    KillStream "kill-stream",
-    KillCursor "kill-cursor",
-    KillMessages "kill-messages",
-    ScriptFlush "script-flush",
-    Drop "drop",
-    StallCollection "stall-collection",
-    LockRecord "lock-record",
-    LockedRecords "locked-records",
-    Login "login",
-    Refuse "refuse",
-    RefuseChecks "refuse-checks",
-    RefuseCommits "refuse-commits",
-    Latency "latency",
-    Outage "outage",
-    ClockJump "clock-jump",
+    OF_ALL:
+        Kill Pause Partition Minority DeafClient SwallowReply KillClient PauseClient BlockClient Drop Latency Outage
+        ClockJump;
+    OF_REPLICA_SET:
+        Terminate StepDown StepUp OneWay SplitClient Unconfirmed Uncommitted Delay KillStream KillCursor StallCollection
+        LockRecord LockedRecords Login Refuse RefuseChecks RefuseCommits;
+    OF_REDIS:
+        Promote Failover SplitBrain KillMessages ScriptFlush;
 }
 
 impl Kind {
-    /// Those of servers of Redis.
-    pub(crate) const OF_REDIS: [Self; 18] = [
-        Self::Kill,
-        Self::Pause,
-        Self::Promote,
-        Self::Failover,
-        Self::SplitBrain,
-        Self::Partition,
-        Self::Minority,
-        Self::DeafClient,
-        Self::SwallowReply,
-        Self::KillClient,
-        Self::PauseClient,
-        Self::BlockClient,
-        Self::KillMessages,
-        Self::ScriptFlush,
-        Self::Drop,
-        Self::Latency,
-        Self::Outage,
-        Self::ClockJump,
-    ];
-
-    /// Those of a replica set.
-    pub(crate) fn of_replica_set() -> Vec<Self> {
-        let is_other = |kind: &Self| {
-            matches!(kind, Self::Promote | Self::Failover | Self::SplitBrain | Self::KillMessages | Self::ScriptFlush)
-        };
-        Self::ALL.iter().copied().filter(|kind| !is_other(kind)).collect()
-    }
-
-    pub(crate) fn parse(name: &str) -> Result<Self, String> {
-        let names: Vec<_> = Self::ALL.iter().map(|kind| kind.name()).collect();
-        let found = Self::ALL.iter().find(|kind| kind.name() == name);
-        found.copied().ok_or_else(|| format!("there are {}", names.join(", ")))
+    /// Those of the servers and the workers of a run.
+    pub(crate) fn all(redis: bool) -> Vec<Self> {
+        [OF_ALL, if redis { OF_REDIS } else { OF_REPLICA_SET }].concat()
     }
 
     /// Whether it is done to workers, which can be while servers are hurt.
@@ -201,10 +138,29 @@ impl<S: Servers> Chaos<S> {
                 self.servers.settled().await;
             }
             let pause = if kind.is_judged_afterwards() { OPERATION_TIMEOUT } else { Duration::ZERO };
-            let kind = kind.name().to_owned();
             self.history.note(Event::Fault(Fault { kind, what, begin, end: now(), slot, key, keys, by, bound }));
             sleep(pause + millis(&mut rng, 300..1200)).await;
         }
+    }
+}
+
+impl<S> Chaos<S> {
+    /// Hurts a worker. Faults of servers have no effect here.
+    async fn hurt_client(&self, kind: Kind, rng: &mut Rng) -> Done {
+        let slot = rng.u32(..SLOTS);
+        let length = match kind {
+            Kind::KillClient => millis(rng, 0..1000),
+            Kind::PauseClient => millis(rng, 300..6000),
+            // Longer than its ttls.
+            _ => millis(rng, 2500..5000),
+        };
+        match kind {
+            Kind::KillClient => self.crew.kill(slot, length).await,
+            Kind::PauseClient => self.crew.pause(slot, length).await,
+            Kind::BlockClient => self.crew.block(slot, length).await,
+            _ => return String::from("not of these servers").into(),
+        }
+        Done { what: format!("the worker of slot {slot} for {length:?}"), slot: Some(slot), ..Done::default() }
     }
 }
 

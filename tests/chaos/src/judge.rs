@@ -28,12 +28,11 @@ use std::{
 };
 
 pub(crate) use leases::{Lease, leases};
-pub(crate) use losses::Figures;
 pub(crate) use stalls::Stalls;
 
 use crate::{
-    faults::AFTERMATH,
-    words::{Acquire, Entry, Event, Fault, Inspect, Micros, Outcome, Revoke, Write, micros},
+    faults::{AFTERMATH, Kind},
+    words::{Acquire, Entry, Event, Fault, Inspect, Micros, Outcome, Revoke, Run, Write, micros},
     worker::SMALLEST_GRACE,
 };
 
@@ -58,6 +57,7 @@ const DRIFT: Micros = 50_000;
 const LONGEST_JUMP: Micros = 3_600_000_000;
 
 /// A history in the shape in which it is judged.
+#[derive(Default)]
 pub(crate) struct Case<'a> {
     /// By key, in the order of their grants.
     pub(crate) leases: BTreeMap<&'a str, Vec<Lease<'a>>>,
@@ -94,30 +94,11 @@ pub(crate) struct Case<'a> {
 
 impl<'a> Case<'a> {
     pub(crate) fn of(events: &'a [Event]) -> Self {
-        let mut case = Self {
-            leases: leases(events),
-            acquires: Vec::new(),
-            inspections: Vec::new(),
-            writes: Vec::new(),
-            entries: Vec::new(),
-            revocations: BTreeMap::new(),
-            faults: Vec::new(),
-            drops: Vec::new(),
-            losses: Vec::new(),
-            disorders: Vec::new(),
-            stalls: Stalls::of(events),
-            retention: 0,
-            drift: DRIFT,
-            slots: HashMap::new(),
-            spread: 0,
-            on_redis: false,
-            is_untimed: false,
-            is_sabotaged: false,
-            events,
-        };
+        let mut case =
+            Self { leases: leases(events), stalls: Stalls::of(events), drift: DRIFT, events, ..Self::default() };
         for event in events {
             match event {
-                Event::Run { retention, sabotage, spread, redis, .. } => {
+                Event::Run(Run { retention, sabotage, spread, redis, .. }) => {
                     (case.retention, case.is_sabotaged) = (*retention, sabotage.is_some());
                     (case.drift, case.spread, case.on_redis) = (DRIFT + spread, *spread, *redis);
                     case.is_untimed = *spread > micros(SMALLEST_GRACE);
@@ -134,10 +115,10 @@ impl<'a> Case<'a> {
                 }
                 Event::Fault(fault) => {
                     case.faults.push(fault);
-                    if fault.kind == "clock-jump" {
+                    if fault.kind == Kind::ClockJump {
                         (case.is_untimed, case.spread) = (true, LONGEST_JUMP);
                     }
-                    if fault.kind == "drop" {
+                    if fault.kind == Kind::Drop {
                         case.drops.push((fault.begin, fault.end));
                     }
                 }

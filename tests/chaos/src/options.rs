@@ -2,7 +2,11 @@
 
 use std::path::PathBuf;
 
-use crate::{faults::Kind, sabotage::Sabotage};
+use crate::{
+    faults::Kind,
+    sabotage::Sabotage,
+    words::{name, named},
+};
 
 #[allow(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[derive(Clone, Debug)]
@@ -55,8 +59,8 @@ impl Options {
             caught_by: Vec::new(),
             replicas: 1,
         };
-        while let Some(name) = arguments.next() {
-            let switch = match name.as_str() {
+        while let Some(option) = arguments.next() {
+            let switch = match option.as_str() {
                 "--clock-offsets" => Some(&mut options.clock_offsets),
                 "--few-clients" => Some(&mut options.few_clients),
                 "--redis" => Some(&mut options.redis),
@@ -67,21 +71,21 @@ impl Options {
                 *switch = true;
                 continue;
             }
-            let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
-            let bad = |said: String| format!("{name} {value}: {said}");
+            let value = arguments.next().ok_or_else(|| format!("{option} needs a value"))?;
+            let bad = |said: String| format!("{option} {value}: {said}");
             let number = || value.parse().map_err(|error| bad(format!("{error}")));
-            match name.as_str() {
+            match option.as_str() {
                 "--minutes" => options.minutes = number()?,
                 "--seed" => options.seed = value.parse().map_err(|error| bad(format!("{error}")))?,
                 "--json" => options.json = Some(value.into()),
-                "--only" => options.only = value.split(',').map(Kind::parse).collect::<Result<_, _>>().map_err(bad)?,
-                "--sabotage" => options.sabotage = Some(Sabotage::parse(&value).map_err(bad)?),
+                "--only" => options.only = value.split(',').map(named).collect::<Result<_, _>>().map_err(bad)?,
+                "--sabotage" => options.sabotage = Some(named(&value).map_err(bad)?),
                 "--caught-by" => options.caught_by = value.split(',').map(str::to_owned).collect(),
                 "--outage" => options.outage = Some(number()?),
                 "--clock-offset" => options.clock_offset = Some(number()?),
                 "--replicas" => options.replicas = value.parse().map_err(|error| bad(format!("{error}")))?,
                 "--judge" => options.judge = Some(value.into()),
-                _ => return Err(format!("there is no {name}")),
+                _ => return Err(format!("there is no {option}")),
             }
         }
         options.check()?;
@@ -90,18 +94,13 @@ impl Options {
 
     /// Checks that the servers know these faults, and the workers this sabotage.
     fn check(&self) -> Result<(), String> {
-        let kinds = self.kinds();
+        let kinds = Kind::all(self.redis);
         if let Some(other) = self.only.iter().find(|kind| !kinds.contains(kind)) {
-            return Err(format!("these servers have no {}", other.name()));
+            return Err(format!("these servers have no {}", name(other)));
         }
         match self.sabotage {
-            Some(sabotage) if !sabotage.is_of(self.redis) => Err(format!("these servers have no {}", sabotage.name())),
+            Some(sabotage) if !sabotage.is_of(self.redis) => Err(format!("these servers have no {}", name(sabotage))),
             _ => Ok(()),
         }
-    }
-
-    /// The faults of the servers and the workers.
-    pub(crate) fn kinds(&self) -> Vec<Kind> {
-        if self.redis { Kind::OF_REDIS.to_vec() } else { Kind::of_replica_set() }
     }
 }

@@ -14,9 +14,10 @@ use crate::{
     judge::{BY_TIME, Case},
     options::Options,
     servers::{MEMBERS, Servers, redis::RedisServers},
-    words::{Acquire, Event, Inspect, micros, now},
+    words::{Acquire, Event, Inspect, Run, micros, name, now},
     worker::{
-        CROWDED_KEY, HOT_KEYS, LEADERSHIP, OPERATION_TIMEOUT, OUTSTAYED_KEYS, STALL, WRITTEN_KEYS, client,
+        CROWDED_KEY, HOT_KEYS, LEADERSHIP, OPERATION_TIMEOUT, OUTSTAYED_KEYS, WRITTEN_KEYS, client,
+        process::watch_for_stalls,
         ticker::{SCHEDULE, SCHEDULES},
     },
 };
@@ -35,21 +36,22 @@ async fn run_on<S: Servers>(options: &Options) -> Vec<Event> {
     let servers = Arc::new(S::start(options, &kinds, &clocks).await);
     if let Some(sabotage) = options.sabotage {
         servers.tamper(sabotage);
-        println!("sabotage     {}", sabotage.name());
+        println!("sabotage     {}", name(sabotage));
     }
     let history = History::default();
-    watch_for_stalls(&history);
+    let noted = history.clone();
+    watch_for_stalls(0, move |stall| noted.note(stall));
     history.note(Event::Elected { term: servers.term().await });
     let begin = now();
-    history.note(Event::Run {
+    history.note(Event::Run(Run {
         seed: options.seed,
-        sabotage: options.sabotage.map(|sabotage| sabotage.name().to_owned()),
-        only: options.only.iter().map(|kind| kind.name().to_owned()).collect(),
+        sabotage: options.sabotage,
+        only: options.only.clone(),
         retention: micros(servers.backing().retention()),
         begin,
         spread: micros(clocks.spread()),
         redis: options.redis,
-    });
+    }));
     servers.prepare().await;
     let least_grace = clocks.least_grace();
     // Also what is there before the workers: the index, by a handle that nobody sabotages.
@@ -111,7 +113,7 @@ fn kinds(options: &Options) -> Vec<Kind> {
         Kind::SplitBrain => differ,
         _ => false,
     };
-    options.kinds().into_iter().filter(|kind| !left_out(*kind)).collect()
+    Kind::all(options.redis).into_iter().filter(|kind| !left_out(*kind)).collect()
 }
 
 /// Whether the run has broken an invariant of `--caught-by`, or without that option one that does not go by seconds.
@@ -135,25 +137,17 @@ async fn look(seal: &Mongoseal, history: &History) {
             lease.release().await.ok();
         }
         history.note(Event::Acquire(Acquire {
-            worker: 0,
             lease: number,
             key: key.into(),
-            limit: 0,
             ttl: 2_000_000,
-            grace: 0,
-            group: None,
             begin,
             end,
             within: micros(LAPSE + OPERATION_TIMEOUT),
             outcome,
             attempts: 1,
-            doubts: 0,
-            queued: None,
-            anew: false,
             probe: true,
             refreshes: true,
-            since: None,
-            least: 0,
+            ..Acquire::default()
         }));
     }
     sleep(LAPSE).await;
@@ -181,20 +175,4 @@ fn key(event: Event) -> Option<String> {
         Event::Acquire(acquire) => Some(acquire.key),
         _ => None,
     }
-}
-
-/// Reports when the runner itself did not run, as worker 0.
-fn watch_for_stalls(history: &History) {
-    let history = history.clone();
-    std::thread::spawn(move || {
-        let mut last = now();
-        loop {
-            std::thread::sleep(Duration::from_millis(20));
-            let to = now();
-            if to - last > STALL {
-                history.note(Event::Stall { worker: 0, from: last, to });
-            }
-            last = to;
-        }
-    });
 }

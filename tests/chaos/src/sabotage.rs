@@ -8,13 +8,15 @@ use std::time::{Duration, SystemTime};
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal_test_support::{ReplicaSet, Way};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     faults::{LOGIN_CODES, OVERLOADED_CODES},
     worker::DOCUMENTS,
 };
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Sabotage {
     /// Writes are acknowledged by the primary alone.
     W1,
@@ -87,116 +89,51 @@ pub(crate) enum Sabotage {
 }
 
 impl Sabotage {
-    const ALL: [(Self, &str); 34] = [
-        (Self::W1, "w1"),
-        (Self::VersionOnly, "version-only"),
-        (Self::NoOpSuccess, "no-op-success"),
-        (Self::IgnoreWriteConcernError, "ignore-write-concern-error"),
-        (Self::LateReply, "late-reply"),
-        (Self::LowerExpiry, "lower-expiry"),
-        (Self::ClientClock, "client-clock"),
-        (Self::ReleaseByKey, "release-by-key"),
-        (Self::FastGrant, "fast-grant"),
-        (Self::NoFence, "no-fence"),
-        (Self::SharedFate, "shared-fate"),
-        (Self::GrantByRead, "grant-by-read"),
-        (Self::ShortAttempts, "short-attempts"),
-        (Self::NoGrace, "no-grace"),
-        (Self::Impatient, "impatient"),
-        (Self::NoThread, "no-thread"),
-        (Self::OwnStreams, "own-streams"),
-        (Self::NoOwnWait, "no-own-wait"),
-        (Self::UnsentBatch, "unsent-batch"),
-        (Self::SharedRefreshes, "shared-refreshes"),
-        (Self::OverdrawnPool, "overdrawn-pool"),
-        (Self::SlowClose, "slow-close"),
-        (Self::OnceUnchecked, "once-unchecked"),
-        (Self::UntoldHold, "untold-hold"),
-        (Self::UnknownWork, "unknown-work"),
-        (Self::OverloadRefused, "overload-refused"),
-        (Self::LoginRefused, "login-refused"),
-        (Self::ChecksSkipped, "checks-skipped"),
-        (Self::TransactionLeft, "transaction-left"),
-        (Self::LostPosition, "lost-position"),
-        (Self::BlindSwap, "blind-swap"),
-        (Self::ShortKeep, "short-keep"),
-        (Self::LostSwap, "lost-swap"),
-        (Self::EarlyPut, "early-put"),
-    ];
-
-    pub(crate) fn parse(name: &str) -> Result<Self, String> {
-        let names = Self::ALL.map(|(_, name)| name).join(", ");
-        let found = Self::ALL.into_iter().find(|(_, other)| *other == name);
-        found.map(|(sabotage, _)| sabotage).ok_or_else(|| format!("there are {names}"))
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        Self::ALL.into_iter().find(|(other, _)| *other == self).map_or("", |(_, name)| name)
-    }
-
     /// Whether it can be done on these servers.
     pub(crate) fn is_of(self, redis: bool) -> bool {
         let needs_redis = matches!(self, Self::BlindSwap | Self::ShortKeep | Self::LostSwap);
         // A handle of Redis has its own connection for messages. No schedule and no fleet runs there.
         let of_set = [Self::OwnStreams, Self::OnceUnchecked, Self::SharedRefreshes, Self::OverdrawnPool];
-        let needs_set = of_set.contains(&self) || !self.is_done_in_workers();
+        let needs_set = of_set.contains(&self) || self.is_done_on_the_way();
         if redis { self == Self::ClientClock || !needs_set } else { !needs_redis }
     }
 
-    /// Whether it is done in the workers, and not on the way to the servers.
-    fn is_done_in_workers(self) -> bool {
+    /// Whether it is done on the way to the servers, and not in the workers.
+    fn is_done_on_the_way(self) -> bool {
         matches!(
             self,
-            Self::NoOpSuccess
-                | Self::LateReply
-                | Self::SharedFate
-                | Self::GrantByRead
-                | Self::ShortAttempts
-                | Self::NoGrace
-                | Self::Impatient
-                | Self::NoThread
-                | Self::OwnStreams
-                | Self::NoOwnWait
-                | Self::UnsentBatch
-                | Self::SharedRefreshes
-                | Self::OverdrawnPool
-                | Self::SlowClose
-                | Self::OnceUnchecked
-                | Self::UntoldHold
-                | Self::UnknownWork
-                | Self::BlindSwap
-                | Self::ShortKeep
-                | Self::LostSwap
-                | Self::EarlyPut
+            Self::W1
+                | Self::VersionOnly
+                | Self::IgnoreWriteConcernError
+                | Self::LowerExpiry
+                | Self::ClientClock
+                | Self::ReleaseByKey
+                | Self::FastGrant
+                | Self::NoFence
+                | Self::OverloadRefused
+                | Self::LoginRefused
+                | Self::ChecksSkipped
+                | Self::TransactionLeft
+                | Self::LostPosition
         )
     }
 
     /// Does it, where it is done on the way between workers and servers.
     pub(crate) fn tamper(self, set: &ReplicaSet) {
-        if self.is_done_in_workers() {
-            return;
+        if self.is_done_on_the_way() {
+            set.proxy().tamper_with(move |client, way, message| {
+                client.starts_with(crate::crew::APP_NAME) && self.tampers(client, way, message)
+            });
         }
-        set.proxy().tamper_with(move |client, way, message| {
-            client.starts_with(crate::crew::APP_NAME) && self.tampers(client, way, message)
-        });
     }
 
     fn tampers(self, client: &str, way: Way, message: &mut Document) -> bool {
         if way == Way::Reply {
             return match self {
                 Self::IgnoreWriteConcernError => message.remove("writeConcernError").is_some(),
-                Self::OverloadRefused if message.get_i32("code").is_ok_and(|code| OVERLOADED_CODES.contains(&code)) => {
-                    message.remove("errorLabels");
-                    message.insert("code", 2).is_some()
-                }
-                Self::LoginRefused if message.get_i32("code").is_ok_and(|code| LOGIN_CODES.contains(&code)) => {
-                    message.remove("errorLabels");
-                    message.insert("code", 18).is_some()
-                }
-                Self::ChecksSkipped if message.get_i32("code").is_ok_and(|code| OVERLOADED_CODES.contains(&code)) => {
-                    message.remove("errorLabels");
-                    message.insert("code", 13).is_some()
-                }
+                Self::OverloadRefused => refuse(message, &OVERLOADED_CODES, 2),
+                Self::LoginRefused => refuse(message, &LOGIN_CODES, 18),
+                Self::ChecksSkipped => refuse(message, &OVERLOADED_CODES, 13),
                 _ => false,
             };
         }
@@ -264,6 +201,16 @@ impl Sabotage {
             _ => false,
         }
     }
+}
+
+/// If an error has one of these codes, replaces it by another error, without labels.
+fn refuse(message: &mut Document, codes: &[i32], by: i32) -> bool {
+    let is_one = message.get_i32("code").is_ok_and(|code| codes.contains(&code));
+    if is_one {
+        message.remove("errorLabels");
+        message.insert("code", by);
+    }
+    is_one
 }
 
 /// Replaces what is to be replaced, wherever it is, and says whether there was any.

@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use crate::{
     history,
-    judge::{BY_TIME, Case, Figures},
+    judge::{BY_TIME, Case},
     options::Options,
-    tally::Tally,
-    words::{Event, Micros},
+    tally::tally,
+    words::{Event, Micros, Run},
 };
 
 /// The most violations of one invariant that the verdict prints.
@@ -18,20 +18,14 @@ const CONCLUSIVE: Micros = 180_000_000;
 /// Prints it, keeps a history that fails, and says whether it passes.
 pub(crate) fn pass(options: &Options, events: &[Event]) -> std::io::Result<bool> {
     let case = Case::of(events);
-    let tally = Tally::of(events, &case);
+    let (told, unseen) = tally(events, &case);
     let mut violations = case.judge();
     if options.without_times {
         violations.retain(|violation| !BY_TIME.contains(&violation.of));
     }
-    println!("{tally}");
+    println!("{told}");
     if case.is_untimed || case.on_redis {
-        let Figures { repeated, disordered, overlaps, longest, lost, late, early, old, stale } = case.figures();
-        println!("repeated     {repeated} tokens, and {disordered} out of order");
-        println!("overlaps     {overlaps}, the longest of {} ms, and {early} grants too soon", longest / 1_000);
-        println!("lost early   {lost} leases, and {late} expired while replies were late by a constant time");
-        println!("outdated     {old} confirmations of requests, and {stale} reads");
-        let (losses, disorders) = case.excuses();
-        println!("excused by   {losses} changes of the primary that may lose writes, and tokens by {disorders}");
+        println!("{}", case.figures());
     }
     println!("violations   {}", violations.len());
     let mut told: BTreeMap<&str, usize> = BTreeMap::new();
@@ -45,7 +39,7 @@ pub(crate) fn pass(options: &Options, events: &[Event]) -> std::io::Result<bool>
     for (of, count) in told.into_iter().filter(|(_, count)| *count > TOLD) {
         println!("  and {} more of {of}", count - TOLD);
     }
-    let unseen = if !options.without_times && is_whole(events) { tally.unseen(case.on_redis) } else { Vec::new() };
+    let unseen = if !options.without_times && is_whole(events) { unseen } else { Vec::new() };
     for what in &unseen {
         println!("never seen   {what}");
     }
@@ -68,7 +62,7 @@ fn is_whole(events: &[Event]) -> bool {
     let mut begin = None;
     for event in events {
         match event {
-            Event::Run { begin: at, only, sabotage: None, .. } if only.is_empty() => begin = Some(*at),
+            Event::Run(Run { begin: at, only, sabotage: None, .. }) if only.is_empty() => begin = Some(*at),
             Event::Healed { at, .. } => return begin.is_some_and(|begin| at.saturating_sub(begin) >= CONCLUSIVE),
             _ => {}
         }

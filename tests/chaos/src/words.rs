@@ -2,7 +2,10 @@
 //! machine share.
 
 use mongoseal::Clock;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value as Json;
+
+use crate::{faults::Kind, sabotage::Sabotage};
 
 /// Microseconds on the clock of the machine.
 pub(crate) type Micros = u64;
@@ -15,168 +18,98 @@ pub(crate) fn micros(duration: std::time::Duration) -> Micros {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// The name of a fault or a sabotage, as in a history and on the command line.
+pub(crate) fn name(named: impl Serialize) -> String {
+    serde_json::to_value(named).ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// What has this name. An error lists the names that there are.
+pub(crate) fn named<T: DeserializeOwned>(name: &str) -> Result<T, String> {
+    serde_json::from_value(Json::from(name)).map_err(|error| error.to_string())
+}
+
 /// What happened.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub(crate) enum Event {
-    /// The run that this is the history of.
-    Run {
-        seed: u64,
-        sabotage: Option<String>,
-        only: Vec<String>,
-        retention: Micros,
-        begin: Micros,
-        /// By how much the wall clocks of the members differ.
-        #[serde(default)]
-        spread: Micros,
-        /// Whether the servers are of Redis.
-        #[serde(default)]
-        redis: bool,
-    },
+    /// What run it is.
+    Run(Run),
     /// A worker process has connected and begins.
-    Ready {
-        worker: u32,
-        slot: u32,
-    },
+    Ready { worker: u32, slot: u32 },
+    /// An acquire has ended.
     Acquire(Acquire),
     /// A holder looked whether it holds, and wrote to the fenced resource.
     Write(Write),
     /// The store confirmed a refresh, in the background or not.
-    Refreshed {
-        worker: u32,
-        lease: u64,
-        key: String,
-        token: u64,
-        begin: Micros,
-        end: Micros,
-    },
+    Refreshed { worker: u32, lease: u64, key: String, token: u64, begin: Micros, end: Micros },
     /// A holder begins to end its lease.
-    Ends {
-        worker: u32,
-        lease: u64,
-        key: String,
-        token: u64,
-        at: Micros,
-        how: String,
-    },
+    Ends { worker: u32, lease: u64, key: String, token: u64, at: Micros, how: String },
     /// A holder found its lease lost.
-    Lost {
-        worker: u32,
-        lease: u64,
-        key: String,
-        token: u64,
-        at: Micros,
-        cause: String,
-        newer: Option<u64>,
-    },
+    Lost { worker: u32, lease: u64, key: String, token: u64, at: Micros, cause: String, newer: Option<u64> },
     /// A call on a lease: refresh, verify, release or transfer.
     Call(Call),
+    /// A record was read.
     Inspect(Inspect),
+    /// A document was written.
     Entry(Entry),
     /// Told when it begins, and again when it has ended.
     Revoke(Revoke),
     /// The work of a tick begins. Its lease was valid then.
-    Works {
-        worker: u32,
-        key: String,
-        tick: u64,
-        token: u64,
-        at: Micros,
-    },
+    Works { worker: u32, key: String, tick: u64, token: u64, at: Micros },
+    /// A call for a tick has ended.
     Ticked(Ticked),
     /// The history of a schedule: the tick and the token of each run.
-    Runs {
-        key: String,
-        runs: Vec<(u64, u64)>,
-        at: Micros,
-    },
+    Runs { key: String, runs: Vec<(u64, u64)>, at: Micros },
+    /// The value of a key was read or written.
     Value(Value),
-    /// Work under a lease has ended, in the shutdown of its handle or before.
-    Worked {
-        worker: u32,
-        key: String,
-        token: u64,
-        /// When the acquire of its lease began, and how long that lease lasts without a refresh.
-        since: Micros,
-        ttl: Micros,
-        end: Micros,
-    },
+    /// Work has ended.
+    Worked(Worked),
     /// A watch reported a grant. The events of a watch are in the order of the history.
-    Watched {
-        worker: u32,
-        watch: String,
-        key: String,
-        token: u64,
-        at: Micros,
-    },
+    Watched { worker: u32, watch: String, key: String, token: u64, at: Micros },
     /// A watch reported that events may be missing.
-    Missed {
-        worker: u32,
-        watch: String,
-        at: Micros,
-    },
+    Missed { worker: u32, watch: String, at: Micros },
     /// A process did not run.
-    Stall {
-        worker: u32,
-        from: Micros,
-        to: Micros,
-    },
+    Stall { worker: u32, from: Micros, to: Micros },
     /// A worker's write of a document beside all leases was slow, over a network in which nothing is broken for
     /// workers: so the machine was, or the servers.
-    Slow {
-        worker: u32,
-        from: Micros,
-        to: Micros,
-    },
+    Slow { worker: u32, from: Micros, to: Micros },
     /// So many change streams of the process in a slot were open.
-    Streams {
-        slot: u32,
-        count: u64,
-        at: Micros,
-    },
+    Streams { slot: u32, count: u64, at: Micros },
     /// So many connections of the process in a slot were open.
-    Connections {
-        slot: u32,
-        count: u64,
-        at: Micros,
-    },
+    Connections { slot: u32, count: u64, at: Micros },
     /// A worker opened a handle on a collection that must be refused: `refused`, `unavailable`, `opened`, or another error.
-    Opened {
-        worker: u32,
-        begin: Micros,
-        end: Micros,
-        outcome: String,
-    },
+    Opened { worker: u32, begin: Micros, end: Micros, outcome: String },
     /// A handle of a worker was shut down.
-    Shutdown {
-        worker: u32,
-        begin: Micros,
-        end: Micros,
-    },
-    /// A worker has ended by itself, with nothing left open.
-    Done {
-        worker: u32,
-        at: Micros,
-    },
+    Shutdown { worker: u32, begin: Micros, end: Micros },
     /// A worker that was told to end did not.
-    Stuck {
-        worker: u32,
-        at: Micros,
-    },
+    Stuck { worker: u32, at: Micros },
+    /// A fault is over.
     Fault(Fault),
     /// All faults are healed.
-    Healed {
-        at: Micros,
-        term: i64,
-    },
+    Healed { at: Micros, term: i64 },
     /// How often the set had elected when the run began.
-    Elected {
-        term: i64,
-    },
+    Elected { term: i64 },
+}
+
+/// The run that this is the history of.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Run {
+    pub(crate) seed: u64,
+    pub(crate) sabotage: Option<Sabotage>,
+    pub(crate) only: Vec<Kind>,
+    pub(crate) retention: Micros,
+    pub(crate) begin: Micros,
+    /// By how much the wall clocks of the members differ.
+    #[serde(default)]
+    pub(crate) spread: Micros,
+    /// Whether the servers are of Redis.
+    #[serde(default)]
+    pub(crate) redis: bool,
 }
 
 /// Asking for a key.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Acquire {
     pub(crate) worker: u32,
     /// Unique within the worker.
@@ -202,24 +135,28 @@ pub(crate) struct Acquire {
     /// Whether it is the check at the end that the key can be had.
     pub(crate) probe: bool,
     /// Whether the handle refreshes the lease in the background.
-    #[serde(default)]
     pub(crate) refreshes: bool,
     /// When the transfer began by which the lease was granted.
-    #[serde(default)]
     pub(crate) since: Option<Micros>,
     /// The minimum hold of the lease.
-    #[serde(default)]
     pub(crate) least: Micros,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {
-    Granted { token: u64 },
+    Granted {
+        token: u64,
+    },
+    #[default]
     Held,
     Full,
-    Unavailable { message: String },
-    Other { message: String },
+    Unavailable {
+        message: String,
+    },
+    Other {
+        message: String,
+    },
 }
 
 /// That an acquire was queued.
@@ -239,7 +176,6 @@ pub(crate) struct Write {
     pub(crate) worker: u32,
     pub(crate) lease: u64,
     pub(crate) key: String,
-    pub(crate) limit: u32,
     pub(crate) token: u64,
     /// When, just before it was looked.
     pub(crate) at: Micros,
@@ -326,6 +262,18 @@ pub(crate) struct Value {
     pub(crate) outcome: String,
 }
 
+/// Work under a lease has ended, in the shutdown of its handle or before.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Worked {
+    pub(crate) worker: u32,
+    pub(crate) key: String,
+    pub(crate) token: u64,
+    /// When the acquire of its lease began, and how long that lease lasts without a refresh.
+    pub(crate) since: Micros,
+    pub(crate) ttl: Micros,
+    pub(crate) end: Micros,
+}
+
 /// A linearizable read of a record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Inspect {
@@ -359,7 +307,7 @@ pub(crate) enum Seen {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Fault {
-    pub(crate) kind: String,
+    pub(crate) kind: Kind,
     pub(crate) what: String,
     pub(crate) begin: Micros,
     pub(crate) end: Micros,

@@ -6,7 +6,7 @@ mod handles;
 pub(crate) mod holder;
 pub(crate) mod observed;
 mod opener;
-mod process;
+pub(crate) mod process;
 mod tampered;
 pub(crate) mod ticker;
 mod watcher;
@@ -81,8 +81,6 @@ pub(crate) const POOL: u32 = 3;
 pub(crate) const SMALLEST_TTL: Duration = Duration::from_millis(1500);
 /// The smallest grace of a lease of a worker, if the clocks of the members differ.
 pub(crate) const SMALLEST_GRACE: Duration = Duration::from_millis(400);
-/// From how long on a process that does not run says so.
-pub(crate) const STALL: Micros = 50_000;
 /// How many leases one of the processes holds all the time, so that its batches have several parts.
 pub(crate) const FLEET: usize = 150;
 /// What their keys begin with.
@@ -212,7 +210,7 @@ pub(crate) struct Spec {
     pub(crate) worker: u32,
     pub(crate) slot: u32,
     pub(crate) seed: u64,
-    pub(crate) sabotage: Option<String>,
+    pub(crate) sabotage: Option<Sabotage>,
     /// Whether the clients that ask for many keys at once sit out.
     pub(crate) few_clients: bool,
     /// The smallest grace of its leases.
@@ -230,10 +228,6 @@ impl Spec {
 
     fn least_grace(&self) -> Duration {
         Duration::from_micros(self.least_grace)
-    }
-
-    fn sabotage(&self) -> Option<Sabotage> {
-        self.sabotage.as_deref().and_then(|name| Sabotage::parse(name).ok())
     }
 }
 
@@ -253,7 +247,7 @@ pub(crate) fn main(spec: Spec) {
     set_pdeathsig(Signal::SIGKILL).expect("the kernel tells us of the runner's end");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
     let runtime = runtime.expect("a runtime starts");
-    process::watch_for_stalls(spec.worker);
+    process::watch_for_stalls(spec.worker, |stall| say(&stall));
     runtime.block_on(work(spec));
 }
 
@@ -270,7 +264,7 @@ fn say(event: &Event) {
 async fn work(spec: Spec) {
     let last_write = Arc::new(AtomicU64::new(0));
     let watching = tokio::spawn(process::watch_for_slowness(spec.clone(), Arc::clone(&last_write)));
-    let (sabotage, notes) = (spec.sabotage(), Arc::new(Notes::default()));
+    let (sabotage, notes) = (spec.sabotage, Arc::new(Notes::default()));
     let handles = Handles::open(&spec, &notes).await;
     let listening = tokio::spawn(client::listen_all_the_time(spec.worker, handles.plain.clone()));
     let (ending, leases) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -344,7 +338,6 @@ async fn work(spec: Spec) {
         say(&Event::Shutdown { worker: worker.spec.worker, begin, end: now() });
     }
     watching.abort();
-    say(&Event::Done { worker: worker.spec.worker, at: now() });
 }
 
 impl Worker {
@@ -375,7 +368,7 @@ impl Worker {
     }
 
     fn is_sabotaged(&self, sabotage: Sabotage) -> bool {
-        self.spec.sabotage.as_deref() == Some(sabotage.name())
+        self.spec.sabotage == Some(sabotage)
     }
 
     fn id(&self) -> Micros {

@@ -13,7 +13,7 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Trial};
 use mongoseal_test_support::find_libfaketime;
 
 const RUNNER: &str = env!("CARGO_BIN_EXE_chaos");
@@ -25,50 +25,52 @@ const SIDE_BY_SIDE: usize = 2;
 static MACHINE: RwLock<()> = RwLock::new(());
 
 /// What a run that has the machine for itself printed, and how it ended.
-fn run(arguments: &[&str]) -> Result<(String, Option<i32>), Failed> {
+fn run(arguments: &[&str]) -> (String, Option<i32>) {
     let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
     run_beside_others(arguments)
 }
 
 /// What a run printed, and how it ended.
-fn run_beside_others(arguments: &[&str]) -> Result<(String, Option<i32>), Failed> {
-    let output = Command::new(RUNNER).args(arguments).output()?;
-    let said = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
+fn run_beside_others(arguments: &[&str]) -> (String, Option<i32>) {
+    let output = Command::new(RUNNER).args(arguments).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
     println!("chaos {}\n{said}", arguments.join(" "));
-    Ok((said, output.status.code()))
+    (said, output.status.code())
 }
 
-/// The number at the beginning of a line of what was said.
-fn figure(said: &str, name: &str) -> Result<usize, Failed> {
-    let line = said.lines().find_map(|line| line.strip_prefix(name)).ok_or("a run tells its figures")?;
-    let number = line.trim_start().split([' ', ',']).next().unwrap_or_default();
-    Ok(number.parse()?)
+/// The number behind the first such words of what was said.
+fn figure(said: &str, name: &str) -> usize {
+    let (_, rest) = said.split_once(&format!("{name} ")).expect("a run tells its figures");
+    rest.trim_start()
+        .split([' ', ',', '\n'])
+        .next()
+        .and_then(|number| number.parse().ok())
+        .expect("a figure is a number")
 }
 
 /// The invariants by which a sabotage is caught only if the machine has time for it.
 const NEED_TIME: [&str; 6] = ["I12", "I13", "I14", "I15", "I17", "I22"];
 
-/// A run of the library as it is breaks nothing. Returns what the run said.
-fn breaks_nothing(asked: &[&str]) -> Result<String, Failed> {
-    let (said, code) = run(&[asked, &["--seed", "7"]].concat())?;
+/// A run of the library as it is breaks nothing, and has seen so many or more of what these figures count. Returns what the
+/// run said.
+fn breaks_nothing(asked: &[&str], seen: &[(&str, usize)]) -> String {
+    let (said, code) = run(&[asked, &["--seed", "7"]].concat());
     assert_eq!(code, Some(0), "{said}");
-    Ok(said)
+    for (name, least) in seen {
+        let found = figure(&said, name);
+        assert!(found >= *least, "{found} {name} of {least}");
+    }
+    said
 }
 
 /// The run of a push: it has all faults, and judges nothing that goes by seconds.
-fn a_run_of_a_minute_breaks_no_promise_on_a_machine_of_any_speed() -> Result<(), Failed> {
-    let said = breaks_nothing(&["--minutes", "1", "--without-times"])?;
-    for name in ["faults", "attempts", "grants"] {
-        assert!(figure(&said, name)? > 0, "{said}");
-    }
-    Ok(())
+fn a_run_of_a_minute_breaks_no_promise_on_a_machine_of_any_speed() {
+    breaks_nothing(&["--minutes", "1", "--without-times"], &[("faults", 1), ("attempts", 1), ("grants", 1)]);
 }
 
 /// Without libfaketime the clocks of the members do not differ, and the run says so.
-fn a_run_of_three_minutes_breaks_nothing() -> Result<(), Failed> {
-    let said = breaks_nothing(&["--minutes", "3", "--clock-offsets"])?;
-    let kinds = said.split(" of ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
-    let figures = [
+fn a_run_of_three_minutes_breaks_nothing() {
+    let seen = [
         ("faults", 20),
         ("attempts", 5_000),
         ("grants", 500),
@@ -76,77 +78,48 @@ fn a_run_of_three_minutes_breaks_nothing() -> Result<(), Failed> {
         ("ticks", 50),
         ("watched", 100),
         ("not opened", 100),
-    ]
-    .map(|(name, least)| figure(&said, name).map(|found| (name, found, least)));
-    for figure in figures {
-        let (name, found, least) = figure?;
-        assert!(found >= least, "{found} {name} of {least}");
-    }
-    assert!(kinds.parse::<usize>()? >= 8, "{kinds} kinds of faults");
-    Ok(())
+    ];
+    let said = breaks_nothing(&["--minutes", "3", "--clock-offsets"], &seen);
+    let kinds = figure(&said, " of");
+    assert!(kinds >= 8, "{kinds} kinds of faults");
 }
 
 /// What `.ci/on-7` runs. It has few clients, because MongoDB 7 runs under Wine, where it is slow.
-fn failovers_break_nothing() -> Result<(), Failed> {
+fn failovers_break_nothing() {
     let only = "kill,pause,partition,minority,step-down,step-up";
-    breaks_nothing(&["--minutes", "1", "--few-clients", "--only", only]).map(drop)
+    breaks_nothing(&["--minutes", "1", "--few-clients", "--only", only], &[]);
 }
 
 /// In one run, because the start and the end of a run take 20 seconds.
-fn locked_records_delays_outages_and_refusals_cost_no_other_key_and_no_wait() -> Result<(), Failed> {
-    let said = breaks_nothing(&["--minutes", "2", "--only", "lock-record,latency,outage,refuse"])?;
-    for (name, least) in [("beside locks", 200), ("delayed", 10), ("outlasted", 3)] {
-        let found = figure(&said, name)?;
-        assert!(found >= least, "{found} {name} of {least}");
-    }
-    let refused = said.split("refuse ").nth(1).and_then(|rest| rest.split([',', '\n']).next()).unwrap_or_default();
-    assert!(refused.parse::<usize>()? >= 3, "{refused} of refuse");
-    Ok(())
+fn locked_records_delays_outages_and_refusals_cost_no_other_key_and_no_wait() {
+    let seen = [("beside locks", 200), ("delayed", 10), ("outlasted", 3), ("refuse", 3)];
+    breaks_nothing(&["--minutes", "2", "--only", "lock-record,latency,outage,refuse"], &seen);
 }
 
 /// On servers with access control.
-fn failing_logins_end_no_wait_and_no_lease_without_a_cause() -> Result<(), Failed> {
-    outlives("faults", &["--minutes", "0.5", "--only", "login"])
+fn failing_logins_end_no_wait_and_no_lease_without_a_cause() {
+    breaks_nothing(&["--minutes", "0.5", "--only", "login"], &[("faults", 3)]);
 }
 
 /// The server ends no transaction by itself within such a run.
-fn refused_commits_leave_nothing_locked() -> Result<(), Failed> {
-    outlives("went on", &["--minutes", "0.4", "--only", "refuse-commits"])
+fn refused_commits_leave_nothing_locked() {
+    breaks_nothing(&["--minutes", "0.4", "--only", "refuse-commits"], &[("went on", 3)]);
 }
 
 /// Longer than a waiter keeps its place, and than a call may take.
-fn waits_outlast_an_outage_of_a_quarter_of_a_minute() -> Result<(), Failed> {
-    outlives("outlasted", &["--minutes", "1", "--only", "outage", "--outage", "15"])
+fn waits_outlast_an_outage_of_a_quarter_of_a_minute() {
+    breaks_nothing(&["--minutes", "1", "--only", "outage", "--outage", "15"], &[("outlasted", 3)]);
 }
 
 /// Leases are judged by this only if no other fault concerns them, so the run has no other.
-fn blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread() -> Result<(), Failed> {
-    outlives("blocked", &["--minutes", "0.7", "--only", "block-client"])
-}
-
-/// A run breaks nothing, and has seen three or more of what this figure counts.
-fn outlives(name: &str, asked: &[&str]) -> Result<(), Failed> {
-    let said = breaks_nothing(asked)?;
-    let found = figure(&said, name)?;
-    assert!(found >= 3, "{found} {name}");
-    Ok(())
-}
-
-/// Two hold a key at once if the clocks of members differ and leases have no grace.
-fn no_grace_is_caught() -> Result<Completion, Failed> {
-    if let Err(reason) = find_libfaketime() {
-        return Ok(Completion::ignored_with(reason));
-    }
-    // A server whose clock is ahead ends the lease before its holder does: another one holds the key meanwhile (I4), a read
-    // does not show the holder (I5), or the holder is told so (I9).
-    is_caught("no-grace", "step-down,step-up", &["I4", "I5", "I9"], &["--clock-offsets"])?;
-    Ok(Completion::Completed)
+fn blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread() {
+    breaks_nothing(&["--minutes", "0.7", "--only", "block-client"], &[("blocked", 3)]);
 }
 
 /// A run of a library that is broken so ends by one of these invariants.
-fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) -> Result<(), Failed> {
+fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) {
     let kept = std::env::temp_dir().join(format!("chaos-{name}-{}.jsonl", std::process::id()));
-    let file = kept.to_str().ok_or("the directory has a name")?;
+    let file = kept.to_str().expect("the directory has a name");
     let (minutes, seed) = match name {
         // It needs a failover, from a member with a clock that is behind to one with a clock ahead, within a fraction of a
         // second of an expiry: two of three clocks are ahead by this seed.
@@ -158,19 +131,34 @@ fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) -> Result<(), F
     let is_alone = by.iter().any(|one| NEED_TIME.contains(one));
     let _alone = is_alone.then(|| MACHINE.write().unwrap_or_else(PoisonError::into_inner));
     let _beside_others = (!is_alone).then(|| MACHINE.read().unwrap_or_else(PoisonError::into_inner));
-    let is_caught = |said: &str| said.lines().filter_map(histories::invariant).any(|one| by.contains(&one));
     let (broken, invariants) = (["--sabotage", name, "--only", only], by.join(","));
     let asked = ["--minutes", minutes, "--seed", seed, "--caught-by", &invariants, "--json", file];
-    let (said, code) = run_beside_others(&[&asked, &broken[..], more].concat())?;
+    let (said, code) = run_beside_others(&[&asked, &broken[..], more].concat());
     assert_eq!(code, Some(1), "{name}: {said}");
-    assert!(is_caught(&said), "{name} by {by:?}: {said}");
+    assert!(histories::broken(&said).iter().any(|one| by.contains(one)), "{name} by {by:?}: {said}");
     // A history that was kept is judged alike.
-    let (again, code) = run_beside_others(&["--judge", file])?;
-    std::fs::remove_file(&kept)?;
+    let (again, code) = run_beside_others(&["--judge", file]);
+    std::fs::remove_file(&kept).unwrap();
     assert_eq!(code, Some(1), "{name}: {again}");
-    assert_eq!(figure(&again, "violations")?, figure(&said, "violations")?);
-    Ok(())
+    assert_eq!(figure(&again, "violations"), figure(&said, "violations"));
 }
+
+/// A test that is ignored if something is missing, with the reason.
+fn test(name: &str, missing: fn() -> Option<String>, run: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::ignorable_test(name, move || {
+        if let Some(reason) = missing() {
+            return Ok(Completion::ignored_with(reason));
+        }
+        run();
+        Ok(Completion::Completed)
+    })
+}
+
+/// Tests by their paths, which are ignored if something is missing.
+macro_rules! tests {
+    ($missing:expr => $($test:path,)*) => { vec![$($crate::test(stringify!($test), $missing, $test)),*] };
+}
+use tests;
 
 fn main() -> ExitCode {
     let sabotages: [(&str, &str, &[&str]); 30] = [
@@ -205,44 +193,39 @@ fn main() -> ExitCode {
         ("unknown-work", "lock-record", &["I23"]),
         ("lost-position", "split-client,kill-stream", &["I21"]),
     ];
-    let by_hand = histories::each_invariant_is_broken_by_a_history_made_for_it_and_no_other;
-    let by_hand_on_redis = redis::what_a_failover_of_redis_excuses_is_excused_and_no_more;
-    let minute = a_run_of_a_minute_breaks_no_promise_on_a_machine_of_any_speed;
-    let of_a_push: [(&str, fn() -> Result<(), Failed>); 3] = [
-        ("each_invariant_is_broken_by_a_history_made_for_it_and_no_other", by_hand),
-        ("what_a_failover_of_redis_excuses_is_excused_and_no_more", by_hand_on_redis),
-        ("a_run_of_a_minute_breaks_no_promise_on_a_machine_of_any_speed", minute),
-    ];
     let caught = sabotages
         .into_iter()
-        .map(|(name, only, by)| Trial::test(format!("{name}_is_caught"), move || is_caught(name, only, by, &[])));
-    let of_the_night: [(&str, fn() -> Result<(), Failed>); 6] = [
-        ("a_run_of_three_minutes_breaks_nothing", a_run_of_three_minutes_breaks_nothing),
-        (
-            "locked_records_delays_outages_and_refusals_cost_no_other_key_and_no_wait",
-            locked_records_delays_outages_and_refusals_cost_no_other_key_and_no_wait,
-        ),
-        (
-            "failing_logins_end_no_wait_and_no_lease_without_a_cause",
-            failing_logins_end_no_wait_and_no_lease_without_a_cause,
-        ),
-        ("refused_commits_leave_nothing_locked", refused_commits_leave_nothing_locked),
-        ("waits_outlast_an_outage_of_a_quarter_of_a_minute", waits_outlast_an_outage_of_a_quarter_of_a_minute),
-        (
-            "blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread",
-            blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread,
-        ),
-    ];
+        .map(|(name, only, by)| test(&format!("{name}_is_caught"), || None, move || is_caught(name, only, by, &[])));
     let mut nightly: Vec<_> = caught.collect();
-    nightly.push(Trial::ignorable_test("no-grace_is_caught", no_grace_is_caught));
-    nightly.extend(of_the_night.map(|(name, test)| Trial::test(name, test)));
+    // Two hold a key at once if the clocks of members differ and leases have no grace. A server whose clock is ahead ends the
+    // lease before its holder does: another one holds the key meanwhile (I4), a read does not show the holder (I5), or the
+    // holder is told so (I9).
+    nightly.push(test(
+        "no-grace_is_caught",
+        || find_libfaketime().err(),
+        || {
+            is_caught("no-grace", "step-down,step-up", &["I4", "I5", "I9"], &["--clock-offsets"]);
+        },
+    ));
+    nightly.extend(tests![|| None =>
+        a_run_of_three_minutes_breaks_nothing,
+        locked_records_delays_outages_and_refusals_cost_no_other_key_and_no_wait,
+        failing_logins_end_no_wait_and_no_lease_without_a_cause,
+        refused_commits_leave_nothing_locked,
+        waits_outlast_an_outage_of_a_quarter_of_a_minute,
+        blocked_runtimes_cost_no_lease_of_a_handle_with_a_thread,
+    ]);
     // On MongoDB 7, under Wine, it is the only run. Elsewhere the run of three minutes has these faults, too.
     if std::env::var("MONGOSEAL_TEST_SERVER").is_ok_and(|version| version == "7") {
-        nightly.push(Trial::test("failovers_break_nothing", failovers_break_nothing));
+        nightly.extend(tests![|| None => failovers_break_nothing,]);
     }
     nightly.extend(redis::tests());
     let mut tests: Vec<_> = nightly.into_iter().map(|test| test.with_ignored_flag(true)).collect();
-    tests.extend(of_a_push.map(|(name, test)| Trial::test(name, test)));
+    tests.extend(tests![|| None =>
+        histories::each_invariant_is_broken_by_a_history_made_for_it_and_no_other,
+        redis::what_a_failover_of_redis_excuses_is_excused_and_no_more,
+        a_run_of_a_minute_breaks_no_promise_on_a_machine_of_any_speed,
+    ]);
     let arguments = Arguments { test_threads: Some(SIDE_BY_SIDE), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, tests).exit_code()
 }

@@ -1,13 +1,13 @@
 //! Tests of the fault runner on Redis.
 
-use libtest_mimic::{Completion, Failed, Trial};
+use libtest_mimic::Trial;
 use mongoseal_test_support::{Redis, find_libfaketime};
 use serde_json::{Value, json};
 
 use super::{
-    figure,
-    histories::{ends, fault, grant, inspect, invariant, judged_on, lost, record, run_event, value, with, write},
-    is_caught, run,
+    breaks_nothing, figure,
+    histories::{breaks_these, ends, fault, grant, inspect, lost, record, run_event, value, with, write},
+    is_caught, test, tests,
 };
 
 /// The faults after which a confirmed write is still there.
@@ -23,73 +23,42 @@ pub(super) fn tests() -> Vec<Trial> {
         ("client-clock", "kill-client", &["I4", "I5", "I9"]),
     ];
     let caught = sabotages.into_iter().map(|(name, only, by)| {
-        let test = move || on_redis(|| is_caught(name, only, by, &["--redis"]));
-        Trial::ignorable_test(format!("{name}_on_redis_is_caught"), test)
+        test(&format!("{name}_on_redis_is_caught"), Redis::missing, move || is_caught(name, only, by, &["--redis"]))
     });
     let mut tests: Vec<_> = caught.collect();
-    let test = |name: &str, test: fn() -> Result<Completion, Failed>| Trial::ignorable_test(name, test);
-    let lossless = || on_redis(a_run_on_redis_without_lost_writes_breaks_nothing);
-    tests.push(test("a_run_on_redis_without_lost_writes_breaks_nothing", lossless));
-    let within = || with_clocks(failovers_of_redis_repeat_no_token_if_they_take_longer_than_clocks_differ);
-    tests.push(test("failovers_of_redis_repeat_no_token_if_they_take_longer_than_clocks_differ", within));
-    let alike = || on_redis(two_primaries_of_redis_repeat_no_token_if_clocks_agree);
-    tests.push(test("two_primaries_of_redis_repeat_no_token_if_clocks_agree", alike));
-    let beyond = || with_clocks(two_primaries_of_redis_whose_clocks_differ_are_counted);
-    tests.push(test("two_primaries_of_redis_whose_clocks_differ_are_counted", beyond));
+    tests.extend(tests![Redis::missing =>
+        a_run_on_redis_without_lost_writes_breaks_nothing,
+        two_primaries_of_redis_repeat_no_token_if_clocks_agree,
+    ]);
+    tests.extend(tests![|| find_libfaketime().err().or_else(Redis::missing) =>
+        failovers_of_redis_repeat_no_token_if_they_take_longer_than_clocks_differ,
+        two_primaries_of_redis_whose_clocks_differ_are_counted,
+    ]);
     tests
 }
 
-/// Without Redis, nothing can be tested.
-fn on_redis(test: impl FnOnce() -> Result<(), Failed>) -> Result<Completion, Failed> {
-    match Redis::missing() {
-        Some(reason) => Ok(Completion::ignored_with(reason)),
-        None => test().map(|()| Completion::Completed),
-    }
+fn a_run_on_redis_without_lost_writes_breaks_nothing() {
+    let seen = [("faults", 5), ("attempts", 1_000), ("grants", 150)];
+    let said = breaks_nothing(&["--redis", "--minutes", "0.3", "--only", WITHOUT_LOSSES], &seen);
+    assert_eq!(["repeated", "overlaps", "lost early"].map(|name| figure(&said, name)), [0, 0, 0]);
 }
 
-fn with_clocks(test: impl FnOnce() -> Result<(), Failed>) -> Result<Completion, Failed> {
-    match find_libfaketime() {
-        Ok(_) => on_redis(test),
-        Err(reason) => Ok(Completion::ignored_with(reason)),
-    }
+fn failovers_of_redis_repeat_no_token_if_they_take_longer_than_clocks_differ() {
+    let asked = ["--redis", "--minutes", "0.4", "--clock-offsets", "--only", "failover,pause-client"];
+    let said = breaks_nothing(&asked, &[("failovers", 2)]);
+    assert_eq!(figure(&said, "repeated"), 0, "{said}");
 }
 
-fn a_run_on_redis_without_lost_writes_breaks_nothing() -> Result<(), Failed> {
-    let (said, code) = run(&["--redis", "--minutes", "0.3", "--seed", "7", "--only", WITHOUT_LOSSES])?;
-    assert_eq!(code, Some(0), "{said}");
-    for (name, least) in [("faults", 5), ("attempts", 1_000), ("grants", 150)] {
-        let found = figure(&said, name)?;
-        assert!(found >= least, "{found} {name} of {least}");
-    }
-    assert_eq!((figure(&said, "repeated")?, figure(&said, "overlaps")?, figure(&said, "lost early")?), (0, 0, 0));
-    Ok(())
-}
-
-fn failovers_of_redis_repeat_no_token_if_they_take_longer_than_clocks_differ() -> Result<(), Failed> {
-    let asked = ["--redis", "--minutes", "0.4", "--seed", "7", "--clock-offsets", "--only", "failover,pause-client"];
-    let (said, code) = run(&asked)?;
-    assert_eq!(code, Some(0), "{said}");
-    assert!(figure(&said, "failovers")? >= 2, "{said}");
-    assert_eq!(figure(&said, "repeated")?, 0, "{said}");
-    Ok(())
-}
-
-fn two_primaries_of_redis_repeat_no_token_if_clocks_agree() -> Result<(), Failed> {
-    let (said, code) = run(&["--redis", "--replicas", "0", "--minutes", "0.25", "--seed", "7", "--only", PROMOTIONS])?;
-    assert_eq!(code, Some(0), "{said}");
-    assert_eq!(figure(&said, "repeated")?, 0, "{said}");
+fn two_primaries_of_redis_repeat_no_token_if_clocks_agree() {
+    let said = breaks_nothing(&["--redis", "--replicas", "0", "--minutes", "0.25", "--only", PROMOTIONS], &[]);
     assert!(said.contains("repeated     0 tokens, and 0 out of order"), "{said}");
-    Ok(())
 }
 
 /// The clock of the first primary is eight seconds ahead, so the other one issues smaller tokens meanwhile.
-fn two_primaries_of_redis_whose_clocks_differ_are_counted() -> Result<(), Failed> {
-    let asked = ["--redis", "--replicas", "0", "--minutes", "0.4", "--seed", "7", "--only", "split-brain"];
-    let (said, code) = run(&[&asked[..], &["--clock-offset", "8"]].concat())?;
-    assert_eq!(code, Some(0), "{said}");
-    let line = said.lines().find(|line| line.starts_with("repeated")).ok_or("a run tells what is repeated")?;
-    assert!(!line.ends_with("and 0 out of order"), "{line}");
-    Ok(())
+fn two_primaries_of_redis_whose_clocks_differ_are_counted() {
+    let asked = ["--redis", "--replicas", "0", "--minutes", "0.4", "--only", "split-brain", "--clock-offset", "8"];
+    let said = breaks_nothing(&asked, &[]);
+    assert_ne!(figure(&said, "tokens, and"), 0, "{said}");
 }
 
 /// A change of the primary that takes so long, or keeps tokens in order up to this difference of the clocks.
@@ -100,7 +69,7 @@ fn change(kind: &str, begin: u64, end: u64, bound: u64) -> Value {
 /// A name, by how many milliseconds clocks differ, the invariants that are broken, and what happened.
 type History = (&'static str, u64, &'static [&'static str], Vec<Value>);
 
-pub(super) fn what_a_failover_of_redis_excuses_is_excused_and_no_more() -> Result<(), Failed> {
+pub(super) fn what_a_failover_of_redis_excuses_is_excused_and_no_more() {
     let failover = || change("failover", 30, 3000, 1000);
     let first = || grant(1, 5, 10, 20);
     let early = || lost(60, "taken-over", Some(6));
@@ -131,9 +100,6 @@ pub(super) fn what_a_failover_of_redis_excuses_is_excused_and_no_more() -> Resul
     ];
     for (name, spread, wanted, events) in histories {
         let run = with(with(run_event(), "redis", json!(true)), "spread", json!(spread * 1000));
-        let said = judged_on(&run, name, &events)?;
-        let found: Vec<_> = said.lines().filter_map(invariant).collect();
-        assert_eq!(found, wanted, "{name}: {said}");
+        breaks_these(&run, name, wanted, &events);
     }
-    Ok(())
 }

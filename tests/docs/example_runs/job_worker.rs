@@ -26,7 +26,7 @@ async fn jobs_are_finished_once_although_a_worker_is_killed_or_stopped_every_sec
     let (example, mut started) = (built("job_worker"), 0);
     let mut worker = || {
         started += 1;
-        Process::start(&example, &format!("worker-{started}"), &uri, &[])
+        Process::start(&example, &[&format!("worker-{started}")], &uri, &[])
     };
     let mut workers: Vec<Process> = (0..3).map(|_| worker()).collect();
     let mut stopped: Vec<(Process, Instant)> = Vec::new();

@@ -7,13 +7,14 @@ use mongodb::{
     bson::{Document, doc},
 };
 use mongoseal::{FencingToken, LeaderStream, Mongoseal};
+use mongoseal_test_support::{eventually, secs};
 use nix::sys::signal::Signal;
 use tokio::{io::AsyncWriteExt, time::timeout};
 
 use crate::{Process, TestDatabase, built};
 
 const TTL: Duration = Duration::from_millis(1_500);
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = secs(60);
 
 impl Process {
     async fn resign(&mut self) {
@@ -39,20 +40,15 @@ impl Election {
 
     /// Waits until somebody of this name holds or waits.
     async fn until_it_stands(&self, name: &str) {
-        let stands = async {
-            loop {
-                let record = self.seal.inspect("scheduler").await.unwrap();
-                let stands = |record: mongoseal::Inspection| {
-                    record.holders.iter().any(|holder| holder.owner.as_str() == name)
-                        || record.queue.iter().any(|waiter| waiter.owner.as_str() == name)
-                };
-                if record.is_some_and(stands) {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+        let stands = async || {
+            let record = self.seal.inspect("scheduler").await.unwrap();
+            record.is_some_and(|record| {
+                let mut owners = record.holders.iter().map(|holder| &holder.owner);
+                owners.any(|owner| owner.as_str() == name)
+                    || record.queue.iter().any(|waiter| waiter.owner.as_str() == name)
+            })
         };
-        timeout(PATIENCE, stands).await.unwrap_or_else(|_| panic!("{name} stands"));
+        eventually(PATIENCE, &format!("{name} stands"), stands).await;
     }
 
     /// Three candidates, in line.
@@ -60,7 +56,7 @@ impl Election {
         let example = tokio::task::spawn_blocking(|| built("leader")).await.unwrap();
         let mut standing = vec![];
         for name in ["one", "two", "three"] {
-            standing.push(Process::start(&example, name, &self.uri, &[("TTL_MS", ttl.as_millis().to_string())]));
+            standing.push(Process::start(&example, &[name], &self.uri, &[("TTL_MS", ttl.as_millis().to_string())]));
             self.until_it_stands(name).await;
         }
         standing
@@ -83,12 +79,8 @@ impl Election {
         let board = self.database.collection::<Document>("board");
         let own = doc! { "$filter": { "input": "$log.token", "cond": { "$eq": ["$$this", token] } } };
         let many = doc! { "log": { "$type": "array" }, "$expr": { "$gte": [{ "$size": own }, 20] } };
-        let written = async {
-            while board.find_one(many.clone()).await.unwrap().is_none() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(PATIENCE, written).await.unwrap_or_else(|_| panic!("{token} writes"));
+        let has_written = async || board.find_one(many.clone()).await.unwrap().is_some();
+        eventually(PATIENCE, &format!("{token} writes"), has_written).await;
     }
 
     /// That no write of an earlier leader came after one of a later.

@@ -25,6 +25,7 @@ use nix::{
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::Child,
+    sync::mpsc::{UnboundedReceiver, unbounded_channel},
 };
 
 /// Runs an example to its end, and gives what it printed.
@@ -44,13 +45,15 @@ fn said(name: &str, uri: Option<&str>) -> String {
 struct Process {
     name: String,
     child: Child,
+    /// The lines that it prints.
+    said: UnboundedReceiver<String>,
 }
 
 impl Process {
     /// One that says who it is by its first argument.
-    fn start(example: &Path, name: &str, uri: &str, settings: &[(&str, String)]) -> Self {
+    fn start(example: &Path, arguments: &[&str], uri: &str, settings: &[(&str, String)]) -> Self {
         let mut child = tokio::process::Command::new(example)
-            .arg(name)
+            .args(arguments)
             .env("MONGODB_URI", uri)
             .envs(settings.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
@@ -59,13 +62,16 @@ impl Process {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let own = name.to_owned();
+        let (name, (says, said)) = (arguments[0].to_owned(), unbounded_channel());
+        let own = name.clone();
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
                 println!("  {own}: {line}");
+                // Most tests read none.
+                says.send(line).ok();
             }
         });
-        Self { name: name.to_owned(), child }
+        Self { name, child, said }
     }
 
     fn signal(&self, signal: Signal) {

@@ -2,7 +2,6 @@
 
 use std::{
     env,
-    process::Stdio,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,46 +14,29 @@ use mongodb::{
     bson::{Document, doc},
 };
 use mongoseal_test_support::{ReplicaSet, TestDatabase, built};
-use tokio::{
-    io::{AsyncBufReadExt, BufReader, Lines},
-    process::{Child, ChildStdout, Command},
-    task::JoinSet,
-    time::timeout,
-};
+use tokio::{task::JoinSet, time::timeout};
+
+use crate::Process;
 
 const PODS: usize = 8;
 const STEPS: u64 = 6;
 
-/// A pod, and what it prints.
-fn start(name: &str, steps: u64, uri: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
-    let mut pod = Command::new(built("migrations"))
-        .args([name, &steps.to_string()])
-        .env("MONGODB_URI", uri)
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(pod.stdout.take().unwrap()).lines();
-    (pod, lines)
+fn start(name: &str, steps: u64, uri: &str) -> Process {
+    Process::start(&built("migrations"), &[name, &steps.to_string()], uri, &[])
 }
 
 /// Reads what a pod prints to its end. If it is the first to begin this step, kills it after this pause.
-async fn watch(
-    (mut pod, mut lines): (Child, Lines<BufReader<ChildStdout>>),
-    is_killed: Arc<AtomicBool>,
-    (step, pause): (u64, Duration),
-) -> Vec<String> {
+async fn watch(mut pod: Process, is_killed: Arc<AtomicBool>, (step, pause): (u64, Duration)) -> Vec<String> {
     let (mut said, mut is_victim) = (Vec::new(), false);
-    while let Some(line) = lines.next_line().await.unwrap() {
+    while let Some(line) = pod.said.recv().await {
         if line.contains(&format!("runs step {step}:")) && !is_killed.swap(true, Ordering::Relaxed) {
             tokio::time::sleep(pause).await;
-            pod.kill().await.unwrap();
+            pod.child.kill().await.unwrap();
             is_victim = true;
         }
-        println!("  {line}");
         said.push(line);
     }
-    let ended = pod.wait().await.unwrap();
+    let ended = pod.child.wait().await.unwrap();
     assert!(is_victim || ended.success(), "{said:?}");
     said
 }
@@ -119,12 +101,11 @@ async fn each_step_has_its_effect_once_and_all_pods_start_though_one_is_killed_a
 async fn a_pod_of_an_older_release_is_refused_by_name_and_changes_nothing() {
     let db = TestDatabase::new("examples_migrations_old").await;
     let run = async |name: &str, steps| {
-        let (mut pod, mut lines) = start(name, steps, &db.uri());
-        let mut said = Vec::new();
-        while let Some(line) = lines.next_line().await.unwrap() {
+        let (mut pod, mut said) = (start(name, steps, &db.uri()), Vec::new());
+        while let Some(line) = pod.said.recv().await {
             said.push(line);
         }
-        (pod.wait().await.unwrap().code(), said)
+        (pod.child.wait().await.unwrap().code(), said)
     };
     let (code, said) = run("first", 4).await;
     assert_eq!((code, said.last().map(String::as_str)), (Some(0), Some("first starts")), "{said:?}");

@@ -38,7 +38,7 @@ fn queued() -> Duration {
 }
 
 /// What meets the fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     /// With an id of the caller's, who asks again with it.
     Acquire,
@@ -224,7 +224,7 @@ impl Acted {
         self.cell.verb
     }
 
-    /// What it came to, for the table: a success, or an error that says that it is not known.
+    /// What it came to: a success, or an error that says that it is not known.
     pub(super) fn outcome(&self, slow: bool, lasts: bool) -> String {
         let (key, verb) = (&self.cell.key, self.cell.verb);
         let word = match &self.came_to {

@@ -122,11 +122,7 @@ impl Way {
             }
             Hurt::Unreplicated { killed } => {
                 let primary = set.primary().await;
-                let mut points = Vec::new();
-                for member in (0..3).filter(|member| *member != primary) {
-                    let stop = doc! { "configureFailPoint": "rsSyncApplyStop", "mode": "alwaysOn" };
-                    points.push(set.fail_point(member, stop).await);
-                }
+                let points = set.stop_replication().await;
                 let killing = killed.then(|| tokio::spawn(kill(Arc::clone(set), primary, app.to_owned())));
                 Armed::until(lasts, async move {
                     for point in points {

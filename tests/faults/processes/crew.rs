@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::{
     secs,
-    words::{Ask, Order, Schedule, Word},
+    words::{Ask, Order, Word},
     worker,
 };
 
@@ -156,29 +156,13 @@ impl Worker {
         Self { child, orders }
     }
 
-    async fn order(&mut self, order: Order) {
+    pub(crate) async fn order(&mut self, order: Order) {
         let line = serde_json::to_string(&order).unwrap() + "\n";
         self.orders.write_all(line.as_bytes()).await.unwrap();
     }
 
     pub(crate) async fn ask(&mut self, ask: Ask) {
         self.order(Order::Ask(ask)).await;
-    }
-
-    pub(crate) async fn schedule(&mut self, schedule: Schedule) {
-        self.order(Order::Schedule(schedule)).await;
-    }
-
-    pub(crate) async fn release(&mut self, waiter: u32) {
-        self.order(Order::Release { waiter }).await;
-    }
-
-    pub(crate) async fn finish(&mut self) {
-        self.order(Order::Finish).await;
-    }
-
-    pub(crate) async fn shut_down(&mut self) {
-        self.order(Order::ShutDown).await;
     }
 
     fn signal(&self, signal: Signal) {

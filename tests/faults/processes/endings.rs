@@ -3,20 +3,14 @@
 use std::time::Duration;
 
 use mongoseal::{Clock, Lease, Reading};
-use mongoseal_test_support::by_length;
 
 use crate::{
     crew::Worker,
     eventually,
-    fleet::Fleet,
+    fleet::{Fleet, at_once, release},
     millis, secs,
-    words::{Ask, Word},
+    words::{Ask, Order, Word},
 };
-
-/// A push judges that it is sooner than any ttl, and the night how much.
-fn at_once() -> Duration {
-    by_length(secs(60), millis(600))
-}
 
 /// Long, so that whatever is left to a ttl is noticed.
 const TTL: Duration = secs(120);
@@ -27,10 +21,9 @@ pub(crate) async fn a_shut_down_handle_s_waiters_and_lease_make_way_at_once() {
     let first = fleet.hold().await;
     for (count, who) in [0, 0, 1, 0].into_iter().enumerate() {
         let worker = [&mut a, &mut b].into_iter().nth(who).unwrap();
-        worker.ask(Ask::new(u32::try_from(count).unwrap(), TTL).and_holds()).await;
-        fleet.queued(count + 1).await;
+        fleet.queue(worker, Ask::new(u32::try_from(count).unwrap(), TTL).and_holds(), count + 1).await;
     }
-    a.shut_down().await;
+    a.order(Order::ShutDown).await;
     fleet.heard.until(at_once(), "the handle is shut down", |word| (*word == Word::ShutDown).then_some(())).await;
     assert_eq!(fleet.owners("queue").await, ["worker-1"], "as soon as the shutdown is over");
     for who in [0, 1, 3] {
@@ -41,16 +34,14 @@ pub(crate) async fn a_shut_down_handle_s_waiters_and_lease_make_way_at_once() {
         let error = fleet.heard.until(at_once(), "its waiter is told", ended).await;
         assert!(error.contains("shut down"), "{error}");
     }
-    let released = Clock::Boot.now().since_origin();
-    first.release().await.unwrap();
+    let released = release(first).await;
     let (_, at) = fleet.heard.granted(2, at_once()).await;
     assert!(at - released < at_once(), "{:?}", at - released);
 
     // And so does what it holds.
     let [mut c] = fleet.workers().await;
-    c.ask(Ask::new(4, TTL)).await;
-    fleet.queued(1).await;
-    b.shut_down().await;
+    fleet.queue(&mut c, Ask::new(4, TTL), 1).await;
+    b.order(Order::ShutDown).await;
     fleet.heard.granted(4, at_once()).await;
     fleet.is_free(at_once()).await;
     let lost = |word: &Word| matches!(word, Word::Lost { waiter: 2, .. }).then_some(());
@@ -116,10 +107,7 @@ async fn instant(fleet: &Fleet, worker: &mut Worker, first: Lease, ask: Ask, aft
         Word::Held { waiter: who } | Word::Dropped { waiter: who } if *who == waiter => Some((false, String::new())),
         _ => None,
     };
-    let ((), (is_granted, answer)) = tokio::join!(
-        async { assert_eq!(format!("{:?}", first.release().await), "Ok(Released)") },
-        fleet.heard.until(secs(5), "its wait ends", end),
-    );
+    let (_, (is_granted, answer)) = tokio::join!(release(first), fleet.heard.until(secs(5), "its wait ends", end));
     assert!(!is_granted || answer == "Ok(Released)", "{answer}");
     is_granted
 }

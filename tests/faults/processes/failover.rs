@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use mongoseal::Clock;
 use mongoseal_test_support::{ReplicaSet, by_length};
 
 use crate::{
     eventually,
     fleet::Fleet,
     millis, secs,
-    words::{Ask, Word},
+    words::{Ask, Order, Word, now},
 };
 
 /// Above the time without a primary, so that most leases live on over it.
@@ -32,12 +31,12 @@ pub(crate) async fn all_are_served_while_the_primary_steps_down_in_the_middle_of
         eventually(secs(30), "the key goes round", async || served() >= before + 20).await;
         tokio::time::sleep(millis(random.u64(0..300))).await;
         set.step_down().await;
-        let (down, at) = (served(), Clock::Boot.now().since_origin());
+        let (down, at) = (served(), now());
         eventually(secs(30), "it goes round again", async || served() > down + 3).await;
-        gaps.push(Clock::Boot.now().since_origin().saturating_sub(at));
+        gaps.push(now().saturating_sub(at));
     }
     for worker in &mut workers {
-        worker.finish().await;
+        worker.order(Order::Finish).await;
     }
     let mut done = 0;
     let all_done = |word: &Word| {
@@ -50,8 +49,7 @@ pub(crate) async fn all_are_served_while_the_primary_steps_down_in_the_middle_of
         let turns = grants.iter().filter(|grant| grant.1 == waiter).count();
         assert!(turns * 9 + 100 > grants.len(), "waiter {waiter} had {turns} of {} turns", grants.len());
     }
-    fleet.is_free(TTL + secs(1)).await;
-    fleet.heard.check();
+    fleet.ends_well(TTL + secs(1)).await;
     let lost = fleet.heard.words().iter().filter(|word| matches!(word, Word::Lost { .. })).count();
     println!("{} grants over {step_downs} step-downs, {lost} lost; going round again after {gaps:.1?}", grants.len());
 }

@@ -6,14 +6,27 @@ use mongodb::{
     Collection, Database,
     bson::{Document, doc},
 };
-use mongoseal::{Clock, Error, FencingToken, Lease, Mongoseal};
-use mongoseal_test_support::{ReplicaSet, shared};
+use mongoseal::{Error, FencingToken, Lease, Mongoseal, ReleaseOutcome};
+use mongoseal_test_support::{ReplicaSet, by_length, shared};
 
 use crate::{
     crew::{Heard, Worker},
     eventually, millis, secs,
+    words::{Ask, now},
     worker::KEY,
 };
+
+/// What a hand-over may take. A push judges that it is sooner than any ttl, and the night how much.
+pub(crate) fn at_once() -> Duration {
+    by_length(secs(60), millis(600))
+}
+
+/// Gives a lease back. Returns when that began.
+pub(crate) async fn release(lease: Lease) -> Duration {
+    let began = now();
+    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
+    began
+}
 
 pub(crate) struct Fleet {
     uri: String,
@@ -108,6 +121,12 @@ impl Fleet {
         usize::try_from(found.get_i32("number").unwrap()).unwrap()
     }
 
+    /// Lets a worker ask, and waits until it is in this place of the queue.
+    pub(crate) async fn queue(&self, worker: &mut Worker, ask: Ask, place: usize) {
+        worker.ask(ask).await;
+        self.queued(place).await;
+    }
+
     /// Waits until so many wait.
     pub(crate) async fn queued(&self, count: usize) {
         eventually(secs(60), &format!("{count} wait"), async || self.waiting().await == count).await;
@@ -116,12 +135,12 @@ impl Fleet {
     /// Waits, for at most `within`, until the key can be had; that is with a larger token than all
     /// before, and nobody waits.
     pub(crate) async fn is_free(&self, within: Duration) {
-        let began = Clock::Boot.now().since_origin();
+        let began = now();
         let lease = loop {
             match self.seal.acquire(KEY).await {
                 Ok(lease) => break lease,
                 Err(Error::Held { owner, token, remaining, .. }) => {
-                    let waited = Clock::Boot.now().since_origin().saturating_sub(began);
+                    let waited = now().saturating_sub(began);
                     assert!(waited < within, "{owner} has the key with {token} for {remaining:?} after {waited:?}");
                     tokio::time::sleep(millis(5)).await;
                 }
@@ -131,6 +150,12 @@ impl Fleet {
         assert!(Some(lease.token()) > self.last_token(), "{} after {:?}", lease.token(), self.last_token());
         lease.release().await.unwrap();
         assert_eq!(self.waiting().await, 0, "nobody waits any more");
+    }
+
+    /// The key can be had within this time, and no two believed to hold it at once.
+    pub(crate) async fn ends_well(&self, within: Duration) {
+        self.is_free(within).await;
+        self.heard.check();
     }
 
     fn last_token(&self) -> Option<FencingToken> {

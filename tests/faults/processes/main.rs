@@ -75,8 +75,7 @@ fn main() -> ExitCode {
     tests.extend(trials![Turn::Night, fn =>
         blocking::a_lease_survives_a_caller_that_computes_without_a_pause,
         watchdog::a_lease_is_refreshed_while_the_thread_that_it_was_granted_on_is_blocked,
-        watchdog::a_lease_that_is_kept_alive_and_released_is_left_alone,
-        watchdog::work_that_stops_when_its_lease_is_lost_is_left_alone,
+        watchdog::a_lease_that_is_released_and_work_that_stops_with_its_lease_are_left_alone,
     ]);
     tests.extend(trials![Turn::Night =>
         endings::a_wait_that_ends_in_the_instant_of_the_hand_over_leaves_nothing_held,

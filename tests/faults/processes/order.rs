@@ -1,12 +1,11 @@
 //! Waiters are granted the key in the order of their arrival, across processes.
 
-use mongoseal::Clock;
 use mongoseal_test_support::by_length;
 
 use crate::{
-    fleet::Fleet,
+    fleet::{Fleet, release},
     millis, secs,
-    words::{self, Ask, Word},
+    words::{self, Ask, Word, now},
 };
 
 /// The default.
@@ -19,17 +18,14 @@ pub(crate) async fn waiters_of_three_processes_are_granted_the_key_in_the_order_
     let first = fleet.hold().await;
     let mut random = fastrand::Rng::with_seed(1);
     for waiter in 0..waiters {
-        workers[random.usize(..3)].ask(Ask::new(waiter, TTL)).await;
-        fleet.queued(waiter as usize + 1).await;
+        fleet.queue(&mut workers[random.usize(..3)], Ask::new(waiter, TTL), waiter as usize + 1).await;
     }
-    let began = Clock::Boot.now().since_origin();
-    first.release().await.unwrap();
+    let began = release(first).await;
     fleet.heard.granted(waiters - 1, secs(60)).await;
-    let took = Clock::Boot.now().since_origin().saturating_sub(began);
-    fleet.is_free(secs(60)).await;
+    let took = now().saturating_sub(began);
+    fleet.ends_well(secs(60)).await;
     let grants = fleet.heard.grants();
     assert!(grants.iter().map(|grant| grant.1).eq(0..waiters), "{grants:?}");
-    fleet.heard.check();
     println!("{waiters} of {waiters} in order, {:.0} grants a second", f64::from(waiters) / took.as_secs_f64());
 }
 
@@ -38,34 +34,32 @@ pub(crate) async fn a_thousand_waiters_of_four_processes_are_all_served_in_their
     let fleet = Fleet::new("thousand").await;
     let mut workers = fleet.workers::<4>().await;
     let first = fleet.hold().await;
-    let began = Clock::Boot.now().since_origin();
+    let began = now();
     for number in 0..EACH {
         for (worker, base) in workers.iter_mut().zip([0, 1000, 2000, 3000]) {
             worker.ask(Ask { hold: Some(millis(1)), ..Ask::new(base + number, TTL) }).await;
         }
     }
     fleet.queued(1_000).await;
-    let queueing = Clock::Boot.now().since_origin().saturating_sub(began);
+    let queueing = now().saturating_sub(began);
     let bytes = fleet.size().await;
     let record = fleet.record().await;
     // Whose turn is next comes last.
     let queue = record.get_array("queue").unwrap().iter().rev();
     let queue: Vec<_> = queue.map(|entry| words::lease(entry.as_document().unwrap())).collect();
 
-    let began = Clock::Boot.now().since_origin();
-    first.release().await.unwrap();
+    let began = release(first).await;
     let mut served = 0;
     let count = |word: &Word| {
         served += usize::from(matches!(word, Word::Released { .. }));
         (served == queue.len()).then_some(())
     };
     fleet.heard.until(secs(60), "all are served", count).await;
-    let took = Clock::Boot.now().since_origin().saturating_sub(began);
+    let took = now().saturating_sub(began);
     let grants: Vec<_> = fleet.heard.grants().into_iter().map(|(_, _, lease, _)| lease).collect();
     let wrong = grants.iter().zip(&queue).position(|(granted, queued)| granted != queued);
     assert_eq!((grants.len(), wrong), (queue.len(), None), "all, and each in its turn");
-    fleet.heard.check();
-    fleet.is_free(secs(60)).await;
+    fleet.ends_well(secs(60)).await;
     println!(
         "1000 waiters queued in {queueing:.1?} and served in {took:.1?}, {:.0} grants a second; \
          largest record {bytes} bytes",

@@ -3,17 +3,17 @@
 //!
 //! `MONGOSEAL_TICKS=1000 cargo test -p mongoseal-tests --test processes schedule` runs more ticks than a push does.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use mongodb::bson::{Bson, Document};
-use mongoseal::{Clock, FencingToken};
+use mongoseal::FencingToken;
 use mongoseal_test_support::{ReplicaSet, by_length, shared};
 
 use crate::{
     crew::Worker,
     fleet::Fleet,
     millis, secs,
-    words::{Schedule, Word},
+    words::{Order, Schedule, Word, now},
 };
 
 const PROCESSES: usize = 8;
@@ -41,7 +41,7 @@ struct Orders {
 
 impl Orders {
     fn new(ticks: u64, ttl: Duration, wait: Option<Duration>) -> Self {
-        Self { ticks: ticks / SCHEDULES, ttl, wait, begin: Clock::Boot.now().since_origin() + millis(200) }
+        Self { ticks: ticks / SCHEDULES, ttl, wait, begin: now() + millis(200) }
     }
 
     fn keys() -> impl Iterator<Item = String> {
@@ -59,7 +59,8 @@ impl Orders {
             });
             let (first, last) = (completed.max().unwrap_or(1), self.ticks);
             let (ttl, wait, every) = (self.ttl, self.wait, millis(20));
-            worker.schedule(Schedule { key, first, last, begin, every, ttl, wait, work: WORK, stays: false }).await;
+            let schedule = Schedule { key, first, last, begin, every, ttl, wait, work: WORK, stays: false };
+            worker.order(Order::Schedule(schedule)).await;
         }
     }
 
@@ -72,7 +73,7 @@ impl Orders {
     }
 
     fn is_over(&self, fleet: &Fleet) -> bool {
-        let took = Clock::Boot.now().since_origin().saturating_sub(self.begin);
+        let took = now().saturating_sub(self.begin);
         assert!(took < secs(300), "{} of {SCHEDULES} schedules are through after {took:?}", Self::through(fleet));
         Self::through(fleet) == usize::try_from(SCHEDULES).unwrap()
     }
@@ -155,18 +156,6 @@ impl Ticks {
     }
 }
 
-impl fmt::Display for Ticks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (completed, repeated, Self { unfinished, busy, confirmed, .. }) = (self.completed(), self.repeated(), self);
-        write!(
-            f,
-            "{completed} ticks completed, {} of them confirmed; {repeated} runs repeated, {unfinished} calls ended in \
-             Lost or Unavailable, {busy} in Busy",
-            confirmed.len()
-        )
-    }
-}
-
 /// The tick that an entry of the oplog completes.
 fn written_tick(entry: &Document) -> Option<u64> {
     entry.iter().find_map(|(name, value)| match value {
@@ -190,13 +179,21 @@ async fn run(
     while !orders.is_over(fleet) {
         inject(&mut workers).await;
     }
-    let took = Clock::Boot.now().since_origin().saturating_sub(orders.begin);
+    let took = now().saturating_sub(orders.begin);
     // So that no worker reports any more.
     for worker in workers.into_iter().flatten() {
         worker.kill().await;
     }
     let ticks = Ticks::of(fleet, set).await;
-    println!("in {took:.1?}: {ticks}");
+    println!(
+        "in {took:.1?}: {} ticks completed, {} of them confirmed; {} runs repeated, {} calls ended in Lost or Unavailable, \
+         {} in Busy",
+        ticks.completed(),
+        ticks.confirmed.len(),
+        ticks.repeated(),
+        ticks.unfinished,
+        ticks.busy
+    );
     ticks.check();
     ticks
 }
@@ -285,12 +282,12 @@ pub(crate) async fn a_tick_whose_runner_is_killed_between_its_work_and_its_compl
         work: 1,
         stays,
     };
-    dead.schedule(schedule(true)).await;
+    dead.order(Order::Schedule(schedule(true))).await;
     let worked = |word: &Word| matches!(word, Word::Worked { .. }).then_some(());
     fleet.heard.until(secs(60), "the work ends", worked).await;
-    next.schedule(schedule(false)).await;
+    next.order(Order::Schedule(schedule(false))).await;
     dead.kill().await;
-    let killed = Clock::Boot.now().since_origin();
+    let killed = now();
     let ran = |word: &Word| match word {
         Word::Ran { token, at, .. } => Some((*token, *at)),
         _ => None,

@@ -1,21 +1,13 @@
 //! SIGSTOP and SIGCONT: a process that is stopped for longer than its lease or its claim lasts.
 
-use std::time::Duration;
-
-use mongoseal::Clock;
 use mongoseal_test_support::by_length;
 
 use crate::{
     eventually,
-    fleet::Fleet,
+    fleet::{Fleet, at_once, release},
     millis, secs,
-    words::{Ask, Word},
+    words::{Ask, Order, Word},
 };
-
-/// What a grant may come late. A push judges orders only.
-fn slack() -> Duration {
-    by_length(secs(60), millis(600))
-}
 
 pub(crate) async fn a_waiter_stopped_past_its_claim_does_not_believe_and_waits_on() {
     let ttl = by_length(secs(5), millis(1_200));
@@ -23,29 +15,26 @@ pub(crate) async fn a_waiter_stopped_past_its_claim_does_not_believe_and_waits_o
         let fleet = Fleet::new("stopped").await;
         let [mut paused, mut other] = fleet.workers().await;
         let first = fleet.hold().await;
-        paused.ask(Ask::new(0, ttl).and_holds()).await;
-        fleet.queued(1).await;
-        other.ask(Ask::new(1, ttl).and_holds()).await;
-        fleet.queued(2).await;
+        fleet.queue(&mut paused, Ask::new(0, ttl).and_holds(), 1).await;
+        fleet.queue(&mut other, Ask::new(1, ttl).and_holds(), 2).await;
         paused.stop();
-        first.release().await.unwrap();
+        release(first).await;
         assert_eq!(fleet.owners("holders").await, ["worker-0"], "the stopped one was handed the key");
-        let (token, _) = fleet.heard.granted(1, ttl + slack()).await;
+        let (token, _) = fleet.heard.granted(1, ttl + at_once()).await;
         // Also while the other holds for a while, and when it has been refreshed.
         tokio::time::sleep(millis(200) * round).await;
         paused.go_on();
         let waits = async || fleet.owners("queue").await == ["worker-0"];
-        eventually(slack(), "the one that was stopped waits again", waits).await;
+        eventually(at_once(), "the one that was stopped waits again", waits).await;
         // Long enough for a lease that was believed by mistake to be found out, and said.
         tokio::time::sleep(ttl / 2).await;
         assert_eq!(fleet.heard.grants().len(), 1, "{:?}", fleet.heard.words());
-        other.release(1).await;
-        let (later, _) = fleet.heard.granted(0, slack()).await;
+        other.order(Order::Release { waiter: 1 }).await;
+        let (later, _) = fleet.heard.granted(0, at_once()).await;
         assert!(later > token);
-        paused.release(0).await;
-        fleet.heard.until(slack(), "it is released", |word| released(word, 0)).await;
-        fleet.is_free(slack()).await;
-        fleet.heard.check();
+        paused.order(Order::Release { waiter: 0 }).await;
+        fleet.heard.until(at_once(), "it is released", |word| released(word, 0)).await;
+        fleet.ends_well(at_once()).await;
     }
 }
 
@@ -54,10 +43,8 @@ pub(crate) async fn a_key_handed_to_a_stopped_waiter_is_believed_no_longer_than_
     let fleet = Fleet::new("late").await;
     let [mut paused, mut other] = fleet.workers().await;
     let first = fleet.hold().await;
-    paused.ask(Ask::new(0, ttl).and_holds()).await;
-    fleet.queued(1).await;
-    other.ask(Ask::new(1, ttl).and_holds()).await;
-    fleet.queued(2).await;
+    fleet.queue(&mut paused, Ask::new(0, ttl).and_holds(), 1).await;
+    fleet.queue(&mut other, Ask::new(1, ttl).and_holds(), 2).await;
     // Stopped as soon as it has kept its place: what it hears next, when it goes on, is old.
     let asks = async || fleet.record().await.get_array("queue").unwrap()[1].as_document().unwrap().get_i64("refreshes");
     let before = asks().await.unwrap();
@@ -65,27 +52,25 @@ pub(crate) async fn a_key_handed_to_a_stopped_waiter_is_believed_no_longer_than_
     // And the answer has come: what is in the record is not yet what the waiter knows.
     tokio::time::sleep(millis(50)).await;
     paused.stop();
-    first.release().await.unwrap();
-    let handed = Clock::Boot.now().since_origin();
+    let handed = release(first).await;
     assert_eq!(fleet.owners("holders").await, ["worker-0"], "the stopped one was handed the key");
     // Before it would ask again by itself, so that it is the old event it goes by.
     tokio::time::sleep(millis(700)).await;
     paused.go_on();
-    let (token, began) = fleet.heard.granted(0, slack()).await;
+    let (token, began) = fleet.heard.granted(0, at_once()).await;
     paused.stop();
-    let (next, at) = fleet.heard.granted(1, ttl + slack()).await;
+    let (next, at) = fleet.heard.granted(1, ttl + at_once()).await;
     println!("believed from {:?} after the hand-over, the next from {:?}", began - handed, at - handed);
     paused.go_on();
     let lost = |word: &Word| match word {
         Word::Lost { waiter: 0, token, last } => Some((*token, *last)),
         _ => None,
     };
-    let (old, until) = fleet.heard.until(slack(), "it is told that it lost the lease", lost).await;
+    let (old, until) = fleet.heard.until(at_once(), "it is told that it lost the lease", lost).await;
     assert!(old == token && next > token && until < at, "{old} until {until:?}, {next} from {at:?}");
-    other.release(1).await;
-    fleet.heard.until(slack(), "it is released", |word| released(word, 1)).await;
-    fleet.is_free(slack()).await;
-    fleet.heard.check();
+    other.order(Order::Release { waiter: 1 }).await;
+    fleet.heard.until(at_once(), "it is released", |word| released(word, 1)).await;
+    fleet.ends_well(at_once()).await;
 }
 
 fn released(word: &Word, who: u32) -> Option<()> {

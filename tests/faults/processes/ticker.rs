@@ -5,7 +5,7 @@ use tokio::time::sleep;
 
 use crate::{
     millis,
-    words::{Schedule, Word},
+    words::{Schedule, Word, now},
     worker::say,
 };
 
@@ -30,7 +30,7 @@ async fn attempt(seal: &Mongoseal, schedule: &Schedule, tick: u64) -> bool {
     let named = || schedule.key.clone();
     let mut ran = None;
     let work = async |lease: &mongoseal::TickLease| -> Result<()> {
-        let (at, token) = (Clock::Boot.now().since_origin(), lease.token());
+        let (at, token) = (now(), lease.token());
         ran = Some(token);
         // The clock is read first: a lease that is valid now was valid at that time, too.
         say(&Word::Runs { schedule: named(), tick, token, at: lease.lease().is_valid().then_some(at) });
@@ -44,7 +44,7 @@ async fn attempt(seal: &Mongoseal, schedule: &Schedule, tick: u64) -> bool {
     match once.run(work).await {
         Ok(OnceOutcome::Ran(())) => {
             let token = ran.expect("the work has run");
-            say(&Word::Ran { schedule: named(), tick, token, at: Clock::Boot.now().since_origin() });
+            say(&Word::Ran { schedule: named(), tick, token, at: now() });
             true
         }
         Ok(OnceOutcome::AlreadyDone { .. } | OnceOutcome::Superseded { .. }) => true,

@@ -69,14 +69,11 @@ fn blocking(blocks: impl FnOnce(&Lease) + Send + 'static, refreshed: bool) -> Le
 }
 
 pub(crate) fn a_lease_is_refreshed_while_the_thread_that_it_was_granted_on_is_blocked() {
-    let lease = blocking(
-        |lease| {
-            thread::sleep(BLOCKED);
-            assert!(lease.is_valid());
-        },
-        true,
-    );
-    drop(lease);
+    let is_kept = |lease: &Lease| {
+        thread::sleep(BLOCKED);
+        assert!(lease.is_valid());
+    };
+    drop(blocking(is_kept, true));
 }
 
 pub(crate) fn work_that_never_yields_is_told_of_the_deadline_by_the_token_that_it_looks_at() {
@@ -114,19 +111,14 @@ pub(crate) fn a_thread_that_is_blocked_while_the_runtime_goes_on_is_noticed_too(
     });
 }
 
-pub(crate) fn a_lease_that_is_kept_alive_and_released_is_left_alone() {
+pub(crate) fn a_lease_that_is_released_and_work_that_stops_with_its_lease_are_left_alone() {
     current_thread().block_on(async {
         let (lease, heard) = watched(&Mongoseal::in_memory()).await;
         lease.run(tokio::time::sleep(BLOCKED)).await.unwrap();
         lease.release().await.unwrap();
         was_quiet(&heard);
-    });
-}
 
-pub(crate) fn work_that_stops_when_its_lease_is_lost_is_left_alone() {
-    current_thread().block_on(async {
-        let seal = Mongoseal::in_memory();
-        let lease = seal.acquire("k").ttl(TTL).without_refresh().await.unwrap();
+        let lease = Mongoseal::in_memory().acquire("k").ttl(TTL).without_refresh().await.unwrap();
         let (tell, heard) = mpsc::channel();
         lease.watchdog(Watchdog::calling(move |lost| tell.send((lost, Instant::now())).unwrap())).unwrap();
         lease.run(tokio::time::sleep(BLOCKED)).await.unwrap_err();

@@ -3,8 +3,13 @@
 use std::time::Duration;
 
 use mongodb::bson::{Bson, Document};
-use mongoseal::{FencingToken, LeaseId};
+use mongoseal::{Clock, FencingToken, LeaseId};
 use serde::{Deserialize, Serialize};
+
+/// A reading of [`Clock::Boot`], which all processes of a machine share.
+pub(crate) fn now() -> Duration {
+    Clock::Boot.now().since_origin()
+}
 
 /// What a worker is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -71,8 +76,7 @@ pub(crate) struct Schedule {
     pub(crate) stays: bool,
 }
 
-/// What a worker tells. Times are readings of [`mongoseal::Clock::Boot`], which all processes of a
-/// machine share.
+/// What a worker tells. Times are those of [`now`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Word {
     /// It is connected.

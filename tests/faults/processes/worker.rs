@@ -10,13 +10,13 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Clock, Error, Lease, Mongoseal};
+use mongoseal::{Error, Lease, Mongoseal};
 use nix::sys::{prctl::set_pdeathsig, signal::Signal};
 use tokio::{sync::Notify, time::sleep};
 
 use crate::{
     millis, ticker,
-    words::{Ask, Order, Word},
+    words::{Ask, Order, Word, now},
 };
 
 /// Where the replica set is; which database; who to be; and the grace, in milliseconds.
@@ -108,7 +108,7 @@ impl Worker {
             if self.finishing.load(Ordering::Relaxed) {
                 break;
             }
-            say(&Word::Asks { waiter, at: Clock::Boot.now().since_origin() });
+            say(&Word::Asks { waiter, at: now() });
             let asked = self.seal.acquire(KEY).ttl(ask.ttl).wait(ask.wait).into_future();
             let answer = match ask.drop_after {
                 None => Some(asked.await),
@@ -129,7 +129,7 @@ impl Worker {
         let (waiter, token, id) = (ask.waiter, lease.token(), lease.id().expose());
         // Looked at after the clock: what is valid then was valid at that time, too.
         let believed = || {
-            let at = Clock::Boot.now().since_origin();
+            let at = now();
             lease.is_valid().then_some(at)
         };
         let Some(began) = believed() else { return say(&Word::Stale { waiter, token }) };

@@ -1,7 +1,14 @@
 //! The configuration of an exploration: the runners, the limits, the possible faults, and the rule that is left out.
 
-use super::state::{Attempt, runner_of};
-use crate::state::Time;
+use super::{
+    server::Server,
+    state::{Attempt, State, runner_of},
+};
+use crate::{
+    Exploration,
+    outcomes::{Breach, Reached},
+    state::Time,
+};
 
 /// A rule that a test takes out, to see that the model notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +91,18 @@ pub(crate) struct Config {
     /// How often a member becomes primary whose clock is ahead by the grace.
     pub(crate) failovers: u8,
     pub(crate) without: Option<Rule>,
+}
+
+impl Exploration for Config {
+    type Server = Server;
+
+    fn server(self, reached: Reached) -> Server {
+        Server::new(self, reached)
+    }
+
+    fn breach(state: &State) -> Option<Breach> {
+        state.breach
+    }
 }
 
 impl Config {

@@ -2,9 +2,12 @@
 
 use super::{
     server::Server,
-    state::{Answer, Breach, Entry, Message, Rare, State, Stored, Token, Verb, only},
+    state::{Answer, Entry, Message, State, Stored, Token, Verb, only},
 };
-use crate::state::Time;
+use crate::{
+    outcomes::{Breach, Rare},
+    state::Time,
+};
 
 impl Server {
     /// Judges a request by the records before and after it, and notes what it did.
@@ -34,7 +37,7 @@ impl Server {
             && !matches!(answer, Answer::Granted { .. })
             && after.holders.iter().any(|entry| entry.is_released)
         {
-            state.rare = Some(Rare::RefusedByEntry);
+            self.reached.note([Rare::RefusedByEntry]);
         }
     }
 
@@ -53,7 +56,7 @@ impl Server {
                     state.revoked |= only(entry.token);
                     state.held_until = 0;
                     if entry.is_released {
-                        state.rare = Some(Rare::EntryRevoked);
+                        self.reached.note([Rare::EntryRevoked]);
                     }
                 }
             }
@@ -81,7 +84,7 @@ impl Server {
             && state.completed & only(token) != 0
             && had.is_some_and(|(tick, _)| tick < self.config.tick(message.attempt))
         {
-            state.rare = Some(Rare::GhostAfterReset);
+            self.reached.note([Rare::GhostAfterReset]);
         }
         if had == done {
             return;
@@ -105,7 +108,7 @@ impl Server {
                 state.completed |= only(token);
                 state.ticks |= only(tick);
                 if before.is_none_or(|before| before.live(token, now).is_none()) {
-                    state.rare = Some(Rare::CompletedAfterExpiry);
+                    self.reached.note([Rare::CompletedAfterExpiry]);
                 }
             }
             _ => state.breaks(Breach::TickLowered),

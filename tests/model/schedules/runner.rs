@@ -4,9 +4,9 @@
 use super::{
     config::Rule,
     server::Server,
-    state::{Answer, Attempt, Doing, Held, Message, Phase, Place, Rare, Stage, State, Stored, Token, Verb, runner_of},
+    state::{Answer, Attempt, Doing, Held, Message, Phase, Place, Stage, State, Stored, Token, Verb, runner_of},
 };
-use crate::state::Time;
+use crate::{outcomes::Rare, state::Time};
 
 impl Server {
     pub(super) fn send(state: &mut State, runner: usize, verb: Verb, is_awaited: bool) {
@@ -67,12 +67,12 @@ impl Server {
             // No work has run under the lease, so it is taken back, and its minimum hold does not count.
             let has_room = state.runners[runner].sends > 0;
             Self::end(state, runner, has_room.then_some(Verb::Leave));
-            state.rare = Some(Rare::FoundDone);
+            self.reached.note([Rare::FoundDone]);
         } else {
             state.runners[runner].doing = Doing::Holds { held, phase: Phase::Checked };
             // Only a reset lowers the tick to 0.
             if done.is_some_and(|(last, _)| last == 0) {
-                state.rare = Some(Rare::AllowedByReset);
+                self.reached.note([Rare::AllowedByReset]);
             }
         }
     }
@@ -95,7 +95,7 @@ impl Server {
             Answer::Granted { token, left } => {
                 let last = left.map(|left| self.last_deadline(sent, left));
                 if left.is_some_and(|left| left < self.config.max_hold + self.config.grace) {
-                    state.rare = Some(Rare::ResentGrantCut);
+                    self.reached.note([Rare::ResentGrantCut]);
                 }
                 self.believe(state, runner, token, sent, last);
             }
@@ -149,7 +149,7 @@ impl Server {
                 let last = held.last.filter(|_| !self.config.is_without(Rule::RefreshStopsAtLast));
                 held.deadline = last.map_or(later, |last| later.min(last));
                 if held.deadline < later {
-                    state.rare = Some(Rare::RefreshCut);
+                    self.reached.note([Rare::RefreshCut]);
                 }
             }
             // The answer of a batch does not tell which lease has ended.
@@ -176,7 +176,7 @@ impl Server {
         let wall = state.wall();
         let record = self.read(state);
         if record.and_then(|record| record.done).is_some_and(|(_, by)| by == token) {
-            state.rare = Some(Rare::ResentCompletion);
+            self.reached.note([Rare::ResentCompletion]);
             Self::judge_completed(state, token);
             Self::end(state, runner, None);
         } else if record.is_none_or(|record| record.live(token, wall).is_none()) {

@@ -1,33 +1,13 @@
 //! With all rules, the model finds no violated promise.
-//!
-//! By default it explores for some seconds. With `MONGOSEAL_MODEL=full` it explores 11 million states, in minutes.
 
-use super::{
-    config::Config,
-    explore,
-    state::Rare::{self, *},
+use super::config::Config;
+use crate::{
+    holds,
+    outcomes::Rare::{
+        AllowedByReset, CompletedAfterExpiry, EntryRevoked, FoundDone, GhostAfterReset, RefreshCut, RefusedByEntry,
+        ResentCompletion, ResentGrantCut,
+    },
 };
-
-/// Explores a configuration, or where there is time another, in which nothing may be broken and all must be reached that
-/// is named.
-fn holds(name: &str, config: Config, full: Config, reached: &[Rare]) {
-    let is_full = std::env::var("MONGOSEAL_MODEL").is_ok_and(|how_much| how_much == "full");
-    let found = explore(name, if is_full { full } else { config });
-    let all = [
-        CompletedAfterExpiry,
-        ResentCompletion,
-        FoundDone,
-        AllowedByReset,
-        RefusedByEntry,
-        EntryRevoked,
-        GhostAfterReset,
-        RefreshCut,
-        ResentGrantCut,
-    ];
-    let broken: Vec<&str> = found.keys().copied().filter(|name| all.iter().all(|rare| rare.name() != *name)).collect();
-    assert!(broken.is_empty(), "{name}: {broken:?} in {found:#?}");
-    assert!(reached.iter().all(|rare| found.contains_key(rare.name())), "{name}: only {:#?}", found.keys());
-}
 
 /// Holders without ticks.
 const HOLDERS: Config = Config { ticks: [0; 3], ..Config::PLAIN };

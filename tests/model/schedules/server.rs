@@ -1,7 +1,7 @@
 //! The server of the model: converts its small records to real ones and back, and executes requests.
 
 use mongoseal::{
-    FencingToken, HybridTime, LeaseId, Metadata, Sharing,
+    FencingToken, HybridTime, LeaseId,
     record::{
         Acquire, BatchRequest, Complete, CompletedTick, HoldLimits, Holder, LeaseSpec, Leave, Outcome, PastRevocation,
         Record, Refresh, Release, Request, Reset, Revoke, RunReport, StoreClock, StoreTime, WaitSpec, Waiter,
@@ -13,14 +13,15 @@ use super::{
     state::{Answer, Attempt, Entry, Message, Notice, RUNS, Set, Stage, State, Stored, Token, Verb, only},
 };
 use crate::{
-    server::{millis, model_time, model_token, store_time, store_token},
+    outcomes::Reached,
+    records::{holder, millis, model_time, model_token, number_of, record, spec, store_time, store_token, waiter},
     state::Time,
 };
 
 /// The machine and its configuration.
-#[derive(Clone, Debug)]
 pub(crate) struct Server {
     pub(crate) config: Config,
+    pub(crate) reached: Reached,
     /// What the acquire of each attempt wants.
     terms: Vec<LeaseSpec>,
 }
@@ -30,34 +31,12 @@ fn moment(now: Time) -> StoreClock {
     StoreClock { now: store_time(now), hlc: HybridTime { seconds: 0, ordinal: 0 } }
 }
 
-fn token_of(token: FencingToken) -> Token {
-    Token::try_from(model_token(token)).unwrap()
-}
-
-fn to_store(token: Token) -> FencingToken {
-    store_token(token.into())
-}
-
 impl Server {
-    pub(crate) fn new(config: Config) -> Self {
+    pub(crate) fn new(config: Config, reached: Reached) -> Self {
         let limit = |time| Some(millis(time)).filter(|limit| *limit > 0);
-        let terms = |attempt: Attempt| LeaseSpec {
-            // The id 0 is that of released entries.
-            lease: LeaseId::from_bytes([attempt + 1; 16]),
-            acquire_id: format!("{:016x}/{attempt}", 7).parse().unwrap(),
-            owner: format!("{attempt}").parse().unwrap(),
-            sharing: Sharing::Exclusive,
-            ttl: millis(config.ttl),
-            grace: millis(config.grace),
-            group: None,
-            metadata: Metadata::default(),
-            hold: HoldLimits { min: limit(config.min_hold), max: limit(config.max_hold) },
-        };
-        Self { terms: (0..3 * RUNS).map(terms).collect(), config }
-    }
-
-    fn attempt_of(terms: &LeaseSpec) -> Attempt {
-        terms.owner.as_str().parse().unwrap()
+        let hold = HoldLimits { min: limit(config.min_hold), max: limit(config.max_hold) };
+        let terms = |attempt: Attempt| LeaseSpec { hold, ..spec(attempt, config.ttl, config.grace) };
+        Self { terms: (0..3 * RUNS).map(terms).collect(), reached, config }
     }
 
     fn terms(&self, attempt: Attempt) -> LeaseSpec {
@@ -66,73 +45,56 @@ impl Server {
 
     fn widened(&self, stored: &Stored) -> Record {
         let zero = StoreTime::default();
-        let holder = |entry: &Entry| {
+        let holds = |entry: &Entry| {
             let mut terms = self.terms(entry.attempt);
             if entry.is_released && !self.config.is_without(Rule::EntryLosesLease) {
                 terms.lease = LeaseId::NONE;
             }
             Holder {
-                terms,
-                version: to_store(entry.token),
-                refreshes: 0,
                 since: store_time(entry.since),
-                last_seen: zero,
-                expires_at: store_time(entry.expires_at),
                 not_after: entry.not_after.map(store_time),
                 released_at: entry.is_released.then_some(zero),
+                ..holder(terms, store_token(entry.token), entry.expires_at)
             }
         };
-        let waiter = |(attempt, until): &(Attempt, Time)| Waiter {
-            terms: self.terms(*attempt),
-            wait_ttl: millis(self.config.ttl),
-            refreshes: 0,
-            since: zero,
-            last_seen: store_time(*until - self.config.ttl),
-            expires_at: store_time(*until),
-        };
-        let revocation = |token| PastRevocation {
+        let waits = |(attempt, until): &(Attempt, Time)| waiter(self.terms(*attempt), self.config.ttl, *until);
+        let revocation = |token: Token| PastRevocation {
             by: String::new(),
             reason: String::new(),
             at: zero,
-            tokens: vec![to_store(token)],
+            tokens: vec![store_token(token)],
         };
         Record {
-            version: to_store(stored.version),
-            holders: stored.holders.iter().map(holder).collect(),
-            queue: stored.queue.iter().map(waiter).collect(),
-            handover: Vec::new(),
-            last_seen: zero,
-            expires_at: zero,
+            holders: stored.holders.iter().map(holds).collect(),
+            queue: stored.queue.iter().map(waits).collect(),
             history: (0..16).filter(|token| stored.history & only(*token) != 0).map(revocation).collect(),
-            value: None,
             done: stored.done.map(|(tick, token)| CompletedTick {
                 tick: tick.into(),
-                token: to_store(token),
+                token: store_token(token),
                 by: String::new(),
                 at: zero,
             }),
-            // No outcome depends on them.
-            runs: Vec::new(),
+            ..record(store_token(stored.version))
         }
     }
 
     fn narrowed(record: &Record) -> Stored {
         let entry = |holder: &Holder| Entry {
-            attempt: Self::attempt_of(&holder.terms),
-            token: token_of(holder.version),
+            attempt: number_of(&holder.terms),
+            token: model_token(holder.version),
             since: model_time(holder.since),
             expires_at: model_time(holder.expires_at),
             not_after: holder.not_after.map(model_time),
             is_released: holder.released_at.is_some(),
         };
-        let waiter = |waiter: &Waiter| (Self::attempt_of(&waiter.terms), model_time(waiter.expires_at));
+        let waiter = |waiter: &Waiter| (number_of(&waiter.terms), model_time(waiter.expires_at));
         let revoked = record.history.iter().flat_map(|revocation| &revocation.tokens);
         Stored {
-            version: token_of(record.version),
+            version: model_token(record.version),
             holders: record.holders.iter().map(entry).collect(),
             queue: record.queue.iter().map(waiter).collect(),
-            history: revoked.fold(0, |revoked: Set, token| revoked | only(token_of(*token))),
-            done: record.done.as_ref().map(|done| (u8::try_from(done.tick).unwrap(), token_of(done.token))),
+            history: revoked.fold(0, |revoked: Set, token| revoked | only(model_token(*token))),
+            done: record.done.as_ref().map(|done| (u8::try_from(done.tick).unwrap(), model_token(done.token))),
         }
     }
 
@@ -150,13 +112,13 @@ impl Server {
                 Request::Acquire(Acquire { terms, wait })
             }
             Verb::Refresh { .. } => Request::Refresh(Refresh { lease, ttl, grace, metadata: None, acquire_id: None }),
-            Verb::Release { token } => Request::Release(Release { lease, token: to_store(token) }),
+            Verb::Release { token } => Request::Release(Release { lease, token: store_token(token) }),
             Verb::Leave => Request::Leave(Leave { lease, acquire_id }),
             Verb::Complete { token } => {
                 let tick = self.config.tick(message.attempt).into();
                 Request::Complete(Complete {
                     lease,
-                    token: to_store(token),
+                    token: store_token(token),
                     tick,
                     by: String::new(),
                     keep: 0,
@@ -164,7 +126,7 @@ impl Server {
                 })
             }
             Verb::Revoke { upto } => {
-                Request::Revoke(Revoke { by: String::new(), reason: String::new(), upto: to_store(upto) })
+                Request::Revoke(Revoke { by: String::new(), reason: String::new(), upto: store_token(upto) })
             }
             Verb::Reset => Request::Reset(Reset { tick: 0, upto: FencingToken::MAX, by: String::new() }),
         };
@@ -178,7 +140,7 @@ impl Server {
         token: Token,
         batch: &BatchRequest,
     ) -> (Option<Record>, Outcome) {
-        let token = to_store(token);
+        let token = store_token(token);
         let after = before.and_then(|before| self.apply_batch_altered(before, at, token, batch));
         let outcome = if after.is_some() { Outcome::Refreshed { token } } else { Outcome::Absent };
         (after.or_else(|| before.cloned()), outcome)
@@ -189,10 +151,10 @@ impl Server {
         match outcome {
             Outcome::Granted { token, not_after, .. } => {
                 let left = not_after.map(|end| (model_time(end) - now).max(0));
-                Answer::Granted { token: token_of(*token), left }
+                Answer::Granted { token: model_token(*token), left }
             }
-            Outcome::Queued { version, .. } => Answer::Queued { version: token_of(*version) },
-            Outcome::Refreshed { token } => Answer::Refreshed { token: token_of(*token) },
+            Outcome::Queued { version, .. } => Answer::Queued { version: model_token(*version) },
+            Outcome::Refreshed { token } => Answer::Refreshed { token: model_token(*token) },
             Outcome::Completed => Answer::Completed { changed },
             _ => Answer::No,
         }
@@ -209,8 +171,8 @@ impl Server {
         let answer = Self::answer(&outcome, now, changed);
         self.judge(state, (before.as_ref(), stored.as_ref()), now, &message, answer);
         if let (true, Some(after), Some(stored)) = (changed, &after, &stored) {
-            let granted = after.handover.iter().filter_map(|(_, token)| token.map(token_of));
-            let holder = |token| stored.holders.iter().find(|entry| entry.token == token);
+            let granted = after.handover.iter().filter_map(|(_, token)| token.map(model_token));
+            let holder = |token: Token| stored.holders.iter().find(|entry| entry.token == token);
             let notice = |entry: &Entry| Notice { attempt: entry.attempt, token: entry.token };
             state.notices.extend(granted.filter_map(holder).map(notice));
         }

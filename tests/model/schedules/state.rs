@@ -1,6 +1,6 @@
 //! The states of the model, in small numbers only, so that millions of states fit into memory.
 
-use crate::state::Time;
+use crate::{outcomes::Breach, state::Time};
 
 /// A fencing token, which is the number of its grant.
 pub(crate) type Token = u8;
@@ -196,87 +196,6 @@ impl Runner {
     }
 }
 
-/// A promise that is broken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Breach {
-    CompletedTwice,
-    CompletedAgain,
-    CompletedLate,
-    RevokedCompletes,
-    TickLowered,
-    RanAgain,
-    NotCompleted,
-    GrantedEarly,
-    Revived,
-    KeptTooLong,
-    PastMaximum,
-    BelievesFreed,
-    TwoBelieve,
-    TokenOutOfOrder,
-}
-
-impl Breach {
-    /// The promise.
-    pub(crate) fn promise(self) -> &'static str {
-        match self {
-            Self::CompletedTwice => "no two leases complete a tick",
-            Self::CompletedAgain => "no lease completes a tick again after a reset",
-            Self::CompletedLate => "no lease completes a tick after a later grant",
-            Self::RevokedCompletes => "no revoked lease completes a tick",
-            Self::TickLowered => "only a reset lowers the last completed tick",
-            Self::RanAgain => "no completed work runs again",
-            Self::NotCompleted => "a confirmed completion is in the record",
-            Self::GrantedEarly => "no key is granted before the minimum hold ends",
-            Self::Revived => "no request finds a released lease",
-            Self::KeptTooLong => "no lease is kept past its maximum hold",
-            Self::PastMaximum => "no holder believes past its maximum hold",
-            Self::BelievesFreed => "no holder believes after the store frees the key",
-            Self::TwoBelieve => "no two believe at once",
-            Self::TokenOutOfOrder => "tokens are in the order of grants",
-        }
-    }
-}
-
-/// What the last step does, if few orders of steps lead to it. An exploration must reach each of these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Rare {
-    /// A lease completes its tick after it has expired.
-    CompletedAfterExpiry,
-    /// A runner resends a completion that was applied, and reads that it was.
-    ResentCompletion,
-    /// A runner finds after the grant that its tick is completed.
-    FoundDone,
-    /// A runner finds after the grant that a reset allows its completed tick.
-    AllowedByReset,
-    /// An acquire finds the key unavailable, because the minimum hold of a released lease is not over.
-    RefusedByEntry,
-    /// A revocation ends the minimum hold of a released lease.
-    EntryRevoked,
-    /// A completion executes a second time, after a reset.
-    GhostAfterReset,
-    /// The maximum hold cuts a confirmed refresh.
-    RefreshCut,
-    /// The answer to a resent acquire grants the key with less time left than the maximum hold.
-    ResentGrantCut,
-}
-
-impl Rare {
-    /// What is reached.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::CompletedAfterExpiry => "an expired lease completes its tick",
-            Self::ResentCompletion => "a runner reads that an earlier completion was applied",
-            Self::FoundDone => "a runner finds its tick completed after the grant",
-            Self::AllowedByReset => "a runner runs a tick again after a reset",
-            Self::RefusedByEntry => "a released lease keeps the key unavailable",
-            Self::EntryRevoked => "a revocation ends a minimum hold",
-            Self::GhostAfterReset => "a completion executes again after a reset",
-            Self::RefreshCut => "the maximum hold cuts a refresh",
-            Self::ResentGrantCut => "a resent acquire has less than the maximum hold left",
-        }
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub(crate) time: Time,
@@ -302,7 +221,6 @@ pub(crate) struct State {
     /// When the minimum hold of the lease ends that was released last.
     pub(crate) held_until: Time,
     pub(crate) breach: Option<Breach>,
-    pub(crate) rare: Option<Rare>,
 }
 
 impl State {

@@ -26,18 +26,17 @@ use serde_json::json;
 
 use crate::{
     by_length, eventually, millis,
-    sandbox::{Sandbox, TTL, children, ended, gone, guard, id, signal},
+    sandbox::{BINARY, Sandbox, TTL, children, ended, gone, guard, id, signal},
     secs,
 };
 
-/// Ways to leave the process group. Each writes the id of a process that ignores SIGTERM to a file, and stays.
-const WAYS: [(&str, &str); 4] = [
+/// Ways to leave the process group for the script `$STUBBORN`, which stays.
+pub(crate) const WAYS: [(&str, &str); 4] = [
     ("timeout", r#"timeout 100 sh -c "$STUBBORN""#),
     ("bash_m", r#"exec bash -c 'set -m; sh -c "$STUBBORN" & wait'"#),
     ("setsid", r#"setsid sh -c "$STUBBORN" & wait"#),
     ("daemon", r#"setsid -f sh -c "$STUBBORN"; sleep 100"#),
 ];
-const STUBBORN: &str = r#"trap "" TERM; echo $$ >"$F/new"; mv "$F/new" "$F/ids"; while :; do sleep 0.05; done"#;
 
 #[tokio::test]
 async fn what_has_left_the_group_is_ended_before_the_key_is_free() {
@@ -47,23 +46,12 @@ async fn what_has_left_the_group_is_ended_before_the_key_is_free() {
         let script =
             script.replace("; sleep 100", "").replace("& wait", "& while [ ! -e \"$F/ids\" ]; do sleep 0.02; done");
         let script = format!("({script}) & until [ -e \"$F/ids\" ]; do sleep 0.02; done");
-        let run = ended(sandbox.run(&script).env("STUBBORN", STUBBORN).spawn().unwrap()).await;
+        let run = ended(sandbox.run(&script).spawn().unwrap()).await;
         run.is_quiet(0);
-        gone(&sandbox.processes("ids", 1).await, millis(1)).await;
+        gone(&sandbox.processes(2).await, millis(1)).await;
         sandbox.is_free().await;
     });
     join_all(frees).await;
-}
-
-#[tokio::test]
-async fn what_has_left_the_group_is_ended_when_the_guard_is_killed() {
-    let sandbox = Sandbox::new("escaped_unguarded").await;
-    let run = sandbox.run(WAYS[2].1).env("STUBBORN", STUBBORN).spawn().unwrap();
-    let escaped = sandbox.processes("ids", 1).await;
-    signal(guard(&run), SIGKILL);
-    ended(run).await.says(137, "the guard of the command was killed");
-    gone(&escaped, millis(1)).await;
-    sandbox.is_free().await;
 }
 
 /// The guard is stopped in the moment in which it starts the command, mostly before it has reported that.
@@ -73,7 +61,7 @@ async fn a_guard_that_is_killed_at_the_start_leaves_a_command_that_was_ended_or_
     let rounds = by_length(3, 10);
     for round in 0..rounds {
         let sandbox = Sandbox::new(&format!("escaped_start_{round}")).await;
-        let run = sandbox.run(WAYS[2].1).env("STUBBORN", STUBBORN).spawn().unwrap();
+        let run = sandbox.run(WAYS[2].1).spawn().unwrap();
         let program = id(&run);
         let guard = tokio::task::spawn_blocking(move || {
             loop {
@@ -90,14 +78,14 @@ async fn a_guard_that_is_killed_at_the_start_leaves_a_command_that_was_ended_or_
         tokio::time::sleep(millis(200)).await;
         signal(guard, SIGKILL);
         let ended = ended(run).await;
-        if ended.code == Some(125) {
+        if ended.code == 125 {
             ended.says(125, "the guard of the command was ended (signal: 9 (SIGKILL)) before the command began");
             assert!(!sandbox.file("ids").exists(), "nothing of the command has run");
             unreported += 1;
         } else {
             ended.says(137, "the guard of the command was killed");
             if sandbox.file("ids").exists() {
-                gone(&sandbox.processes("ids", 1).await, millis(1)).await;
+                gone(&sandbox.processes(2).await, millis(1)).await;
             }
         }
         sandbox.is_free().await;
@@ -118,10 +106,10 @@ async fn orphans_that_end_while_the_command_runs_do_not_pile_up() {
         i=0; while [ $i -lt 50 ]; do (true &); setsid -f true; i=$((i + 1)); done
         echo $$ >"$F/ids"; until [ -e "$F/go" ]; do sleep 0.02; done"#;
     let run = sandbox.run(script).spawn().unwrap();
-    sandbox.processes("ids", 1).await;
-    let [guard] = *children(id(&run)) else { panic!("it has one child, the guard") };
+    sandbox.processes(1).await;
+    let guard = guard(&run);
     eventually(secs(30), "the command is the guard's only child", async || all_children(guard) == 1).await;
-    fs::write(sandbox.file("go"), "").unwrap();
+    sandbox.touch("go");
     ended(run).await.is_quiet(0);
 }
 
@@ -130,7 +118,7 @@ async fn orphans_that_end_while_the_command_runs_do_not_pile_up() {
 async fn a_command_that_is_stopped_again_and_again_does_not_outlive_the_lease_of_a_stopped_program() {
     let sandbox = Sandbox::new("flooded").await;
     let run = sandbox.run(r#"echo $$ >"$F/ids"; while :; do sleep 0.01; done"#).spawn().unwrap();
-    let command = sandbox.processes("ids", 1).await;
+    let command = sandbox.processes(1).await;
     signal(id(&run), SIGSTOP);
     let stopped = Clock::Boot.now().since_origin();
     let mut count = 0;
@@ -151,7 +139,7 @@ async fn a_command_that_is_stopped_again_and_again_does_not_outlive_the_lease_of
 #[test]
 fn a_guard_whose_lease_is_about_to_end_starts_no_command() {
     let (holder, guard) = UnixStream::pair().unwrap();
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_mongoseal"));
+    let mut command = std::process::Command::new(BINARY);
     let guard = command.args(["__guard", "0", "echo", "began"]).stdin(OwnedFd::from(guard)).stdout(Stdio::piped());
     let guard = guard.spawn().unwrap();
     drop(command);

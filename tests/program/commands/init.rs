@@ -5,27 +5,20 @@ use nix::{
     sys::signal::Signal::{self, SIGINT, SIGQUIT, SIGTERM},
     unistd::{Pid, Uid},
 };
-use tokio::process::Command;
+use tokio::process::Child;
 
 use crate::{
-    sandbox::{KEY, Sandbox, children, ended, id, signal},
+    eventually,
+    sandbox::{BINARY, KEY, Sandbox, children, ended, id, signal},
     secs,
 };
 
-/// `unshare` with options that give a program a namespace of process ids of its own.
-fn contained(sandbox: &Sandbox, arguments: &[&str], has_own_proc: bool) -> Command {
-    let mut unshare = Command::new("unshare");
-    let inside = sandbox.mongoseal(arguments);
+/// Starts the program in a namespace of process ids of its own, by `unshare` with these options.
+fn contained(sandbox: &Sandbox, options: &[&str], arguments: &[&str]) -> Child {
     // Other users than root need a namespace of users, which some systems refuse: then this test fails.
-    unshare.arg(if Uid::effective().is_root() { "-pf" } else { "-Urpf" });
-    unshare.args(has_own_proc.then_some("--mount-proc"));
-    unshare.arg(inside.as_std().get_program()).args(inside.as_std().get_args());
-    for (name, value) in inside.as_std().get_envs() {
-        unshare.env(name, value.unwrap_or_default());
-    }
-    unshare.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped());
-    unshare.stderr(std::process::Stdio::piped()).kill_on_drop(true);
-    unshare
+    let namespaces = if Uid::effective().is_root() { "-pf" } else { "-Urpf" };
+    let arguments = [&[namespaces], options, &[BINARY], arguments].concat();
+    sandbox.command("unshare", &arguments).spawn().expect("unshare(1) is installed")
 }
 
 /// Whether a process has a handler of this signal.
@@ -43,23 +36,20 @@ async fn as_process_1_it_ends_after_sigint_and_sigquit_with_128_and_the_number_a
         [&["run", KEY, "--", "sleep", "100"], &["once", KEY, "--tick", "7", "--", "sleep", "100"], &["conform"]];
     for arguments in commands {
         for sent in [SIGINT, SIGQUIT, SIGTERM] {
-            let run = contained(&sandbox, arguments, true).spawn().expect("unshare(1) is installed");
+            let run = contained(&sandbox, &["--mount-proc"], arguments);
             if arguments[0] == "conform" {
                 // Before that, process 1 ignores the signal.
-                mongoseal_test_support::eventually(secs(20), "it handles signals", async || {
+                eventually(secs(20), "it handles signals", async || {
                     children(id(&run)).first().is_some_and(|inside| handles(*inside, sent))
                 })
                 .await;
             } else {
-                mongoseal_test_support::eventually(secs(20), "the key is held", async || {
-                    sandbox.seal.inspect(KEY).await.unwrap().is_some_and(|record| !record.holders.is_empty())
-                })
-                .await;
+                sandbox.held().await;
             }
             let [inside] = children(id(&run))[..] else { panic!("unshare could not start the program") };
             signal(inside, sent);
             let run = ended(run).await;
-            assert_eq!((run.code, run.signal), (Some(128 + sent as i32), None), "{arguments:?} {sent}: {}", run.stderr);
+            assert_eq!(run.code, 128 + sent as i32, "{arguments:?} {sent}: {}", run.stderr);
             sandbox.is_free().await;
         }
     }
@@ -70,9 +60,7 @@ async fn with_the_numbers_of_another_namespace_in_proc_no_command_is_started() {
     let sandbox = Sandbox::new("numbers").await;
     let commands: [&[&str]; 2] = [&["run", KEY, "--", "true"], &["once", KEY, "--tick", "7", "--", "true"]];
     for arguments in commands {
-        let run = ended(contained(&sandbox, arguments, false).spawn().expect("unshare(1) is installed")).await;
-        assert_eq!(run.code, Some(125), "{arguments:?}: {}", run.stderr);
-        assert!(run.stderr.contains("--mount-proc"), "{arguments:?}: {}", run.stderr);
+        ended(contained(&sandbox, &[], arguments)).await.fails(125, "--mount-proc");
         sandbox.is_free().await;
     }
 }

@@ -1,24 +1,20 @@
 //! The end of a lease under its command: by SIGKILL and SIGSTOP of the program and of its guard, and by a revocation.
 
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use mongoseal::Clock;
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP};
 
 use crate::{
+    escapees::WAYS,
     millis,
-    sandbox::{KEY, Sandbox, TTL, children, ended, gone, guard, id, is_running, signal},
+    sandbox::{KEY, STUBBORN, Sandbox, TTL, ended, gone, guard, id, is_running, signal},
     secs,
 };
 
 /// A command with a child of its own, which leaves both their numbers.
 const FAMILY: &str = r#"sleep 100 & echo $$ >"$F/new"; echo $! >>"$F/new"; mv "$F/new" "$F/ids"; wait"#;
-/// A command whose processes ignore SIGTERM, SIGHUP and SIGINT.
-pub(crate) const STUBBORN: &str = r#"
-    trap '' TERM HUP INT
-    sh -c 'while :; do sleep 0.05; done' & echo $$ >"$F/new"; echo $! >>"$F/new"; mv "$F/new" "$F/ids"
-    while :; do sleep 0.05; done"#;
 /// The inner lease has a long grace after SIGTERM.
 const NESTED: &str =
     r#"trap "" TERM; "$M" run inner --ttl 60s --term-before 30s --kill-before 1s -- sh -c "$STUBBORN" & wait; wait"#;
@@ -40,18 +36,17 @@ const ENDS: [(&str, &str, Cause); 11] = [
     ("stopped_stubborn", STUBBORN, Cause::ProgramStopped),
     ("guard_stopped", STUBBORN, Cause::RevokedWhileTheGuardIsStopped),
     ("revoked_nested", NESTED, Cause::Revoked),
-    ("revoked_timeout", r#"timeout 100 sh -c "$STUBBORN""#, Cause::Revoked),
-    ("revoked_bash_m", r#"exec bash -c 'set -m; sh -c "$STUBBORN" & wait'"#, Cause::Revoked),
-    ("revoked_setsid", r#"setsid sh -c "$STUBBORN" & wait"#, Cause::Revoked),
-    ("revoked_daemon", r#"setsid -f sh -c "$STUBBORN"; sleep 100"#, Cause::Revoked),
+    ("revoked_timeout", WAYS[0].1, Cause::Revoked),
+    ("revoked_bash_m", WAYS[1].1, Cause::Revoked),
+    ("revoked_setsid", WAYS[2].1, Cause::Revoked),
+    ("revoked_daemon", WAYS[3].1, Cause::Revoked),
 ];
 
 /// Ends the lease of a command. Returns how long after that the last process of the command was seen.
 async fn end_lease((name, script, cause): (&str, &str, Cause)) -> Duration {
     let sandbox = Sandbox::new(name).await;
-    let mut run = sandbox.run(script);
-    let run = run.env("STUBBORN", STUBBORN).env("M", env!("CARGO_BIN_EXE_mongoseal")).spawn().unwrap();
-    let family = sandbox.processes("ids", 2).await;
+    let run = sandbox.run(script).spawn().unwrap();
+    let family = sandbox.processes(2).await;
     match cause {
         Cause::ProgramKilled => signal(id(&run), SIGKILL),
         Cause::ProgramStopped => signal(id(&run), SIGSTOP),
@@ -63,17 +58,18 @@ async fn end_lease((name, script, cause): (&str, &str, Cause)) -> Duration {
     }
     let began = Clock::Boot.now().since_origin();
     let last = gone(&family, secs(60)).await;
-    sandbox.seal.acquire(KEY).wait(secs(60)).await.unwrap().release().await.unwrap();
-    let said = match cause {
-        Cause::ProgramKilled => None,
-        Cause::ProgramStopped => {
-            signal(id(&run), SIGCONT);
-            Some("could not be refreshed in time, so the command was ended")
-        }
-        Cause::Revoked | Cause::RevokedWhileTheGuardIsStopped => Some("revoked by \"test\" (reason: \"moved\")"),
-    };
+    sandbox.freed(KEY).await;
+    if cause == Cause::ProgramStopped {
+        signal(id(&run), SIGCONT);
+    }
     let run = ended(run).await;
-    said.map_or_else(|| assert_eq!(run.signal, Some(SIGKILL as i32), "{name}"), |said| run.says(122, said));
+    match cause {
+        Cause::ProgramKilled => assert_eq!(run.code, -(SIGKILL as i32), "{name}"),
+        Cause::ProgramStopped => run.says(122, "could not be refreshed in time, so the command was ended"),
+        Cause::Revoked | Cause::RevokedWhileTheGuardIsStopped => {
+            run.says(122, "revoked by \"test\" (reason: \"moved\")");
+        }
+    }
     last.saturating_sub(began)
 }
 
@@ -93,16 +89,16 @@ async fn each_process_of_a_command_is_ended_before_its_lease_could_be_granted_to
 }
 
 #[tokio::test]
-async fn kill_9_of_the_guard_ends_the_command_and_releases_the_lease() {
-    let sandbox = Sandbox::new("unguarded").await;
-    let run = sandbox.run(STUBBORN).spawn().unwrap();
-    let family = sandbox.processes("ids", 2).await;
-    let guard = guard(&run);
-    assert_eq!(children(guard), [family[0]], "the command is the guard's child");
-    signal(guard, SIGKILL);
-    ended(run).await.says(137, "the guard of the command was killed");
-    gone(&family, millis(1)).await;
-    sandbox.is_free().await;
+async fn kill_9_of_the_guard_ends_the_command_and_what_has_left_its_group_and_releases_the_lease() {
+    for (name, script) in [("unguarded", STUBBORN), ("escaped_unguarded", WAYS[2].1)] {
+        let sandbox = Sandbox::new(name).await;
+        let run = sandbox.run(script).spawn().unwrap();
+        let family = sandbox.processes(2).await;
+        signal(guard(&run), SIGKILL);
+        ended(run).await.says(137, "the guard of the command was killed");
+        gone(&family, millis(1)).await;
+        sandbox.is_free().await;
+    }
 }
 
 #[tokio::test]
@@ -112,8 +108,8 @@ async fn a_guard_that_was_stopped_does_not_keep_the_command_past_a_deadline_betw
     // It looks every second, and kills 25 ms before the end.
     let times = ["--ttl=20s", "--term-before=4500ms", "--kill-before=50ms"];
     let arguments = [&["run", KEY], &times[..], &["--", "sh", "-c", STUBBORN]].concat();
-    let run = sandbox.mongoseal(&arguments).env("F", sandbox.file("")).spawn().unwrap();
-    let family = sandbox.processes("ids", 2).await;
+    let run = sandbox.mongoseal(&arguments).spawn().unwrap();
+    let family = sandbox.processes(2).await;
     signal(guard(&run), SIGSTOP);
     // It listens for a revocation once it has held for a second.
     tokio::time::sleep(secs(2)).await;
@@ -126,20 +122,20 @@ async fn a_guard_that_was_stopped_does_not_keep_the_command_past_a_deadline_betw
 }
 
 /// Ends when the file `go` exists.
-const BRIEF: &str = r#"echo $$ >"$F/id"; until [ -e "$F/go" ]; do sleep 0.05; done; exit 6"#;
+const BRIEF: &str = r#"echo $$ >"$F/ids"; until [ -e "$F/go" ]; do sleep 0.05; done; exit 6"#;
 
 #[tokio::test]
 #[ignore = "night: waits past a short ttl, within which refreshes must be confirmed"]
 async fn a_guard_that_was_stopped_past_the_ttl_lets_a_command_whose_lease_was_refreshed_go_on() {
     let sandbox = Sandbox::new("guard_late").await;
     let run = sandbox.run(BRIEF).spawn().unwrap();
-    let command = sandbox.processes("id", 1).await;
+    let command = sandbox.processes(1).await;
     signal(guard(&run), SIGSTOP);
     tokio::time::sleep(TTL + secs(1)).await;
     signal(guard(&run), SIGCONT);
     tokio::time::sleep(secs(1)).await;
     assert!(is_running(command[0]));
-    fs::write(sandbox.file("go"), "").unwrap();
+    sandbox.touch("go");
     ended(run).await.is_quiet(6);
     sandbox.is_free().await;
 }
@@ -149,9 +145,9 @@ async fn a_guard_that_was_stopped_past_the_ttl_lets_a_command_whose_lease_was_re
 async fn a_command_that_had_ended_before_its_lease_did_gives_its_status_also_where_the_binary_was_stopped() {
     let sandbox = Sandbox::new("ended_in_time").await;
     let run = sandbox.run(BRIEF).spawn().unwrap();
-    let command = sandbox.processes("id", 1).await;
+    let command = sandbox.processes(1).await;
     signal(id(&run), SIGSTOP);
-    fs::write(sandbox.file("go"), "").unwrap();
+    sandbox.touch("go");
     gone(&command, secs(2)).await;
     tokio::time::sleep(TTL + secs(1)).await;
     signal(id(&run), SIGCONT);
@@ -165,6 +161,6 @@ async fn what_a_command_leaves_running_is_ended_before_the_key_is_free() {
     let run = ended(sandbox.run(script).spawn().unwrap()).await;
     run.is_quiet(3);
     assert_eq!(run.stdout, "late\n", "what ends by itself soon is not cut short");
-    gone(&sandbox.processes("ids", 1).await, millis(1)).await;
+    gone(&sandbox.processes(1).await, millis(1)).await;
     sandbox.is_free().await;
 }

@@ -6,16 +6,15 @@ use futures_util::future::join_all;
 use nix::sys::signal::Signal::SIGTERM;
 use tokio::process::Command;
 
-use crate::{
-    sandbox::{KEY, Sandbox, done, ended, id, signal},
-    secs,
-};
+use crate::sandbox::{Ended, KEY, Sandbox, done, ended, id, signal};
 
-/// `mongoseal once` of this script with these options. `$F` is the sandbox's folder.
-fn once(sandbox: &Sandbox, options: &[&str], script: &str) -> Command {
-    let mut command = sandbox.mongoseal(&["once", KEY]);
-    command.args(options).args(["--", "sh", "-c", script]).env("F", sandbox.file(""));
-    command
+/// `mongoseal once` of this script with these options.
+fn command(sandbox: &Sandbox, options: &[&str], script: &str) -> Command {
+    sandbox.mongoseal(&[&["once", KEY], options, &["--", "sh", "-c", script]].concat())
+}
+
+async fn once(sandbox: &Sandbox, options: &[&str], script: &str) -> Ended {
+    done(command(sandbox, options, script)).await
 }
 
 /// The last completed tick of the key.
@@ -36,19 +35,14 @@ async fn of_several_processes_that_run_a_tick_at_the_same_time_one_runs_the_comm
     for tick in 1..=2_usize {
         let number = tick.to_string();
         let script = format!("{RUN}; sleep 0.3");
-        let started: Vec<_> = (0..3).map(|_| once(&sandbox, &["--tick", &number], &script).spawn().unwrap()).collect();
-        let mut codes = Vec::new();
-        for child in started {
-            let ended = ended(child).await;
-            if ended.code == Some(0) {
-                ended.is_quiet(0);
-            } else {
-                ended.says(120, &format!("tick {tick} of \"{KEY}\" is already done, by "));
-            }
-            codes.push(ended.code);
+        let started: Vec<_> =
+            (0..3).map(|_| command(&sandbox, &["--tick", &number], &script).spawn().unwrap()).collect();
+        let mut ends = join_all(started.into_iter().map(ended)).await;
+        ends.sort_by_key(|ended| ended.code);
+        ends[0].is_quiet(0);
+        for other in &ends[1..] {
+            other.says(120, &format!("tick {tick} of \"{KEY}\" is already done, by "));
         }
-        codes.sort_unstable();
-        assert_eq!(codes, [Some(0), Some(120), Some(120)]);
         assert_eq!(runs(&sandbox), tick);
     }
 }
@@ -56,19 +50,19 @@ async fn of_several_processes_that_run_a_tick_at_the_same_time_one_runs_the_comm
 #[tokio::test]
 async fn the_history_has_the_completed_runs_with_their_notes_and_the_ticks_that_no_run_completed() {
     let sandbox = Sandbox::new("once_history").await;
-    let empty = done(sandbox.mongoseal(&["history", KEY])).await;
-    assert_eq!((empty.code, empty.stdout.as_str()), (Some(0), ""));
-    assert!(empty.stderr.contains("No run of \"reports/nightly\" was completed."), "{}", empty.stderr);
+    let empty = sandbox.done(&["history", KEY]).await;
+    empty.fails(0, "No run of \"reports/nightly\" was completed.");
+    assert_eq!(empty.stdout, "");
     let hourly = |time: &str, options: &[&str], script: &str| {
         let tick = format!("2026-11-05T{time}Z");
-        done(once(&sandbox, &[&["--tick", &tick, "--period", "1h"], options].concat(), script))
+        done(command(&sandbox, &[&["--tick", &tick, "--period", "1h"], options].concat(), script))
     };
     hourly("02:00", &["--note", "312 rows"], "sleep 0.2").await.is_quiet(0);
     // This one is not completed.
-    assert_eq!(hourly("03:00", &[], "exit 7").await.code, Some(7));
-    assert_eq!(hourly("06:00", &["--complete-on-error"], "exit 7").await.code, Some(7));
-    assert_eq!(hourly("07:00", &["--complete-on-error", "--note", "disk full"], "exit 7").await.code, Some(7));
-    let table = done(sandbox.mongoseal(&["history", KEY])).await.stdout;
+    assert_eq!(hourly("03:00", &[], "exit 7").await.code, 7);
+    assert_eq!(hourly("06:00", &["--complete-on-error"], "exit 7").await.code, 7);
+    assert_eq!(hourly("07:00", &["--complete-on-error", "--note", "disk full"], "exit 7").await.code, 7);
+    let table = sandbox.done(&["history", KEY]).await.stdout;
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["TICK", "RESULT", "ENDED", "TOOK", "NOTE", "BY"]);
     let firsts: Vec<&[&str]> = rows[1..].iter().map(|row| &row[..2]).collect();
@@ -79,29 +73,28 @@ async fn the_history_has_the_completed_runs_with_their_notes_and_the_ticks_that_
     assert_eq!(firsts, expected, "{table}");
     assert!(rows[2].ends_with(&["3", "ticks", "-"]) && rows[3].contains(&"7"), "{table}");
 
-    let json = done(sandbox.mongoseal(&["history", KEY, "--json"])).await.stdout;
-    let history: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let history = &sandbox.done(&["history", KEY, "--json"]).await.json()[0];
     let runs = history["history"].as_array().unwrap();
     let notes: Vec<_> = runs.iter().filter_map(|run| run["note"].as_str()).collect();
     assert_eq!((&history["key"], notes), (&KEY.into(), vec!["312 rows", "status 7", "disk full"]));
-    assert!(runs[0]["took_ms"].as_u64().unwrap() >= 200, "{json}");
+    assert!(runs[0]["took_ms"].as_u64().unwrap() >= 200, "{history}");
     assert_eq!((&runs[1]["ticks"], &runs[1]["time"]), (&3.into(), &three.into()));
 }
 
 #[tokio::test]
 async fn done_superseded_and_busy_are_statuses_of_their_own_that_options_replace() {
     let sandbox = Sandbox::new("once_statuses").await;
-    done(once(&sandbox, &["--tick", "7"], RUN)).await.is_quiet(0);
-    done(once(&sandbox, &["--tick", "7"], RUN)).await.says(120, "is already done");
-    done(once(&sandbox, &["--tick", "6"], RUN)).await.says(119, "tick 6 of \"reports/nightly\" is superseded: tick 7");
+    once(&sandbox, &["--tick", "7"], RUN).await.is_quiet(0);
+    once(&sandbox, &["--tick", "7"], RUN).await.says(120, "is already done");
+    once(&sandbox, &["--tick", "6"], RUN).await.says(119, "tick 6 of \"reports/nightly\" is superseded: tick 7");
     for tick in ["6", "7"] {
-        done(once(&sandbox, &["--tick", tick, "--done-status", "0"], RUN)).await.says(0, &format!("tick {tick} of"));
+        once(&sandbox, &["--tick", tick, "--done-status", "0"], RUN).await.says(0, &format!("tick {tick} of"));
     }
     let lease = sandbox.hold().await;
     let busy = format!("tick 8 of \"{KEY}\" is not run, because {:?} keeps the key", lease.owner());
-    done(once(&sandbox, &["--tick", "8", "-n"], RUN)).await.says(121, &busy);
-    done(once(&sandbox, &["--tick", "8", "-w", "200ms", "-E", "9"], RUN)).await.says(9, &busy);
-    done(once(&sandbox, &["--tick", "7"], RUN)).await.says(120, "is already done");
+    once(&sandbox, &["--tick", "8", "-n"], RUN).await.says(121, &busy);
+    once(&sandbox, &["--tick", "8", "-w", "200ms", "-E", "9"], RUN).await.says(9, &busy);
+    once(&sandbox, &["--tick", "7"], RUN).await.says(120, "is already done");
     lease.release().await.unwrap();
     assert_eq!(runs(&sandbox), 1);
 }
@@ -112,14 +105,14 @@ async fn a_command_that_fails_leaves_its_tick_unless_it_is_completed_whatever_it
     let script = format!("{RUN}; exit 7");
     for runs_before in 0..2 {
         assert_eq!(runs(&sandbox), runs_before);
-        done(once(&sandbox, &["--tick", "1"], &script)).await.is_quiet(7);
+        once(&sandbox, &["--tick", "1"], &script).await.is_quiet(7);
         assert_eq!(last_done(&sandbox).await, None);
     }
-    done(once(&sandbox, &["--tick", "1", "--complete-on-error"], &script)).await.is_quiet(7);
+    once(&sandbox, &["--tick", "1", "--complete-on-error"], &script).await.is_quiet(7);
     assert_eq!(last_done(&sandbox).await, Some(1));
-    done(once(&sandbox, &["--tick", "1"], &script)).await.says(120, "is already done");
+    once(&sandbox, &["--tick", "1"], &script).await.says(120, "is already done");
     // A command that a signal ends has failed.
-    let run = once(&sandbox, &["--tick", "2"], r#"echo >"$F/began"; exec sleep 100"#).spawn().unwrap();
+    let run = command(&sandbox, &["--tick", "2"], r#"touch "$F/began"; exec sleep 100"#).spawn().unwrap();
     sandbox.exists("began").await;
     signal(id(&run), SIGTERM);
     ended(run).await.is_quiet(143);
@@ -132,38 +125,37 @@ async fn a_tick_whose_program_is_killed_between_its_work_and_its_completion_runs
     let sandbox = Sandbox::new("once_killed").await;
     // The parent of the command is the guard, and that of the guard is the program.
     let script = format!("{RUN}; kill -9 $(cut -d' ' -f4 /proc/$PPID/stat)");
-    let killed = done(once(&sandbox, &["--tick", "1", "--ttl", "4s"], &script)).await;
-    assert_eq!((killed.signal, runs(&sandbox)), (Some(9), 1), "{}", killed.stderr);
+    let killed = once(&sandbox, &["--tick", "1", "--ttl", "4s"], &script).await;
+    assert_eq!((killed.code, runs(&sandbox)), (-9, 1), "{}", killed.stderr);
     assert_eq!(last_done(&sandbox).await, None);
     // This waits until the lease of the first has expired.
-    done(once(&sandbox, &["--tick", "1"], RUN)).await.is_quiet(0);
+    once(&sandbox, &["--tick", "1"], RUN).await.is_quiet(0);
     assert_eq!((last_done(&sandbox).await, runs(&sandbox)), (Some(1), 2));
 }
 
 #[tokio::test]
 async fn a_date_is_a_tick_that_runs_once() {
     let sandbox = Sandbox::new("once_date").await;
-    done(once(&sandbox, &["--tick", "2026-11-05"], RUN)).await.is_quiet(0);
-    done(once(&sandbox, &["--tick", "2026-11-05"], RUN)).await.says(120, "tick 2026-11-05T00:00:00Z");
+    once(&sandbox, &["--tick", "2026-11-05"], RUN).await.is_quiet(0);
+    once(&sandbox, &["--tick", "2026-11-05"], RUN).await.says(120, "tick 2026-11-05T00:00:00Z");
     // A day of `--every` has the same number as the date of that day in UTC.
-    done(once(&sandbox, &["--tick", "2026-11-05T00:00Z"], RUN)).await.says(120, "already done");
-    done(once(&sandbox, &["--tick", "2026-11-06"], RUN)).await.is_quiet(0);
+    once(&sandbox, &["--tick", "2026-11-05T00:00Z"], RUN).await.says(120, "already done");
+    once(&sandbox, &["--tick", "2026-11-06"], RUN).await.is_quiet(0);
     assert_eq!(runs(&sandbox), 2);
 }
 
 #[tokio::test]
 async fn the_tick_of_a_clock_that_is_ahead_is_refused() {
     let sandbox = Sandbox::new("once_ahead").await;
-    let year_ahead = done(once(&sandbox, &["--tick", "2199-01-01T00:00Z"], RUN)).await;
+    let year_ahead = once(&sandbox, &["--tick", "2199-01-01T00:00Z"], RUN).await;
     year_ahead.says(125, "ahead of the store's time, and a tick may be one period of 1 m ahead: check the clock");
-    let with_period = done(once(&sandbox, &["--tick", "2199-01-01T00:00Z", "--period", "1d"], RUN)).await;
+    let with_period = once(&sandbox, &["--tick", "2199-01-01T00:00Z", "--period", "1d"], RUN).await;
     with_period.says(125, "a tick may be one period of 1 d ahead");
     assert_eq!((last_done(&sandbox).await, runs(&sandbox)), (None, 0));
-    let date = done(once(&sandbox, &["--tick", "2199-01-01"], RUN)).await;
+    let date = once(&sandbox, &["--tick", "2199-01-01"], RUN).await;
     date.says(125, "a tick may be one period of 1 d ahead");
     for wrong in ["yesterday", "2026-02-30", "-1"] {
-        let wrong = done(once(&sandbox, &[&format!("--tick={wrong}")], RUN)).await;
-        assert_eq!(wrong.code, Some(125), "{}", wrong.stderr);
+        assert_eq!(once(&sandbox, &[&format!("--tick={wrong}")], RUN).await.code, 125, "{wrong}");
     }
 }
 
@@ -171,8 +163,8 @@ async fn the_tick_of_a_clock_that_is_ahead_is_refused() {
 async fn a_tick_of_a_period_is_the_time_of_the_server_and_the_command_finds_it_in_its_environment() {
     let sandbox = Sandbox::new("once_every").await;
     let script = r#"echo "$MONGOSEAL_TICK $MONGOSEAL_KEY $MONGOSEAL_TOKEN""#;
-    let ran = done(once(&sandbox, &["--every", "365d", "-v"], script)).await;
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let ran = once(&sandbox, &["--every", "365d", "-v"], script).await;
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
     let words: Vec<&str> = ran.stdout.split_whitespace().collect();
     let tick: u64 = words[0].parse().unwrap();
     let now = u64::try_from(sandbox.seal.now().await.unwrap().millis()).unwrap();
@@ -182,91 +174,56 @@ async fn a_tick_of_a_period_is_the_time_of_the_server_and_the_command_finds_it_i
     assert_eq!(last_done(&sandbox).await, Some(tick));
     assert!(ran.stderr.contains("running tick 20") && ran.stderr.contains("T00:00:00Z of"), "{}", ran.stderr);
     // A command that is run under another lease has no tick.
-    let inner = format!("'{}' run other -- sh -c 'echo tick=$MONGOSEAL_TICK'", env!("CARGO_BIN_EXE_mongoseal"));
-    let nested = done(once(&sandbox, &["--tick", "2060-01-01T00:00Z", "--period", "18250d"], &inner)).await;
-    assert_eq!((nested.code, nested.stdout.as_str()), (Some(0), "tick=\n"), "{}", nested.stderr);
+    let inner = "$M run other -- sh -c 'echo tick=$MONGOSEAL_TICK'";
+    let nested = once(&sandbox, &["--tick", "2060-01-01T00:00Z", "--period", "18250d"], inner).await;
+    assert_eq!(nested.printed(), "tick=\n");
 }
 
 #[tokio::test]
 async fn a_reset_lowers_the_last_completed_tick_so_that_a_tick_runs_again() {
     let sandbox = Sandbox::new("once_reset").await;
-    let reset = async |options: &[&str]| {
-        let mut command = sandbox.mongoseal(&["once", KEY, "--reset"]);
-        command.args(options);
-        done(command).await
-    };
+    let reset = async |options: &[&str]| sandbox.done(&[&["once", KEY, "--reset"], options].concat()).await;
+    let is = |before: u64, now: u64| format!("the last completed tick of \"{KEY}\" was {before}, and is {now}\n");
     reset(&[]).await.says(1, "no tick of \"reports/nightly\" is completed");
-    done(once(&sandbox, &["--tick", "7"], RUN)).await.is_quiet(0);
-    let lowered = reset(&["--by", "olga"]).await;
-    lowered.is_quiet(0);
-    assert_eq!(lowered.stdout, format!("the last completed tick of \"{KEY}\" was 7, and is 6\n"));
-    done(once(&sandbox, &["--tick", "6"], RUN)).await.says(120, "is already done, by \"olga\"");
-    done(once(&sandbox, &["--tick", "7"], RUN)).await.is_quiet(0);
-    let to_three = reset(&["--tick", "3"]).await;
-    assert_eq!(to_three.stdout, format!("the last completed tick of \"{KEY}\" was 7, and is 2\n"));
+    once(&sandbox, &["--tick", "7"], RUN).await.is_quiet(0);
+    assert_eq!(reset(&["--by", "olga"]).await.printed(), is(7, 6));
+    once(&sandbox, &["--tick", "6"], RUN).await.says(120, "is already done, by \"olga\"");
+    once(&sandbox, &["--tick", "7"], RUN).await.is_quiet(0);
+    assert_eq!(reset(&["--tick", "3"]).await.printed(), is(7, 2));
     // A reset never raises it.
-    let stays = reset(&["--tick", "9"]).await;
-    assert_eq!(stays.stdout, format!("the last completed tick of \"{KEY}\" was 2, and is 2\n"));
+    assert_eq!(reset(&["--tick", "9"]).await.printed(), is(2, 2));
     assert_eq!(runs(&sandbox), 2);
-    let with_command = done(sandbox.mongoseal(&["once", KEY, "--reset", "--", "true"])).await;
-    assert_eq!(with_command.code, Some(125), "{}", with_command.stderr);
+    assert_eq!(reset(&["--", "true"]).await.code, 125);
 }
 
 #[tokio::test]
 async fn a_command_is_ended_before_its_maximum_hold_ends_although_its_lease_is_refreshed() {
     let sandbox = Sandbox::new("maximum_hold").await;
     let ends = [&["run", "a"][..], &["once", KEY, "--tick", "1"], &["run", "b", "c"]].map(async |program| {
-        let mut command = sandbox.mongoseal(program);
         // The first refresh is due after 3 s.
-        command.args(["--ttl", "9s", "--max-hold", "5s", "--", "sleep", "100"]);
-        done(command).await.says(122, "the maximum hold of the lease on \"");
+        let limits = ["--ttl", "9s", "--max-hold", "5s", "--", "sleep", "100"];
+        sandbox.done(&[program, &limits].concat()).await.says(122, "the maximum hold of the lease on \"");
     });
     join_all(ends).await;
-    for key in ["a", KEY, "b", "c"] {
-        sandbox.seal.acquire(key).await.unwrap().release().await.unwrap();
-    }
+    sandbox.free(&["a", KEY, "b", "c"]).await;
     assert_eq!(last_done(&sandbox).await, None);
-    let late = sandbox.mongoseal(&["run", KEY, "--max-hold", "5s", "--term-before", "3s", "--", "true"]);
-    done(late).await.says(125, "--term-before 3s is more than half of --max-hold 5s");
-}
-
-#[tokio::test]
-async fn a_co_process_is_told_when_its_maximum_hold_is_over() {
-    let sandbox = Sandbox::new("maximum_hold_of_hold").await;
-    let arguments = ["hold", KEY, "--ttl", "4s", "--max-hold", "1s", "--no-stdin", "--json"];
-    let held = done(sandbox.mongoseal(&arguments)).await;
-    assert_eq!(held.code, Some(122), "{}", held.stderr);
-    let last = held.stdout.lines().last().unwrap_or_default();
-    assert!(last.contains(r#""event":"lost""#) && last.contains(r#""cause":"held_too_long""#), "{}", held.stdout);
-    // The store keeps the key for the grace.
-    sandbox.seal.acquire(KEY).wait(secs(60)).await.unwrap().release().await.unwrap();
+    let late = ["run", KEY, "--max-hold", "5s", "--term-before", "3s", "--", "true"];
+    sandbox.done(&late).await.says(125, "--term-before 3s is more than half of --max-hold 5s");
 }
 
 #[tokio::test]
 async fn a_key_that_is_released_before_its_minimum_hold_is_over_stays_unavailable_and_is_shown_as_released() {
     let sandbox = Sandbox::new("minimum_hold").await;
-    let run = |arguments: &[&str]| {
-        let mut command = sandbox.mongoseal(&["run", KEY, "-n"]);
-        command.args(arguments).args(["--", "true"]);
-        done(command)
-    };
-    run(&["--min-hold", "10m"]).await.is_quiet(0);
-    run(&[]).await.says(121, &format!("\"{KEY}\" is kept by"));
-    done(once(&sandbox, &["--tick", "1", "-n"], RUN)).await.says(121, "keeps the key");
-    let listed = done(sandbox.mongoseal(&["ls"])).await;
+    sandbox.done(&["run", KEY, "-n", "--min-hold", "10m", "--", "true"]).await.is_quiet(0);
+    sandbox.done(&["run", KEY, "-n", "--", "true"]).await.says(121, &format!("\"{KEY}\" is kept by"));
+    once(&sandbox, &["--tick", "1", "-n"], RUN).await.says(121, "keeps the key");
+    let listed = sandbox.done(&["ls"]).await;
     assert!(listed.stdout.contains("9 m") && listed.stdout.contains("(released)"), "{}", listed.stdout);
-    let shown = done(sandbox.mongoseal(&["show", KEY])).await;
+    let shown = sandbox.done(&["show", KEY]).await;
     assert!(shown.stdout.contains("ago; minimum 10 m, ends in 9 m"), "{}", shown.stdout);
-    let json = done(sandbox.mongoseal(&["ls", "--json"])).await;
+    let json = sandbox.done(&["ls", "--json"]).await;
     assert!(json.stdout.contains("\"released_at\":\"20") && json.stdout.contains("\"held_until\":\"20"));
-    let both_limits = sandbox.seal.acquire("b").min_hold(secs(600)).max_hold(secs(900)).await.unwrap();
-    let shown = done(sandbox.mongoseal(&["show", "b"])).await;
-    for limit in [": minimum 10 m, ends in 9 m", "; maximum 15 m, ends in 1"] {
-        assert!(shown.stdout.contains(limit), "{limit} is in {}", shown.stdout);
-    }
-    both_limits.release().await.unwrap();
     // Of several keys, none is kept if another is not granted.
-    let both = sandbox.mongoseal(&["run", "a", KEY, "-n", "--min-hold", "10m", "--", "true"]);
-    done(both).await.says(121, "is kept by");
-    sandbox.seal.acquire("a").await.unwrap().release().await.unwrap();
+    sandbox.done(&["run", "a", KEY, "-n", "--min-hold", "10m", "--", "true"]).await.says(121, "is kept by");
+    sandbox.free(&["a"]).await;
 }

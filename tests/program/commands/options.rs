@@ -2,27 +2,29 @@
 
 use std::time::Instant;
 
+use mongoseal_test_support::ReplicaSet;
+use nix::sys::signal::Signal::SIGTERM;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::{
     millis,
-    sandbox::{KEY, Sandbox, done, ended, id, mongoseal, signal},
+    sandbox::{KEY, Running, Sandbox, done, ended, mongoseal},
 };
 
 #[tokio::test]
 async fn the_options_of_flock_are_understood() {
     let sandbox = Sandbox::new("as_flock").await;
     let lease = sandbox.hold().await;
-    done(sandbox.mongoseal(&["run", "-n", KEY, "--", "echo", "never"])).await.says(121, "is held by");
-    done(sandbox.mongoseal(&["run", "-n", "-E", "7", KEY, "--", "echo", "never"])).await.says(7, "is held by");
-    done(sandbox.mongoseal(&["elect", "-n", "-E", "0", KEY, "v"])).await.says(0, "is held by");
+    sandbox.done(&["run", "-n", KEY, "--", "echo", "never"]).await.says(121, "is held by");
+    sandbox.done(&["run", "-n", "-E", "7", KEY, "--", "echo", "never"]).await.says(7, "is held by");
+    sandbox.done(&["elect", "-n", "-E", "0", KEY, "v"]).await.says(0, "is held by");
     let began = Instant::now();
-    done(sandbox.mongoseal(&["run", "-w", "0.5", KEY, "--", "echo", "never"])).await.says(121, "is held by");
+    sandbox.done(&["run", "-w", "0.5", KEY, "--", "echo", "never"]).await.says(121, "is held by");
     assert!(began.elapsed() >= millis(500), "{:?}", began.elapsed());
-    done(sandbox.mongoseal(&["elect", "-w1", KEY, "v"])).await.says(121, &format!("is held by {:?}", lease.owner()));
+    sandbox.done(&["elect", "-w1", KEY, "v"]).await.says(121, &format!("is held by {:?}", lease.owner()));
     lease.release().await.unwrap();
     let shared = sandbox.seal.acquire(KEY).shared_up_to(2).await.unwrap();
-    done(sandbox.mongoseal(&["run", KEY, "-n", "--shared", "2", "--ttl", "30", "--", "true"])).await.is_quiet(0);
+    sandbox.done(&["run", KEY, "-n", "--shared", "2", "--ttl", "30", "--", "true"]).await.is_quiet(0);
     shared.release().await.unwrap();
 }
 
@@ -44,28 +46,26 @@ async fn a_time_that_cannot_be_is_blamed_on_the_option_that_the_caller_has_passe
         (&["--timeout", "0"], "--timeout must be from 10 ms"),
     ] {
         let run = [&["run", KEY][..], options, &["--", "true"]].concat();
-        done(sandbox.mongoseal(&run)).await.says(125, part);
+        sandbox.done(&run).await.says(125, part);
     }
     // Creates the index.
-    done(sandbox.mongoseal(&["ls"])).await;
-    done(sandbox.mongoseal(&["--retention", "25h", "ls"]))
-        .await
-        .says(125, "the retention of idle records (--retention)");
-    let empty = done(sandbox.mongoseal(&["--db", "", "ls"])).await;
-    assert!(empty.code == Some(125) && empty.stderr.contains("'--db <NAME>'"), "{}", empty.stderr);
+    sandbox.done(&["ls"]).await;
+    sandbox.done(&["--retention", "25h", "ls"]).await.says(125, "the retention of idle records (--retention)");
+    let empty = sandbox.done(&["--db", "", "ls"]).await;
+    empty.fails(125, "'--db <NAME>'");
 }
 
 #[tokio::test]
 #[ignore = "night: judges seconds"]
 async fn the_error_of_a_wait_in_an_outage_has_the_time_of_the_whole_wait() {
-    let set = mongoseal_test_support::ReplicaSet::start(1).await;
+    let set = ReplicaSet::start(1).await;
     let sandbox = Sandbox::on(&set, "whole_wait").await;
     let lease = sandbox.hold().await;
     let run = sandbox.mongoseal(&["run", KEY, "-w", "7", "--timeout", "2s", "--", "true"]).spawn().unwrap();
     sandbox.queued(1).await;
     set.pause(0).await;
     let run = ended(run).await;
-    assert_eq!(run.code, Some(123), "{}", run.stderr);
+    assert_eq!(run.code, 123, "{}", run.stderr);
     let last = run.stderr.lines().last().unwrap();
     let (waited, rest) =
         last.strip_prefix("mongoseal: error: the wait ended after ").and_then(|rest| rest.split_once(" s: ")).unwrap();
@@ -81,61 +81,59 @@ async fn several_keys_are_held_together_and_each_has_its_token() {
     let sandbox = Sandbox::new("several").await;
     let script = r#"echo "$MONGOSEAL_KEY_1 $MONGOSEAL_TOKEN_1 $MONGOSEAL_KEY_2 $MONGOSEAL_TOKEN_2 ${MONGOSEAL_KEY-none}"
         touch "$F/began"; until [ -e "$F/go" ]; do sleep 0.02; done"#;
-    let mut run = sandbox.mongoseal(&["run", "b", "a", "--", "sh", "-c", script]);
-    let run = run.env("F", sandbox.file("")).spawn().unwrap();
+    let run = sandbox.mongoseal(&["run", "b", "a", "--", "sh", "-c", script]).spawn().unwrap();
     sandbox.exists("began").await;
     for key in ["a", "b"] {
         assert!(sandbox.seal.acquire(key).await.is_err(), "{key} is held");
     }
-    std::fs::write(sandbox.file("go"), "").unwrap();
-    let run = ended(run).await;
-    run.is_quiet(0);
-    let mut tokens = Vec::new();
-    for key in ["a", "b"] {
-        tokens.push(sandbox.seal.inspect(key).await.unwrap().unwrap().version);
-        sandbox.seal.acquire(key).await.unwrap().release().await.unwrap();
-    }
-    assert_eq!(run.stdout, format!("a {} b {} none\n", tokens[0], tokens[1]));
+    sandbox.touch("go");
+    let printed = ended(run).await.printed();
+    let [a, b] = ["a", "b"].map(async |key| sandbox.seal.inspect(key).await.unwrap().unwrap().version);
+    assert_eq!(printed, format!("a {} b {} none\n", a.await, b.await));
+    sandbox.free(&["a", "b"]).await;
 }
 
 #[tokio::test]
 async fn the_loss_of_one_of_several_keys_ends_the_command_and_frees_the_others() {
     let sandbox = Sandbox::new("several_lost").await;
-    let script = r#"echo $$ >"$F/id"; exec sleep 100"#;
     // No refresh is due in the time of the test.
-    let mut run = sandbox.mongoseal(&["run", "a", "b", "c", "--ttl", "30m", "--", "sh", "-c", script]);
-    let run = run.env("F", sandbox.file("")).spawn().unwrap();
-    sandbox.processes("id", 1).await;
+    let script = r#"touch "$F/began"; exec sleep 100"#;
+    let run = ["run", "a", "b", "c", "--ttl", "30m", "--", "sh", "-c", script];
+    let run = sandbox.mongoseal(&run).spawn().unwrap();
+    sandbox.exists("began").await;
     sandbox.seal.revoke("b").by("ops").reason("moved").await.unwrap();
     ended(run).await.says(122, "the lease on \"b\" with token ");
-    for key in ["a", "b", "c"] {
-        sandbox.seal.acquire(key).await.unwrap().release().await.unwrap();
-    }
+    sandbox.free(&["a", "b", "c"]).await;
 }
 
 #[tokio::test]
 async fn metadata_group_and_no_expiry_are_those_of_the_lease() {
     let sandbox = Sandbox::new("lease_options").await;
-    let options = ["--metadata", "build=1.4.2", "--metadata", "url=a=b", "--group", "g", "--without-expiry"];
-    let run = [
-        &["run", KEY],
-        &options[..],
-        &["--", "sh", "-c", r#"echo "${MONGOSEAL_DEADLINE-none}"; touch "$F/began"; exec sleep 100"#],
-    ];
-    let mut run = sandbox.mongoseal(&run.concat());
-    let run = run.env("F", sandbox.file("")).spawn().unwrap();
-    sandbox.exists("began").await;
-    let record = sandbox.seal.inspect(KEY).await.unwrap().unwrap();
-    let [holder] = &record.holders[..] else { panic!("{record:?}") };
-    assert_eq!(holder.metadata.iter().collect::<Vec<_>>(), [("build", "1.4.2"), ("url", "a=b")]);
-    assert_eq!((holder.group.as_ref().map(mongoseal::Group::as_str), holder.remaining), (Some("g"), None));
-    signal(id(&run), nix::sys::signal::Signal::SIGTERM);
-    let run = ended(run).await;
-    run.is_quiet(143);
-    assert_eq!(run.stdout, "none\n");
-    sandbox.is_free().await;
-    let refused = done(mongoseal(&["run", "k", "--metadata", "x", "--", "true"])).await;
-    assert!(refused.code == Some(125) && refused.stderr.contains("build=1.4.2"), "{}", refused.stderr);
+    let labels = ["--metadata", "build=1.4.2", "--metadata", "url=a=b", "--group", "g"];
+    let command = ["--", "sh", "-c", r#"echo "${MONGOSEAL_DEADLINE-none}"; exec sleep 100"#];
+    for (arguments, has_expiry) in [
+        ([&["run", KEY, "--without-expiry"][..], &labels, &command].concat(), false),
+        ([&["hold", KEY, "--no-stdin"][..], &labels].concat(), true),
+        ([&["elect", KEY, "10.0.0.7:4000"][..], &labels].concat(), true),
+    ] {
+        let mut running = Running::start(&mut sandbox.mongoseal(&arguments));
+        sandbox.held().await;
+        if !has_expiry {
+            assert_eq!(running.line().await, "none");
+        }
+        let holder = sandbox.holder().await.unwrap();
+        for label in [("build", "1.4.2"), ("url", "a=b")] {
+            assert!(holder.metadata.iter().any(|of_lease| of_lease == label), "{holder:?}");
+        }
+        assert_eq!(holder.group.as_ref().map(mongoseal::Group::as_str), Some("g"));
+        assert_eq!(holder.remaining.is_some(), has_expiry);
+        running.signal(SIGTERM);
+        ended(running.child).await;
+        sandbox.is_free().await;
+    }
+    let refused = ["elect", KEY, "a", "--metadata=value=b"];
+    sandbox.done(&refused).await.says(125, "it is the name of the leader's value");
+    done(mongoseal(&["run", "k", "--metadata", "x", "--", "true"])).await.fails(125, "build=1.4.2");
 }
 
 #[tokio::test]
@@ -149,7 +147,7 @@ async fn a_verbose_run_reports_the_wait_and_the_grant_in_a_pipe() {
     lease.release().await.unwrap();
     let granted = messages.next_line().await.unwrap().unwrap();
     let run = ended(run).await;
-    assert_eq!((run.code, run.stdout.as_str()), (Some(0), "done\n"));
+    assert_eq!((run.code, run.stdout.as_str()), (0, "done\n"));
     assert!(waiting.starts_with(&format!("mongoseal: waiting, next in line; held by {owner} (")), "{waiting}");
     let token = sandbox.seal.inspect(KEY).await.unwrap().unwrap().version;
     assert!(granted.starts_with(&format!("mongoseal: granted \"{KEY}\" with token {token} after ")), "{granted}");
@@ -158,16 +156,12 @@ async fn a_verbose_run_reports_the_wait_and_the_grant_in_a_pipe() {
 #[tokio::test]
 async fn a_run_that_waits_for_the_lease_that_it_was_started_under_warns() {
     let sandbox = Sandbox::new("itself").await;
-    let run = sandbox.run(r#""$M" run reports/nightly --wait 1500ms -- echo never"#);
-    let run = { run }.env("M", env!("CARGO_BIN_EXE_mongoseal")).spawn().unwrap();
-    let run = ended(run).await;
-    assert_eq!((run.code, run.stdout.as_str()), (Some(121), ""));
+    let run = done(sandbox.run(r#""$M" run reports/nightly --wait 1500ms -- echo never"#)).await;
+    assert_eq!((run.code, run.stdout.as_str()), (121, ""));
     let [warning, held] = run.stderr.lines().collect::<Vec<_>>()[..] else { panic!("{}", run.stderr) };
     assert!(warning.contains("waits for itself") && held.contains("is held by"), "{}", run.stderr);
     // Another key is no cause for a warning.
-    let run = sandbox.run(r#""$M" run other -- echo done"#);
-    let run = ended({ run }.env("M", env!("CARGO_BIN_EXE_mongoseal")).spawn().unwrap()).await;
-    run.is_quiet(0);
+    done(sandbox.run(r#""$M" run other -- echo done"#)).await.is_quiet(0);
 }
 
 #[tokio::test]

@@ -1,70 +1,66 @@
 //! `hold` without a key: `protocol/pipe.md` is the contract, and `protocol/pipe.json` has the lines.
 
-use std::{collections::BTreeMap, io::Read, process::Stdio, time::Instant};
+use std::{
+    io::Read,
+    ops::{Deref, DerefMut},
+    time::Instant,
+};
 
 use mongodb::bson::doc;
 use mongoseal::Clock;
 use mongoseal_test_support::{How, Peer, ReplicaSet, shared};
-use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
+use nix::sys::signal::Signal::{SIGCONT, SIGSTOP, SIGTERM};
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
-    process::{Child, ChildStdin, ChildStdout, Command},
-    time::timeout,
-};
+use tokio::{io::AsyncWriteExt, time::timeout};
 
 use crate::{
     by_length, eventually, millis,
-    sandbox::{Ended, Sandbox, done, ended, id, mongoseal, signal},
+    sandbox::{Ended, Running, Sandbox, done, mongoseal},
     secs,
 };
 
-/// `mongoseal hold` with pipes. Events that no test has asked for yet wait here.
+/// `mongoseal hold`. Events that no test has asked for yet wait here.
 struct Pipe {
-    child: Child,
-    requests: Option<ChildStdin>,
-    events: Lines<BufReader<ChildStdout>>,
+    running: Running,
     early: Vec<Value>,
+}
+
+impl Deref for Pipe {
+    type Target = Running;
+
+    fn deref(&self) -> &Running {
+        &self.running
+    }
+}
+
+impl DerefMut for Pipe {
+    fn deref_mut(&mut self) -> &mut Running {
+        &mut self.running
+    }
 }
 
 impl Pipe {
     async fn start(sandbox: &Sandbox) -> Self {
-        Self::run(sandbox.mongoseal(&["hold"])).await
+        Self::start_as(sandbox, "mongoseal").await
     }
 
     /// Its client has this name, for a fail point.
     async fn start_as(sandbox: &Sandbox, app_name: &str) -> Self {
-        let mut hold = sandbox.mongoseal(&["hold"]);
-        hold.env("MONGODB_URI", format!("{}&appName={app_name}", sandbox.uri()));
-        Self::run(hold).await
-    }
-
-    async fn run(mut hold: Command) -> Self {
         let now = || u64::try_from(Clock::Boot.now().since_origin().as_millis()).unwrap();
         let began = now();
-        let mut child = hold.stdin(Stdio::piped()).spawn().unwrap();
-        let events = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut pipe = Self { requests: child.stdin.take(), events, child, early: Vec::new() };
-        let ready = pipe.event().await.expect("it connects");
-        assert_eq!((&ready["event"], &ready["protocol"]), (&json!("ready"), &json!(1)), "{ready}");
+        let mut hold = sandbox.mongoseal(&["hold"]);
+        hold.env("MONGODB_URI", format!("{}&appName={app_name}", sandbox.uri()));
+        let mut running = Running::start(&mut hold);
+        let ready = running.next("ready").await;
+        assert_eq!(ready["protocol"], 1, "{ready}");
         // The clock is one that another process can read, and the time is after the start and before `ready`.
         let started = ready["started_ms"].as_u64().unwrap();
         assert!((began..=now() + 1).contains(&started), "{began} {started} {}", now());
-        pipe
+        Self { running, early: Vec::new() }
     }
 
     async fn send(&mut self, request: &Value) {
         self.write(&format!("{request}\n")).await;
-    }
-
-    async fn write(&mut self, text: &str) {
-        self.requests.as_mut().unwrap().write_all(text.as_bytes()).await.unwrap();
-    }
-
-    /// The next line of the output, or `None` at its end.
-    async fn event(&mut self) -> Option<Value> {
-        let line = timeout(secs(60), self.events.next_line()).await.expect("an event in time").unwrap();
-        line.map(|line| serde_json::from_str(&line).expect("it is JSON"))
     }
 
     /// The first event for which this holds. The others stay.
@@ -75,7 +71,7 @@ impl Pipe {
         // Other events may go on without end.
         let end = Instant::now() + secs(60);
         loop {
-            let event = self.event().await.unwrap_or_else(|| panic!("{what} before the end"));
+            let event = self.next_event().await.unwrap_or_else(|| panic!("{what} before the end"));
             if is_it(&event) {
                 return event;
             }
@@ -118,9 +114,9 @@ impl Pipe {
 
     /// The end after the end of the input.
     async fn close(mut self) -> Ended {
-        drop(self.requests.take());
-        while self.event().await.is_some() {}
-        ended(self.child).await
+        drop(self.input.take());
+        while self.next_event().await.is_some() {}
+        self.running.end().await
     }
 }
 
@@ -152,9 +148,7 @@ async fn each_line_has_the_answer_of_the_vectors() {
         assert_eq!(&answer["id"], id.filter(|id| is_id(id)).unwrap_or(&Value::Null), "{case}: {answer}");
     }
     pipe.close().await.is_quiet(0);
-    for key in ["pipe/1", "pipe/3", "pipe/4"] {
-        sandbox.seal.acquire(key).await.unwrap().release().await.unwrap();
-    }
+    sandbox.free(&["pipe/1", "pipe/3", "pipe/4"]).await;
 }
 
 #[tokio::test]
@@ -207,7 +201,7 @@ async fn requests_before_the_end_of_the_input_are_carried_out_in_their_order() {
     pipe.expect("granted", acquire(1, "k", 60_000)).await;
     let put = json!({"id":2,"do":"put_value","lease":1,"value":7});
     pipe.write(&format!("{put}\n{}\n", json!({"id":3,"do":"release","lease":1}))).await;
-    drop(pipe.requests.take());
+    drop(pipe.input.take());
     assert_eq!(pipe.answer(2).await["event"], "value_put");
     let released = pipe.answer(3).await;
     assert_eq!((&released["event"], &released["confirmed"]), (&json!("released"), &json!(true)));
@@ -305,14 +299,13 @@ async fn a_program_that_is_stopped_says_afterwards_what_was_lost() {
     let granted = pipe.expect("granted", acquire(1, "k", 3_000)).await;
     let held = pipe.of(1, "held").await;
     assert!(held["deadline_ms"].as_u64() > granted["deadline_ms"].as_u64(), "{held}");
-    let program = id(&pipe.child);
-    signal(program, SIGSTOP);
+    pipe.signal(SIGSTOP);
     let deadline = millis(held["deadline_ms"].as_u64().unwrap());
     let left = deadline.saturating_sub(Clock::Boot.now().since_origin());
     assert!(left <= secs(3), "{left:?}");
     tokio::time::sleep(left + millis(400)).await;
     let next = sandbox.seal.acquire("k").wait(secs(20)).await.unwrap();
-    signal(program, SIGCONT);
+    pipe.signal(SIGCONT);
     assert_eq!(pipe.of(1, "lost").await["cause"], "expired");
     next.release().await.unwrap();
     pipe.close().await.is_quiet(0);
@@ -331,27 +324,16 @@ async fn all_leases_are_released_when_the_input_ends_and_when_a_signal_comes() {
             assert_eq!(pipe.answer(number).await["event"], "granted");
         }
         if by_signal {
-            signal(id(&pipe.child), SIGTERM);
+            pipe.signal(SIGTERM);
             for number in 0..count {
                 assert_eq!(pipe.of(number, "lost").await["cause"], "shut_down");
             }
-            assert_eq!(pipe.event().await, None);
-            assert_eq!(ended(pipe.child).await.code, Some(143));
+            assert_eq!(pipe.running.end().await.code, 143);
         } else {
             pipe.close().await.is_quiet(0);
         }
         assert_eq!(sandbox.seal.leases().await.unwrap().collect().await.unwrap(), []);
     }
-}
-
-#[tokio::test]
-async fn a_killed_program_leaves_its_leases_to_their_ttls() {
-    let sandbox = Sandbox::new("pipe_killed").await;
-    let mut pipe = Pipe::start(&sandbox).await;
-    pipe.expect("granted", acquire(1, "k", 2_000)).await;
-    signal(id(&pipe.child), SIGKILL);
-    while pipe.event().await.is_some() {}
-    sandbox.seal.acquire("k").wait(secs(60)).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
@@ -381,7 +363,7 @@ async fn a_backlog_of_eight_mebibytes_ends_the_program_with_everything_released(
     let sandbox = Sandbox::new("pipe_backlog").await;
     let mut pipe = Pipe::start(&sandbox).await;
     pipe.expect("granted", acquire(1, "k", 60_000)).await;
-    let mut requests = pipe.requests.take().unwrap();
+    let mut requests = pipe.input.take().unwrap();
     // Each line is answered by more than 100 bytes.
     let lines = "nonsense\n".repeat(1_000);
     let writing = async {
@@ -392,13 +374,14 @@ async fn a_backlog_of_eight_mebibytes_ends_the_program_with_everything_released(
         }
     };
     timeout(secs(60), writing).await.expect("the program reads or ends");
+    // Its output is not read before it has ended.
     let status = timeout(secs(60), pipe.child.wait()).await.expect("it ends").unwrap();
     assert_eq!(status.code(), Some(125));
     let mut said = String::new();
     let stderr = pipe.child.stderr.take().unwrap().into_owned_fd().unwrap();
     std::fs::File::from(stderr).read_to_string(&mut said).unwrap();
     assert!(said.contains("8 MiB of the output were not read"), "{said}");
-    sandbox.seal.acquire("k").await.unwrap().release().await.unwrap();
+    sandbox.free(&["k"]).await;
 }
 
 /// A request that cannot be carried out leaves its lease held. One that the server refuses has ended it, and its code is
@@ -434,7 +417,7 @@ async fn a_client_learns_whether_a_refused_end_has_ended_its_lease() {
     let released = pipe.expect("released", json!({ "id": 22, "do": "release", "lease": 2 })).await;
     assert_eq!(released["confirmed"], false);
     point.off().await;
-    assert_eq!(pipe.close().await.code, Some(0));
+    assert_eq!(pipe.close().await.code, 0);
 }
 
 /// A silent server: `at_risk`, and `held` after it. A lease on which nothing is confirmed until its deadline is lost.
@@ -466,9 +449,9 @@ async fn an_outage_is_reported_for_each_lease() {
 #[tokio::test]
 async fn a_program_that_cannot_connect_says_why() {
     let mut command = mongoseal(&["hold", "--timeout", "1s"]);
-    command.env("MONGODB_URI", "mongodb://127.0.0.1:1/?replicaSet=rs0").stdin(Stdio::piped());
+    command.env("MONGODB_URI", "mongodb://127.0.0.1:1/?replicaSet=rs0").stdin(std::process::Stdio::piped());
     let ended = done(command).await;
-    assert_eq!(ended.code, Some(123), "{}", ended.stderr);
+    assert_eq!(ended.code, 123, "{}", ended.stderr);
     let event: Value = serde_json::from_str(ended.stdout.trim()).unwrap();
     assert_eq!((&event["event"], &event["code"], event.get("id")), (&json!("error"), &json!("unavailable"), None));
 }
@@ -479,31 +462,6 @@ async fn options_of_one_key_are_refused_without_one() {
         [&["--wait", "1s"][..], &["--no-wait"], &["--verbose"], &["--shared", "2"], &["--ttl", "1s"], &["--no-stdin"]]
     {
         let ended = done(mongoseal(&[&["hold"], option].concat())).await;
-        assert_eq!((ended.code, ended.stdout.as_str()), (Some(125), ""), "{option:?}: {}", ended.stderr);
+        assert_eq!((ended.code, ended.stdout.as_str()), (125, ""), "{option:?}: {}", ended.stderr);
     }
-}
-
-/// None of many leases is lost while their batches are refreshed, and each has its deadlines.
-#[tokio::test]
-#[ignore = "night: half a minute of refreshes"]
-async fn many_leases_are_kept_and_each_has_its_deadlines() {
-    const LEASES: u64 = 500;
-    let sandbox = Sandbox::new("pipe_many").await;
-    let mut pipe = Pipe::start(&sandbox).await;
-    for number in 0..LEASES {
-        pipe.send(&acquire(number, &format!("k/{number}"), 6_000)).await;
-    }
-    let mut deadlines = BTreeMap::new();
-    let until = Instant::now() + secs(18);
-    while Instant::now() < until {
-        let Ok(Ok(Some(line))) = timeout(millis(500), pipe.events.next_line()).await else { continue };
-        let event: Value = serde_json::from_str(&line).unwrap();
-        assert!(["granted", "held", "at_risk"].contains(&event["event"].as_str().unwrap()), "{event}");
-        deadlines.insert(event["lease"].as_u64().unwrap(), event["deadline_ms"].as_u64().unwrap());
-    }
-    let now = u64::try_from(Clock::Boot.now().since_origin().as_millis()).unwrap();
-    assert_eq!(deadlines.len() as u64, LEASES);
-    let least = deadlines.values().min().unwrap();
-    assert!(*least > now + 1_000, "the client believes in each: {least} at {now}");
-    pipe.close().await.is_quiet(0);
 }

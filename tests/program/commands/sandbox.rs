@@ -6,21 +6,24 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Clock, Lease, Mongoseal};
+use mongoseal::{Clock, HolderInfo, Lease, Mongoseal};
 use mongoseal_test_support::{ReplicaSet, shared};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
-pub(crate) use crate::ended::{Ended, bash, done, ended, mongoseal};
+pub(crate) use crate::ended::*;
 use crate::{eventually, secs};
 
 /// The key that tests hold.
 pub(crate) const KEY: &str = "reports/nightly";
 /// The ttl of most of them: short enough to wait for a refresh, and long enough for a busy machine.
 pub(crate) const TTL: Duration = secs(20);
+
+/// A command whose processes ignore SIGTERM, SIGHUP and SIGINT.
+pub(crate) const STUBBORN: &str = r#"
+    trap '' TERM HUP INT
+    sh -c 'while :; do sleep 0.05; done' & echo $$ >"$F/new"; echo $! >>"$F/new"; mv "$F/new" "$F/ids"
+    while :; do sleep 0.05; done"#;
 
 pub(crate) struct Sandbox {
     uri: String,
@@ -52,25 +55,35 @@ impl Sandbox {
 
     /// The binary with these arguments, on this database.
     pub(crate) fn mongoseal(&self, arguments: &[&str]) -> Command {
-        let mut command = mongoseal(arguments);
+        self.command(BINARY, arguments)
+    }
+
+    /// A program that can start the binary on this database. The sandbox's folder is `$F`.
+    pub(crate) fn command(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = without_settings(program);
+        command.args(arguments).env("F", &self.folder);
         command.env("MONGODB_URI", &self.uri).env("MONGOSEAL_DB", &self.database);
         command
     }
 
-    /// `mongoseal run` of this shell script under the key, with [`TTL`]. `$F` is the sandbox's folder.
-    pub(crate) fn run(&self, script: &str) -> Command {
-        let ttl = format!("{}ms", TTL.as_millis());
-        let mut command = self.mongoseal(&["run", KEY, "--ttl", &ttl, "--", "sh", "-c", script]);
-        command.env("F", &self.folder);
-        command
+    /// Runs the binary with these arguments to its end.
+    pub(crate) async fn done(&self, arguments: &[&str]) -> Ended {
+        done(self.mongoseal(arguments)).await
     }
 
-    /// This script of bash, in the sandbox's folder and with the binary on its path.
-    pub(crate) fn shell(&self, script: &str) -> Command {
-        let mut shell = bash(script);
+    /// `mongoseal run` of this shell script under the key, with [`TTL`]. [`STUBBORN`] is `$STUBBORN`.
+    pub(crate) fn run(&self, script: &str) -> Command {
+        let ttl = format!("{}ms", TTL.as_millis());
+        let mut run = self.mongoseal(&["run", KEY, "--ttl", &ttl, "--", "sh", "-c", script]);
+        run.env("STUBBORN", STUBBORN);
+        run
+    }
+
+    /// Runs this script of bash in the sandbox's folder.
+    pub(crate) async fn shell(&self, script: &str) -> Ended {
+        let mut shell = self.command("bash", &["-c", script]);
         shell.current_dir(&self.folder);
-        shell.env("MONGODB_URI", &self.uri).env("MONGOSEAL_DB", &self.database);
-        shell
+        done(shell).await
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
@@ -94,9 +107,14 @@ impl Sandbox {
         lines
     }
 
-    /// The processes whose numbers the file has, a line each.
-    pub(crate) async fn processes(&self, name: &str, count: usize) -> Vec<Pid> {
-        self.lines(name, count).await.iter().map(|line| Pid::from_raw(line.parse().unwrap())).collect()
+    /// The processes whose numbers the file `ids` has, a line each.
+    pub(crate) async fn processes(&self, count: usize) -> Vec<Pid> {
+        self.lines("ids", count).await.iter().map(|line| Pid::from_raw(line.parse().unwrap())).collect()
+    }
+
+    /// Writes the empty file that a script waits for.
+    pub(crate) fn touch(&self, name: &str) {
+        fs::write(self.file(name), "").unwrap();
     }
 
     /// The key, held by the test.
@@ -106,25 +124,37 @@ impl Sandbox {
 
     /// Waits until the key is held.
     pub(crate) async fn held(&self) {
-        let record = async || self.seal.inspect(KEY).await.unwrap();
-        eventually(secs(60), "it holds", async || record().await.is_some_and(|record| !record.holders.is_empty()))
-            .await;
+        eventually(secs(60), "it holds", async || self.holder().await.is_some()).await;
+    }
+
+    /// The holder of the key.
+    pub(crate) async fn holder(&self) -> Option<HolderInfo> {
+        self.seal.inspect(KEY).await.unwrap()?.holders.into_iter().next()
     }
 
     /// Waits until the lease on the key has been refreshed once more.
     pub(crate) async fn is_refreshed(&self) {
-        let seen = async || {
-            let record = self.seal.inspect(KEY).await.unwrap().unwrap();
-            (record.holders[0].token, record.holders[0].last_seen)
-        };
-        let before = seen().await;
-        eventually(secs(30), "the lease is refreshed", async || seen().await.1 > before.1).await;
-        assert_eq!(seen().await.0, before.0, "it is the same lease");
+        let holder = async || self.holder().await.unwrap();
+        let before = holder().await;
+        eventually(secs(30), "the lease is refreshed", async || holder().await.last_seen > before.last_seen).await;
+        assert_eq!(holder().await.token, before.token, "it is the same lease");
     }
 
     /// The key, had without waiting for it.
     pub(crate) async fn is_free(&self) {
-        self.seal.acquire(KEY).await.unwrap().release().await.unwrap();
+        self.free(&[KEY]).await;
+    }
+
+    /// The keys, had without waiting for them.
+    pub(crate) async fn free(&self, keys: &[&str]) {
+        for key in keys {
+            self.seal.acquire(*key).await.unwrap().release().await.unwrap();
+        }
+    }
+
+    /// Waits until the key is free.
+    pub(crate) async fn freed(&self, key: &str) {
+        self.seal.acquire(key).wait(secs(60)).await.unwrap().release().await.unwrap();
     }
 
     /// A handle of another owner.
@@ -164,14 +194,6 @@ pub(crate) fn install_script(path: &Path, script: &str) {
     fs::remove_file(source).unwrap();
 }
 
-pub(crate) fn id(child: &Child) -> Pid {
-    Pid::from_raw(child.id().expect("it was not waited for yet").try_into().unwrap())
-}
-
-pub(crate) fn signal(process: Pid, signal: Signal) {
-    kill(process, signal).unwrap();
-}
-
 /// The guard of a run.
 pub(crate) fn guard(run: &Child) -> Pid {
     let [guard] = *children(id(run)) else { panic!("it has one child, the guard") };
@@ -184,11 +206,15 @@ pub(crate) fn children(process: Pid) -> Vec<Pid> {
     children.split_whitespace().map(|child| Pid::from_raw(child.parse().unwrap())).collect()
 }
 
+/// The state of a process, such as `T` for a stopped one.
+pub(crate) fn state(process: Pid) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
 /// Whether it does anything any more; one that waits to be collected does not.
 pub(crate) fn is_running(process: Pid) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    !matches!(state, None | Some('Z' | 'X'))
+    !matches!(state(process), None | Some('Z' | 'X'))
 }
 
 /// Waits until none of them runs. Gives when, on the clock of leases, the last was seen.

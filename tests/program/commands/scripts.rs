@@ -6,12 +6,12 @@ use futures_util::future::join_all;
 use mongoseal::Sharing;
 use mongoseal_test_support::ReplicaSet;
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::{
     eventually, millis,
-    sandbox::{Ended, KEY, Sandbox, done, ended, id, install_script, mongoseal, signal},
+    sandbox::{Ended, KEY, Sandbox, done, ended, id, install_script, signal},
     secs,
 };
 
@@ -31,9 +31,7 @@ impl Sandbox {
 
     /// The key, acquired for so long. Returns the token.
     async fn acquired(&self, ttl: &str) -> u64 {
-        let acquired = done(self.acquire(&["--ttl", ttl, "--no-wait"])).await;
-        acquired.is_quiet(0);
-        acquired.stdout.trim_end().parse().unwrap()
+        done(self.acquire(&["--ttl", ttl, "--no-wait"])).await.printed().trim_end().parse().unwrap()
     }
 
     async fn refreshed(&self) -> Ended {
@@ -57,23 +55,19 @@ impl Sandbox {
 async fn the_key_stays_held_between_the_steps_and_is_free_after_the_release() {
     let sandbox = Sandbox::new("steps").await;
     let token = sandbox.acquired("1h").await;
-    let run = done(sandbox.mongoseal(&["run", KEY, "--no-wait", "--", "echo", "never"])).await;
+    let run = sandbox.done(&["run", KEY, "--no-wait", "--", "echo", "never"]).await;
     run.says(121, "is held by");
     assert!(run.stderr.contains(&token.to_string()), "{}", run.stderr);
 
-    let refreshed = sandbox.refreshed().await;
-    refreshed.is_quiet(0);
-    assert!(refreshed.stdout.starts_with("59 m "), "{}", refreshed.stdout);
-    let longer = done(sandbox.with_file(&["refresh", "--ttl", "5h", "--json"])).await;
-    let longer: Value = serde_json::from_str(&longer.stdout).unwrap();
+    let refreshed = sandbox.refreshed().await.printed();
+    assert!(refreshed.starts_with("59 m "), "{refreshed}");
+    let longer = &done(sandbox.with_file(&["refresh", "--ttl", "5h", "--json"])).await.json()[0];
     assert_eq!((&longer["key"], &longer["token"]), (&KEY.into(), &token.into()));
     assert!(longer["remaining_ms"].as_u64() > Some(4 * 3_600_000) && longer["deadline_ms"].is_u64(), "{longer}");
     // The next refresh keeps that ttl.
     assert!(sandbox.refreshed().await.stdout.starts_with("4 h 59 m"));
 
-    let released = sandbox.released().await;
-    released.is_quiet(0);
-    assert_eq!(released.stdout, format!("released \"{KEY}\" with token {token}\n"));
+    assert_eq!(sandbox.released().await.printed(), format!("released \"{KEY}\" with token {token}\n"));
     assert!(!sandbox.has_file());
     sandbox.is_free().await;
     sandbox.released().await.says(125, "there is no lease file");
@@ -83,13 +77,9 @@ async fn the_key_stays_held_between_the_steps_and_is_free_after_the_release() {
 #[tokio::test]
 async fn the_lease_file_is_for_this_user_only_and_has_the_form_of_the_document() {
     let sandbox = Sandbox::new("form").await;
-    let acquired =
-        done(sandbox.acquire(&["--ttl=60s", "--owner=ci", "--group=g", "--metadata=build=7", "--shared=2", "--json"]))
-            .await;
-    acquired.is_quiet(0);
-    let acquired: Value = serde_json::from_str(&acquired.stdout).unwrap();
-    let record = sandbox.seal.inspect(KEY).await.unwrap().unwrap();
-    let holder = &record.holders[0];
+    let options = ["--ttl=60s", "--owner=ci", "--group=g", "--metadata=build=7", "--shared=2", "--json"];
+    let acquired = &done(sandbox.acquire(&options)).await.json()[0];
+    let holder = sandbox.holder().await.unwrap();
     assert_eq!((holder.owner.as_str(), holder.sharing), ("ci", Sharing::UpTo(2)));
     assert_eq!(holder.group.as_ref().map(mongoseal::Group::as_str), Some("g"));
     assert_eq!(holder.metadata.iter().collect::<Vec<_>>(), [("build", "7")]);
@@ -101,13 +91,11 @@ async fn the_lease_file_is_for_this_user_only_and_has_the_form_of_the_document()
 
     assert_eq!(fs::metadata(sandbox.file("lease")).unwrap().permissions().mode() & 0o777, 0o600);
     let file = sandbox.lease_file();
-    let mut members: Vec<_> = file.as_object().unwrap().keys().map(String::as_str).collect();
-    members.sort_unstable();
-    assert_eq!(members, ["collection", "database", "key", "lease_id", "store", "token", "version"]);
-    assert_eq!(
-        (&file["version"], &file["store"], &file["collection"], &file["database"]),
-        (&1.into(), &"mongodb".into(), &"mongoseal".into(), &"cli_form".into())
-    );
+    let expected = json!({
+        "version": 1, "store": "mongodb", "database": "cli_form", "collection": "mongoseal", "key": KEY,
+        "lease_id": file["lease_id"].as_str(), "token": holder.token.get(),
+    });
+    assert_eq!(file, expected);
     sandbox.released().await.is_quiet(0);
 }
 
@@ -147,17 +135,14 @@ async fn a_key_that_is_held_leaves_no_file_and_a_lease_file_that_exists_is_not_o
     lease.release().await.unwrap();
 
     let token = sandbox.acquired("60s").await;
-    let mut second = sandbox.mongoseal(&["acquire", "other", "--ttl=60s"]);
-    second.arg("--lease-file").arg(sandbox.file("lease"));
+    let second = sandbox.with_file(&["acquire", "other", "--ttl=60s"]);
     done(second).await.says(125, "exists: run `mongoseal release --lease-file");
     assert!(sandbox.seal.inspect("other").await.unwrap().is_none());
     assert_eq!(sandbox.lease_file()["token"], token);
     sandbox.released().await.is_quiet(0);
     // Without a ttl there is no default.
-    let missing = done(sandbox.acquire(&[])).await;
-    assert!(missing.code == Some(125) && missing.stderr.contains("--ttl"), "{}", missing.stderr);
-    let missing = done(sandbox.mongoseal(&["acquire", KEY, "--ttl=60s"])).await;
-    assert!(missing.code == Some(125) && missing.stderr.contains("--lease-fd"), "{}", missing.stderr);
+    done(sandbox.acquire(&[])).await.fails(125, "--ttl");
+    sandbox.done(&["acquire", KEY, "--ttl=60s"]).await.fails(125, "--lease-fd");
 }
 
 #[tokio::test]
@@ -175,11 +160,11 @@ async fn a_signal_ends_the_wait_and_leaves_neither_a_waiter_nor_a_file() {
     let waiting = sandbox.acquire(&["--ttl=1s"]).spawn().unwrap();
     sandbox.queued(1).await;
     signal(id(&waiting), Signal::SIGKILL);
-    assert_eq!(ended(waiting).await.signal, Some(Signal::SIGKILL as i32));
+    ended(waiting).await.is_ended_by(Signal::SIGKILL);
     assert!(sandbox.has_file());
     sandbox.refreshed().await.says(125, "if it was killed, remove the file");
     lease.release().await.unwrap();
-    sandbox.seal.acquire(KEY).wait(secs(60)).await.unwrap().release().await.unwrap();
+    sandbox.freed(KEY).await;
 }
 
 #[tokio::test]
@@ -192,8 +177,7 @@ async fn a_lease_that_was_handed_over_begins_with_its_whole_ttl() {
     // Less than a third of the ttl, after which the waiter renews its place.
     tokio::time::sleep(millis(1_300)).await;
     lease.release().await.unwrap();
-    let acquired = ended(waiting).await;
-    let view: Value = serde_json::from_str(&acquired.stdout).unwrap();
+    let view = &ended(waiting).await.json()[0];
     assert!(view["remaining_ms"].as_u64() > Some(5_500), "{view}");
     sandbox.released().await.is_quiet(0);
 }
@@ -214,8 +198,8 @@ async fn a_lease_goes_through_pipes_and_descriptors() {
         mongoseal release --lease-fd 9
         if again=$(mongoseal release --lease-fd 9 2>&1); then exit 98; fi
         case $again in *'was released before, or its time ran out: nothing to release') ;; *) exit 97 ;; esac";
-    let shell = done(sandbox.shell(script)).await;
-    assert_eq!(shell.code, Some(0), "{}", shell.stderr);
+    let shell = sandbox.shell(script).await;
+    assert_eq!(shell.code, 0, "{}", shell.stderr);
     assert_eq!(shell.stdout.lines().filter(|line| line.starts_with("released \"k\" with token")).count(), 2);
     assert!(shell.stderr.contains("is a file with content: pass an empty file or a pipe"), "{}", shell.stderr);
     for (script, part) in [
@@ -224,9 +208,9 @@ async fn a_lease_goes_through_pipes_and_descriptors() {
         ("umask 022; mongoseal acquire k --ttl 60s --lease-fd 3 3>open", "other users can read or write descriptor 3"),
         ("mongoseal refresh --lease-fd 3 3</dev/null", "descriptor 3 of --lease-fd is empty"),
     ] {
-        done(sandbox.shell(script)).await.says(125, part);
+        sandbox.shell(script).await.says(125, part);
     }
-    sandbox.seal.acquire("k").await.unwrap().release().await.unwrap();
+    sandbox.free(&["k"]).await;
 }
 
 #[tokio::test]
@@ -237,13 +221,12 @@ async fn a_lease_that_cannot_be_written_or_whose_token_cannot_be_printed_is_not_
         ("mongoseal acquire k --ttl 60s --lease-file lease >/dev/full", "cannot print the token"),
         ("mongoseal acquire k --ttl 60s --lease-file no/such/folder/lease", "there is no folder"),
     ] {
-        done(sandbox.shell(script)).await.says(125, part);
+        sandbox.shell(script).await.says(125, part);
         assert!(!sandbox.has_file());
-        sandbox.seal.acquire("k").await.unwrap().release().await.unwrap();
+        sandbox.free(&["k"]).await;
     }
     // A reader that has gone finds the token in the file.
-    let shell = done(sandbox.shell("mongoseal acquire k --ttl 60s --lease-file lease | true")).await;
-    shell.is_quiet(0);
+    sandbox.shell("mongoseal acquire k --ttl 60s --lease-file lease | true").await.is_quiet(0);
     sandbox.released().await.is_quiet(0);
 }
 
@@ -282,7 +265,7 @@ async fn a_file_that_is_no_lease_file_is_an_error_that_names_the_remedy_and_no_s
     other.args(["--collection", "other"]);
     let part = "is in the collection \"mongoseal\" of the database \"cli_wrong\" on MongoDB, and the options name the collection \"other\" of the database \"cli_wrong\" on MongoDB: pass the connection options";
     done(other).await.says(125, part);
-    let pipe = done(sandbox.shell("mkfifo -m 600 pipe; mongoseal release --lease-file pipe")).await;
+    let pipe = sandbox.shell("mkfifo -m 600 pipe; mongoseal release --lease-file pipe").await;
     pipe.says(125, "is no regular file: pass a descriptor by --lease-fd");
     sandbox.released().await.is_quiet(0);
     sandbox.is_free().await;
@@ -298,7 +281,7 @@ async fn the_lease_id_is_in_the_lease_file_only() {
     lease.release().await.unwrap();
     let acquired = ended(waiting).await;
     let secret = sandbox.lease_file()["lease_id"].as_str().unwrap().to_owned();
-    assert!(acquired.code == Some(0) && acquired.stderr.contains("granted"), "{}", acquired.stderr);
+    acquired.fails(0, "granted");
     let mut said = acquired.stdout + &acquired.stderr;
     for command in [&["refresh", "--json"][..], &["refresh", "--ttl=1ms"], &["release", "--json"], &["release"]] {
         let ended = done(sandbox.with_file(command)).await;
@@ -316,15 +299,15 @@ async fn an_acquire_without_an_answer_takes_back_what_it_was_granted() {
     // Each request is executed, the take-back too, and none is answered.
     let swallowed = set.proxy().swallow_reply("script", "findAndModify", 1_000);
     let ends = ["acquire", "run", "hold"].map(async |command| {
-        let mut acquire = mongoseal(&[command, command, "--ttl=10m", "--no-wait", "--timeout=10s"]);
-        acquire.env("MONGODB_URI", set.uri_with("appName=script")).env("MONGOSEAL_DB", "cli_doubt");
+        let mut acquire = sandbox.mongoseal(&[command, command, "--ttl=10m", "--no-wait", "--timeout=10s"]);
+        acquire.env("MONGODB_URI", set.uri_with("appName=script"));
         match command {
             "acquire" => acquire.arg("--lease-file").arg(sandbox.file("lease")),
             "run" => acquire.args(["--", "echo", "never"]),
             _ => acquire.arg("--no-stdin"),
         };
         let ended = done(acquire).await;
-        assert_eq!(ended.code, Some(123), "{command}: {}{}", ended.stdout, ended.stderr);
+        assert_eq!(ended.code, 123, "{command}: {}{}", ended.stdout, ended.stderr);
         // The server may still carry it out.
         drop(sandbox.seal.acquire(command).wait(secs(60)).await.unwrap());
     });
@@ -354,10 +337,10 @@ async fn the_pipeline_of_the_document_holds_the_key_from_its_first_step_to_its_l
     }
     for _ in 0..2 {
         for step in &steps {
-            let step = done(sandbox.shell(step)).await;
-            assert_eq!(step.code, Some(0), "{}", step.stderr);
+            let step = sandbox.shell(step).await;
+            assert_eq!(step.code, 0, "{}", step.stderr);
         }
-        sandbox.seal.acquire("deploy").await.unwrap().release().await.unwrap();
+        sandbox.free(&["deploy"]).await;
     }
     let token = fs::read_to_string(sandbox.file("token")).unwrap();
     let work = sandbox.lines("work", 4).await;
@@ -365,9 +348,9 @@ async fn the_pipeline_of_the_document_holds_the_key_from_its_first_step_to_its_l
     assert_eq!(sandbox.lines("held", 4).await.len(), 4);
 
     // A revocation between the steps: the second step ends before its last command, and the third reports it.
-    assert_eq!(done(sandbox.shell(&steps[0])).await.code, Some(0));
+    assert_eq!(sandbox.shell(&steps[0]).await.code, 0);
     sandbox.seal.revoke("deploy").by("olga").await.unwrap();
-    let second = done(sandbox.shell(&steps[1])).await;
-    assert_eq!((second.code, sandbox.lines("work", 5).await.len()), (Some(122), 5), "{}", second.stderr);
-    assert_eq!(done(sandbox.shell(&steps[2])).await.code, Some(122));
+    let second = sandbox.shell(&steps[1]).await;
+    assert_eq!((second.code, sandbox.lines("work", 5).await.len()), (122, 5), "{}", second.stderr);
+    assert_eq!(sandbox.shell(&steps[2]).await.code, 122);
 }

@@ -3,33 +3,29 @@
 use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt},
-    path::{Path, PathBuf},
-    process::Stdio,
+    path::Path,
 };
 
 use nix::{
-    sys::signal::{
-        Signal::{SIGKILL, SIGTERM},
-        kill,
-    },
+    sys::signal::Signal::{SIGKILL, SIGTERM},
     unistd::Pid,
 };
 use tokio::process::{Child, Command};
 
-use crate::sandbox::{KEY, Sandbox, ended, guard, id, install, is_running, signal};
+use crate::sandbox::{BINARY, KEY, Sandbox, TTL, ended, guard, id, install, is_running, signal};
 
 /// The id of the user `nobody`, who may not signal processes of root.
 const NOBODY: u32 = 65534;
 
 /// The binary where everybody may run it.
-struct Copied(PathBuf);
+struct Copied(String);
 
 impl Copied {
     fn new() -> Self {
-        let path =
-            std::env::temp_dir().join(format!("mongoseal-{}-{:?}", std::process::id(), std::thread::current().id()));
-        install(Path::new(env!("CARGO_BIN_EXE_mongoseal")), &path);
-        Self(path)
+        let name = format!("mongoseal-{}-{:?}", std::process::id(), std::thread::current().id());
+        let path = std::env::temp_dir().join(name);
+        install(Path::new(BINARY), &path);
+        Self(path.to_str().unwrap().to_owned())
     }
 }
 
@@ -40,26 +36,21 @@ impl Drop for Copied {
 }
 
 /// Runs this script as the user `nobody`, with a process of root in its process group, as with sudo(8).
-async fn with_one_of_root(sandbox: &Sandbox, binary: &Path, script: &str) -> (Child, Pid, Child) {
+async fn with_one_of_root(sandbox: &Sandbox, binary: &str, script: &str) -> (Child, Pid, Child) {
     assert_eq!(fs::metadata("/proc/self").unwrap().uid(), 0, "two users are needed for this, so it is for root");
     fs::set_permissions(sandbox.file(""), fs::Permissions::from_mode(0o777)).unwrap();
-    let like = sandbox.run(script);
-    let mut run = Command::new(binary);
-    run.args(like.as_std().get_args()).uid(NOBODY).gid(NOBODY).current_dir("/");
-    for (name, value) in like.as_std().get_envs() {
-        run.env(name, value.unwrap_or_default());
-    }
-    run.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    let run = run.spawn().unwrap();
-    let command = sandbox.processes("id", 1).await[0];
+    let ttl = format!("{}ms", TTL.as_millis());
+    let mut run = sandbox.command(binary, &["run", KEY, "--ttl", &ttl, "--", "sh", "-c", script]);
+    let run = run.uid(NOBODY).gid(NOBODY).current_dir("/").spawn().unwrap();
+    let command = sandbox.processes(1).await[0];
     let mut other = Command::new("sleep");
     let other = other.arg("100").process_group(command.as_raw()).kill_on_drop(true).spawn().unwrap();
-    fs::write(sandbox.file("go"), "").unwrap();
+    sandbox.touch("go");
     (run, command, other)
 }
 
 /// Ends when the file `go` exists.
-const BRIEF: &str = r#"echo $$ >"$F/id"; until [ -e "$F/go" ]; do sleep 0.02; done; exit 3"#;
+const BRIEF: &str = r#"echo $$ >"$F/ids"; until [ -e "$F/go" ]; do sleep 0.02; done; exit 3"#;
 
 #[tokio::test]
 async fn a_process_of_another_user_in_the_group_keeps_the_lease_until_it_ends() {
@@ -86,13 +77,13 @@ async fn a_lease_that_ends_under_what_could_not_be_ended_is_not_released_and_tha
 #[tokio::test]
 async fn a_killed_guard_leaves_the_lease_held_while_a_process_of_another_user_runs() {
     let (sandbox, binary) = (Sandbox::new("another_unguarded").await, Copied::new());
-    let script = r#"echo $$ >"$F/id"; exec sleep 100"#;
+    let script = r#"echo $$ >"$F/ids"; exec sleep 100"#;
     let (run, command, mut other) = with_one_of_root(&sandbox, &binary.0, script).await;
     signal(guard(&run), SIGKILL);
     sandbox.is_refreshed().await;
     assert!(!is_running(command) && is_running(id(&run)));
     assert!(sandbox.seal.acquire(KEY).await.is_err(), "the key is held");
-    kill(id(&other), SIGTERM).unwrap();
+    signal(id(&other), SIGTERM);
     other.wait().await.unwrap();
     ended(run).await.says(137, "the guard of the command was killed");
     sandbox.is_free().await;

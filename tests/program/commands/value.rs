@@ -3,13 +3,16 @@
 use std::fs;
 
 use mongoseal::Json;
+use serde_json::Value;
 
 use crate::sandbox::{KEY, Sandbox, done};
 
-/// The value of the key, as text.
-async fn stored(sandbox: &Sandbox) -> Option<String> {
-    let record = sandbox.seal.inspect(KEY).await.unwrap();
-    record.and_then(|record| record.value).map(|value| value.content.to_string())
+impl Sandbox {
+    /// Checks the value of the key.
+    async fn stores(&self, value: Option<&str>) {
+        let record = self.seal.inspect(KEY).await.unwrap().unwrap();
+        assert_eq!(record.value.map(|value| value.content.to_string()).as_deref(), value);
+    }
 }
 
 #[tokio::test]
@@ -17,78 +20,70 @@ async fn a_command_finds_the_value_in_its_file_and_stores_it_if_it_succeeds() {
     let sandbox = Sandbox::new("value_file").await;
     let file = sandbox.file("page.json");
     let run = async |script: &str| {
-        let mut command = sandbox.mongoseal(&["run", KEY, "--value-file", file.to_str().unwrap(), "--", "sh", "-c"]);
-        done({
-            command.arg(script).env("F", &file);
-            command
-        })
-        .await
+        sandbox.done(&["run", KEY, "--value-file", file.to_str().unwrap(), "--", "sh", "-c", script]).await
     };
     // A file of an earlier time is emptied.
     fs::write(&file, "stale").unwrap();
-    run(r#"test ! -s "$F" && echo '{"page":1}' >"$F""#).await.is_quiet(0);
-    assert_eq!(stored(&sandbox).await.as_deref(), Some(r#"{"page":1}"#));
-    run(r#"test "$(cat "$F")" = '{"page":1}' && echo '{"page":2}' >"$F""#).await.is_quiet(0);
-    assert_eq!(run(r#"echo '{"page":9}' >"$F"; exit 3"#).await.code, Some(3));
-    assert_eq!(stored(&sandbox).await.as_deref(), Some(r#"{"page":2}"#), "a failed command stores nothing");
-    run(r#"echo '{"page":' >"$F""#).await.says(125, "page.json cannot be stored as the value: the text is not JSON");
-    assert_eq!(stored(&sandbox).await.as_deref(), Some(r#"{"page":2}"#));
+    run(r#"cd $F; test ! -s page.json && echo '{"page":1}' >page.json"#).await.is_quiet(0);
+    sandbox.stores(Some(r#"{"page":1}"#)).await;
+    run(r#"cd $F; test "$(cat page.json)" = '{"page":1}' && echo '{"page":2}' >page.json"#).await.is_quiet(0);
+    assert_eq!(run(r#"echo '{"page":9}' >$F/page.json; exit 3"#).await.code, 3);
+    sandbox.stores(Some(r#"{"page":2}"#)).await;
+    let part = "page.json cannot be stored as the value: the text is not JSON";
+    run(r#"echo '{"page":' >$F/page.json"#).await.says(125, part);
     run(": nothing").await.is_quiet(0);
-    assert_eq!(stored(&sandbox).await.as_deref(), Some(r#"{"page":2}"#));
-    run(r#": >"$F""#).await.is_quiet(0);
-    assert_eq!(stored(&sandbox).await, None, "an empty file clears the value");
+    sandbox.stores(Some(r#"{"page":2}"#)).await;
+    // An empty file clears the value.
+    run(": >$F/page.json").await.is_quiet(0);
+    sandbox.stores(None).await;
 }
 
 #[tokio::test]
 async fn a_command_stores_values_in_between_and_others_read_them() {
     let sandbox = Sandbox::new("value_set").await;
-    let read = async |arguments: &[&str]| done(sandbox.mongoseal(&[&["value", KEY], arguments].concat())).await;
-    read(&[]).await.says(1, "has no value");
+    sandbox.done(&["value", KEY]).await.says(1, "has no value");
     let script = r#"echo '{"page":1}' | "$M" value --set - && echo 2 >"$F/v" && "$M" value --set "$F/v" && "$M" value"#;
-    let mut command = sandbox.run(script);
-    command.env("M", env!("CARGO_BIN_EXE_mongoseal"));
-    let ended = done(command).await;
-    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "2\n"), "{}", ended.stderr);
-    assert_eq!(read(&[]).await.stdout, "2\n");
-    let json: serde_json::Value = serde_json::from_str(&read(&["--json"]).await.stdout).unwrap();
+    assert_eq!(done(sandbox.run(script)).await.printed(), "2\n");
+    assert_eq!(sandbox.done(&["value", KEY]).await.printed(), "2\n");
+    let json = &sandbox.done(&["value", KEY, "--json"]).await.json()[0];
     assert_eq!((&json["key"], &json["value"]), (&KEY.into(), &2.into()));
-    assert!(json["token"].as_u64().is_some() && json["at"].as_str().is_some(), "{json}");
-    let shown = done(sandbox.mongoseal(&["show", KEY])).await.stdout;
+    assert!(json["token"].is_u64() && json["at"].is_string(), "{json}");
+    let shown = sandbox.done(&["show", KEY]).await.stdout;
     assert!(shown.contains("Value    2\n         written "), "{shown}");
 
-    fs::write(sandbox.file("v"), "3").unwrap();
     let file = sandbox.file("v");
-    read(&["--set", file.to_str().unwrap()]).await.says(125, "was not started under a lease");
+    let set = ["value", "--set", file.to_str().unwrap()];
+    sandbox.done(&["value", KEY, "--set", set[2]]).await.says(125, "was not started under a lease");
     // The lease has ended since: its id and token store nothing.
     let lease = sandbox.hold().await;
-    let mut command = sandbox.mongoseal(&["value", "--set", file.to_str().unwrap()]);
+    let mut command = sandbox.mongoseal(&set);
     let (id, token) = (lease.id().expose(), lease.token().to_string());
     command.env("MONGOSEAL_KEY", KEY).env("MONGOSEAL_LEASE_ID", id).env("MONGOSEAL_TOKEN", token);
     lease.release().await.unwrap();
+    fs::write(&file, "3").unwrap();
     done(command).await.says(122, "lost");
-    assert_eq!(stored(&sandbox).await.as_deref(), Some("2"));
+    sandbox.stores(Some("2")).await;
 }
 
 #[tokio::test]
-async fn a_list_has_the_value_and_a_file_is_for_one_exclusive_key() {
+async fn a_list_has_the_value_and_the_text_of_a_key_cuts_a_long_one() {
     let sandbox = Sandbox::new("value_list").await;
     let lease = sandbox.hold().await;
     lease.put_value(&Json::from_text(br#"{"page":7}"#).unwrap()).await.unwrap();
-    let listed = done(sandbox.mongoseal(&["ls", "-o", "json"])).await.stdout;
-    assert!(listed.contains(r#""value":{"#) && listed.contains(r#""content":{"page":7}"#), "{listed}");
-    lease.release().await.unwrap();
-    let two = done(sandbox.mongoseal(&["run", KEY, "other", "--value-file", "v", "--", "true"])).await;
-    two.says(125, "--value-file is for one key");
-    let shared = done(sandbox.mongoseal(&["run", KEY, "--shared", "2", "--value-file", "v", "--", "true"])).await;
-    assert_eq!(shared.code, Some(125), "{}", shared.stderr);
+    let listed: Value = sandbox.done(&["ls", "-o", "json"]).await.json().remove(0);
+    assert_eq!(listed["value"]["content"]["page"], 7, "{listed}");
+    lease.release_with_value(&"é".repeat(1_000)).await.unwrap();
+    let shown = sandbox.done(&["show", KEY]).await.stdout;
+    let line = shown.lines().find(|line| line.starts_with("Value")).unwrap();
+    assert!(line.ends_with("… (2002 bytes)") && line.chars().count() <= 80, "{line}");
+    assert_eq!(sandbox.done(&["value", KEY]).await.stdout.trim().len(), 2_002);
 }
 
 #[tokio::test]
-async fn a_long_value_is_cut_in_the_text_of_a_key() {
-    let sandbox = Sandbox::new("value_long").await;
-    sandbox.hold().await.release_with_value(&"é".repeat(1_000)).await.unwrap();
-    let shown = done(sandbox.mongoseal(&["show", KEY])).await.stdout;
-    let line = shown.lines().find(|line| line.starts_with("Value")).unwrap();
-    assert!(line.ends_with("… (2002 bytes)") && line.chars().count() <= 80, "{line}");
-    assert_eq!(done(sandbox.mongoseal(&["value", KEY])).await.stdout.trim().len(), 2_002);
+async fn a_value_file_is_for_one_exclusive_key() {
+    let sandbox = Sandbox::new("value_exclusive").await;
+    let two = ["run", KEY, "other", "--value-file", "v", "--", "true"];
+    sandbox.done(&two).await.says(125, "--value-file is for one key");
+    let shared = sandbox.done(&["run", KEY, "--shared", "2", "--value-file", "v", "--", "true"]).await;
+    assert_eq!(shared.code, 125, "{}", shared.stderr);
 }

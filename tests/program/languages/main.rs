@@ -10,11 +10,7 @@ mod ended;
 #[path = "../commands/sandbox.rs"]
 mod sandbox;
 
-use std::{
-    fs,
-    path::Path,
-    process::{ExitCode, Stdio},
-};
+use std::{fs, path::Path, process::ExitCode};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use mongoseal_test_support::{eventually, millis, secs};
@@ -22,7 +18,7 @@ use nix::{
     sys::signal::Signal::{SIGKILL, SIGTERM},
     unistd::Pid,
 };
-use sandbox::{Ended, KEY, Sandbox, children, done, ended, id, signal};
+use sandbox::{BINARY, Ended, KEY, Sandbox, children, done, ended, id, signal};
 use tokio::process::{Child, Command};
 
 /// A program of the folder `examples`.
@@ -47,17 +43,10 @@ impl Example {
         run.is_ok_and(|output| output.status.success())
     }
 
-    /// Runs it with the program on its path.
     fn run(self, sandbox: &Sandbox, steps: &str) -> Command {
-        let programs = Path::new(env!("CARGO_BIN_EXE_mongoseal")).parent().unwrap();
-        let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
-        let mut command = Command::new(self.interpreter);
-        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(self.file)).args([KEY, steps]);
-        for (name, value) in sandbox.mongoseal(&[]).as_std().get_envs() {
-            command.env(name, value.unwrap_or_default());
-        }
-        let log = fs::File::create(sandbox.file("log")).unwrap();
-        command.env("PATH", path).stdin(Stdio::null()).stdout(log).stderr(Stdio::piped()).kill_on_drop(true);
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(self.file);
+        let mut command = sandbox.command(self.interpreter, &[file.to_str().unwrap(), KEY, steps]);
+        command.stdout(fs::File::create(sandbox.file("log")).unwrap());
         command
     }
 
@@ -72,14 +61,14 @@ async fn working(example: Example, sandbox: &Sandbox) -> (Child, Pid) {
     sandbox.lines("log", 1).await;
     let is_hold = |process: &Pid| {
         let program = fs::read_link(format!("/proc/{process}/exe")).unwrap_or_default();
-        program == Path::new(env!("CARGO_BIN_EXE_mongoseal"))
+        program == Path::new(BINARY)
     };
     let hold = children(id(&child)).into_iter().find(is_hold).expect("it has a child that holds");
     (child, hold)
 }
 
 /// That it has ended with this status, and does no step any more.
-async fn stopped(sandbox: &Sandbox, child: Child, code: Option<i32>) -> Ended {
+async fn stopped(sandbox: &Sandbox, child: Child, code: i32) -> Ended {
     let ended = ended(child).await;
     assert_eq!(ended.code, code, "{}", ended.stderr);
     let steps = fs::read_to_string(sandbox.file("log")).unwrap();
@@ -113,7 +102,7 @@ async fn it_stops_when_the_lease_is_lost(example: Example) {
     let sandbox = Sandbox::new(&format!("{}_lost", example.name())).await;
     let (child, _) = working(example, &sandbox).await;
     sandbox.seal.revoke(KEY).by("ops").reason("moved").await.unwrap();
-    let ended = stopped(&sandbox, child, Some(122)).await;
+    let ended = stopped(&sandbox, child, 122).await;
     assert!(ended.stderr.contains("was lost: it was revoked"), "{}", ended.stderr);
 }
 
@@ -123,8 +112,8 @@ async fn it_stops_when_what_holds_is_killed_or_ended(example: Example) {
         let (child, hold) = working(example, &sandbox).await;
         signal(hold, sent);
         let ended = ended(child).await;
-        assert_ne!(ended.code, Some(0), "{}", ended.stderr);
-        assert_eq!(ended.code == Some(137), sent == SIGKILL, "{:?} {}", ended.code, ended.stderr);
+        assert_ne!(ended.code, 0, "{}", ended.stderr);
+        assert_eq!(ended.code == 137, sent == SIGKILL, "{:?} {}", ended.code, ended.stderr);
         if is_free {
             sandbox.is_free().await;
         }

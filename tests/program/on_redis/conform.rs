@@ -1,19 +1,20 @@
 //! `conform`.
 
 use mongoseal_test_support::{Redis, eventually, secs};
-use nix::{sys::signal::Signal, unistd::Pid};
+use nix::sys::signal::Signal::SIGTERM;
+use serde_json::Value;
 
 use crate::{
     Console,
     doctor::{documented, user},
-    ended, send,
+    send,
 };
 
 pub(crate) async fn the_declared_requirements_hold_and_their_keys_are_deleted() {
     let server = Redis::start().await;
     let console = Console::on(server.url()).await;
     let ended = console.run(&["conform", "--json"]).await;
-    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{}", ended.stdout);
+    ended.is_quiet(0);
     let findings = ended.json();
     let count = |verdict: &str| {
         findings.iter().filter(|finding| finding["kind"] == "requirement" && finding["verdict"] == verdict).count()
@@ -46,14 +47,15 @@ pub(crate) async fn a_user_that_may_not_use_the_scratch_keys_is_refused_before_t
 pub(crate) async fn the_keys_are_deleted_after_a_signal() {
     let server = Redis::start().await;
     let console = Console::on(server.url()).await;
-    let running = console.spawn(&["conform", "--json"]);
+    let mut running = console.start(&["conform", "--json"]);
     let has_keys = async || !send::<Vec<String>>(&server, "KEYS *").await.is_empty();
     eventually(secs(60), "a requirement has written a key", has_keys).await;
-    let process = Pid::from_raw(running.id().unwrap().try_into().unwrap());
-    nix::sys::signal::kill(process, Signal::SIGTERM).unwrap();
-    let ended = ended(running).await;
-    assert_eq!(ended.code, Some(143), "{}", ended.stderr);
-    assert!(ended.stderr.contains("the remaining checks do not run"), "{}", ended.stderr);
-    assert_eq!(ended.json().last().unwrap()["verdict"], "pass", "{}", ended.stdout);
+    running.signal(SIGTERM);
+    let mut last = Value::Null;
+    while let Some(finding) = running.next_event().await {
+        last = finding;
+    }
+    running.end().await.fails(143, "the remaining checks do not run");
+    assert_eq!(last["verdict"], "pass", "{last}");
     assert_eq!(send::<Vec<String>>(&server, "KEYS *").await, Vec::<String>::new());
 }

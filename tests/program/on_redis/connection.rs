@@ -1,16 +1,9 @@
 //! Where the connection string comes from, and what happens if it leads nowhere.
 
-use std::fs;
-
-use mongoseal_test_support::{Redis, secs};
+use mongoseal_test_support::{Redis, eventually, secs};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::{Console, Ended, PASSWORD, done, ended, mongoseal, send, shared};
-
-/// Checks that a server was read.
-fn has_listed(ls: &Ended) {
-    assert_eq!((ls.code, ls.stderr.as_str()), (Some(0), "No leases.\n"));
-}
+use crate::{Console, PASSWORD, done, mongoseal, run, shared};
 
 pub(crate) async fn the_variable_of_both_products_precedes_that_of_mongodb() {
     let (uri, elsewhere) = (shared().await.url(), "mongodb://127.0.0.1:9/?replicaSet=none");
@@ -19,33 +12,10 @@ pub(crate) async fn the_variable_of_both_products_precedes_that_of_mongodb() {
         ls.args(arguments).env("MONGOSEAL_URI", both).env("MONGODB_URI", of_mongodb);
         done(ls).await
     };
-    has_listed(&listed(&uri, elsewhere, &[]).await);
-    has_listed(&listed("", &uri, &[]).await);
-    has_listed(&listed(elsewhere, elsewhere, &["--uri", &uri]).await);
-    assert_eq!(listed(elsewhere, &uri, &[]).await.code, Some(123));
-}
-
-pub(crate) async fn a_password_among_the_arguments_is_in_no_process_list() {
-    let server = Redis::start().await;
-    let password = format!("{PASSWORD}-{}", std::process::id());
-    // Not among the arguments of the server.
-    let () = send(&server, &format!("CONFIG SET requirepass {password}")).await;
-    let uri = format!("redis://:{password}@{}", server.address());
-    let console = Console::on(uri.clone()).await;
-    for options in [vec!["--uri".to_owned(), uri.clone()], vec![format!("--uri={uri}")]] {
-        let mut run = mongoseal(&["run", "k", "--collection", &console.prefix]);
-        run.args(options).args(["--", "sh", "-c", "env; sleep 100"]);
-        let running = run.spawn().unwrap();
-        console.has("k", 1, 0).await;
-        let list = fs::read_dir("/proc").unwrap().filter_map(|entry| fs::read(entry.ok()?.path().join("cmdline")).ok());
-        for arguments in list.map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', " ")) {
-            assert!(!arguments.contains(&password), "{arguments}");
-        }
-        console.seal.revoke("k").by("test").reason("the end").await.unwrap();
-        // It checks the output, which has the environment of the command.
-        let ended = ended(running).await;
-        assert!(ended.code == Some(122) && ended.stdout.contains("MONGOSEAL_TOKEN="), "{}", ended.stderr);
-    }
+    listed(&uri, elsewhere, &[]).await.fails(0, "No leases.");
+    listed("", &uri, &[]).await.fails(0, "No leases.");
+    listed(elsewhere, elsewhere, &["--uri", &uri]).await.fails(0, "No leases.");
+    assert_eq!(listed(elsewhere, &uri, &[]).await.code, 123);
 }
 
 pub(crate) async fn a_wrong_password_is_refused_and_never_shown() {
@@ -57,15 +27,11 @@ pub(crate) async fn a_wrong_password_is_refused_and_never_shown() {
     ] {
         let uri = format!("redis://{login}{}", server.address());
         for arguments in [&["ls"][..], &["run", "k", "--", "true"], &["watch"], &["conform"]] {
-            let mut command = mongoseal(arguments);
-            command.env("MONGOSEAL_URI", &uri);
-            done(command).await.says(125, part);
+            run(&uri, arguments).await.says(125, part);
         }
     }
     for bad in [format!("redis://:{PASSWORD}@host:port"), format!("redis://h/{PASSWORD}")] {
-        let mut command = mongoseal(&["ls"]);
-        command.env("MONGOSEAL_URI", bad);
-        assert_eq!(done(command).await.code, Some(125));
+        assert_eq!(run(&bad, &["ls"]).await.code, 125);
     }
 }
 
@@ -81,26 +47,21 @@ pub(crate) async fn a_server_that_does_not_answer_is_named_after_a_second() {
 }
 
 pub(crate) async fn a_server_that_is_not_there_has_status_123() {
+    let uri = format!("redis://:{PASSWORD}@127.0.0.1:9");
     for arguments in [&["ls"][..], &["run", "k", "--", "true"], &["watch"], &["conform"], &["purge"]] {
-        let mut command = mongoseal(arguments);
-        command.args(["--timeout", "2s"]).env("MONGOSEAL_URI", format!("redis://:{PASSWORD}@127.0.0.1:9"));
-        // An option after the command belongs to the command.
-        if arguments.contains(&"--") {
-            command = mongoseal(&["--timeout", "2s", "run", "k", "--", "true"]);
-            command.env("MONGOSEAL_URI", format!("redis://:{PASSWORD}@127.0.0.1:9"));
-        }
-        done(command).await.says(123, "no Redis server listens at the address");
+        let ended = run(&uri, &[&["--timeout", "2s"], arguments].concat()).await;
+        ended.says(123, "no Redis server listens at the address");
     }
 }
 
 pub(crate) async fn replicas_must_acknowledge_if_the_option_is_given() {
     let server = Redis::start().await;
     let console = Console::on(server.url()).await;
-    let run = ["--redis-replicas", "1", "--timeout", "1s", "run", "k", "--no-wait", "--", "true"];
+    let run = ["--redis-replicas", "1", "--timeout", "3s", "run", "k", "--no-wait", "--", "true"];
     console.run(&run).await.says(123, "and must be 1: check the replicas");
     let _replica = Redis::start_replica(&server).await;
-    let acknowledged = async || console.run(&run).await.code == Some(0);
-    mongoseal_test_support::eventually(secs(30), "the replica acknowledges", acknowledged).await;
+    let acknowledged = async || console.run(&run).await.code == 0;
+    eventually(secs(30), "the replica acknowledges", acknowledged).await;
 }
 
 pub(crate) async fn a_server_that_speaks_tls_only_is_used_and_examined() {

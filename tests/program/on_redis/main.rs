@@ -26,9 +26,9 @@ use std::{
 use mongoseal::Mongoseal;
 use mongoseal_redis::RedisBackend;
 use mongoseal_test_support::{Redis, Turn, eventually, run_trials, secs, trials};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
-use ended::{Ended, PASSWORD, done, ended, mongoseal};
+use ended::{Ended, PASSWORD, Running, done, ended, mongoseal};
 
 /// The server of the tests that change nothing about a server.
 async fn shared() -> &'static Redis {
@@ -40,6 +40,13 @@ async fn shared() -> &'static Redis {
         SERVER.set(server).unwrap_or_else(|_| unreachable!("one test starts it"));
     }
     SERVER.get().expect("it is started")
+}
+
+/// Runs the program on this server.
+async fn run(uri: &str, arguments: &[&str]) -> Ended {
+    let mut program = mongoseal(arguments);
+    program.env("MONGOSEAL_URI", uri);
+    done(program).await
 }
 
 /// Sends a command as an operator does.
@@ -86,8 +93,8 @@ impl Console {
         done(self.command(arguments)).await
     }
 
-    fn spawn(&self, arguments: &[&str]) -> Child {
-        self.command(arguments).spawn().unwrap()
+    fn start(&self, arguments: &[&str]) -> Running {
+        Running::start(&mut self.command(arguments))
     }
 
     /// Waits until the key has so many holders and waiters.
@@ -116,12 +123,9 @@ fn main() -> ExitCode {
         commands::a_server_that_goes_away_ends_the_command,
         commands::acquire_leaves_a_lease_that_refresh_and_release_find,
         commands::hold_prints_its_events_and_refuses_to_verify,
-        commands::a_leader_is_elected_and_printed,
-        commands::leases_are_listed_and_shown,
-        commands::a_raise_and_a_purge_change_the_record,
+        commands::commands_that_look_and_intervene_run_as_on_mongodb,
         commands::a_watch_reports_what_it_may_miss_and_each_event,
         connection::the_variable_of_both_products_precedes_that_of_mongodb,
-        connection::a_password_among_the_arguments_is_in_no_process_list,
         connection::a_wrong_password_is_refused_and_never_shown,
         connection::a_server_that_does_not_answer_is_named_after_a_second,
         connection::a_server_that_is_not_there_has_status_123,
@@ -133,9 +137,7 @@ fn main() -> ExitCode {
         refused::a_server_that_would_break_a_promise_is_refused_and_fails_its_check,
         files::a_lease_file_is_refused_with_another_product_database_or_prefix,
         doctor::a_server_with_all_settings_passes_each_check,
-        doctor::a_server_without_an_append_only_file_warns,
         doctor::the_page_shows_what_the_program_prints,
-        doctor::a_server_without_a_flush_at_each_write_warns,
         doctor::replicas_are_counted,
         doctor::the_documented_permissions_are_enough,
         doctor::each_missing_permission_is_named,

@@ -1,8 +1,9 @@
 //! What is refused.
 
-use mongoseal_test_support::{Redis, by_length, secs};
+use futures_util::future::join_all;
+use mongoseal_test_support::{Redis, by_length, eventually, secs};
 
-use crate::{Console, doctor::Checked, done, mongoseal, send, shared};
+use crate::{Console, doctor::doctor, run, send, shared};
 
 pub(crate) async fn what_redis_cannot_do_is_refused_before_anything_is_sent() {
     // A server that is not there: with a request, the status is 123.
@@ -16,24 +17,18 @@ pub(crate) async fn what_redis_cannot_do_is_refused_before_anything_is_sent() {
         (&["fences", "orders"], "`mongoseal fences` does not run on Redis, because it reads documents of MongoDB"),
         (&["conform", "--slow"], "--slow checks a TTL index of MongoDB: leave it out on Redis"),
     ] {
-        let mut command = mongoseal(arguments);
-        command.env("MONGOSEAL_URI", "redis://127.0.0.1:9");
-        done(command).await.says(125, part);
+        run("redis://127.0.0.1:9", arguments).await.says(125, part);
     }
 }
 
 /// Such a port answers nothing to a handshake. The driver waits as long as the library does by default.
 pub(crate) async fn tls_to_a_port_without_tls_is_named_as_a_cause() {
     let server = shared().await.url().replacen("redis://", "rediss://", 1);
-    let mut all = tokio::task::JoinSet::new();
-    for timeout in by_length(&["2s"][..], &["2s", "10s", "15s"]) {
-        let mut run = mongoseal(&["run", "k", "--timeout", timeout, "--", "true"]);
-        run.env("MONGOSEAL_URI", &server);
-        all.spawn(done(run));
-    }
-    for ended in all.join_all().await {
+    let asked = by_length(&["2s"][..], &["2s", "10s", "15s"]).iter().map(async |timeout| {
+        let ended = run(&server, &["run", "k", "--timeout", timeout, "--", "true"]).await;
         ended.says(123, "whether its port is for TLS (`rediss`) or not (`redis`)");
-    }
+    });
+    join_all(asked).await;
 }
 
 pub(crate) async fn an_option_of_the_other_product_is_refused() {
@@ -45,14 +40,10 @@ pub(crate) async fn an_option_of_the_other_product_is_refused() {
         (&["ls", "--redis-replicas", "1"], "mongodb://127.0.0.1:9", "--redis-replicas is for Redis"),
         (&["doctor", "--redis-replicas", "1"], "mongodb://127.0.0.1:9", "where a majority confirms each write"),
     ] {
-        let mut command = mongoseal(arguments);
-        command.env("MONGOSEAL_URI", uri);
-        done(command).await.says(125, part);
+        run(uri, arguments).await.says(125, part);
     }
-    let uri = shared().await.url();
-    let mut command = mongoseal(&["ls", "--collection", "a:b"]);
-    command.env("MONGOSEAL_URI", uri);
-    done(command).await.says(125, "cannot be a collection on Redis");
+    let colon = run(&shared().await.url(), &["ls", "--collection", "a:b"]).await;
+    colon.says(125, "cannot be a collection on Redis");
 }
 
 pub(crate) async fn a_server_that_would_break_a_promise_is_refused_and_fails_its_check() {
@@ -65,17 +56,15 @@ pub(crate) async fn a_server_that_would_break_a_promise_is_refused_and_fails_its
         (&evicting, "eviction", "set maxmemory-policy to noeviction", "`noeviction`"),
         (&cluster, "cluster", "use a server without cluster mode", "node of a cluster"),
     ] {
-        let mut run = mongoseal(&["run", "k", "--", "true"]);
-        run.env("MONGOSEAL_URI", server.url());
-        done(run).await.says(125, part);
-        let checked = Checked::on(&server.url(), &[]).await;
-        assert_eq!((checked.code, checked.with("fail")), (Some(1), vec![check.to_owned()]), "{}", checked.stdout);
-        assert!(checked.text(check).contains(advice), "{}", checked.stdout);
+        run(&server.url(), &["run", "k", "--", "true"]).await.says(125, part);
+        let checked = doctor(&server.url(), &[]).await;
+        assert_eq!((checked.code, checked.checks("fail")), (1, vec![check.to_owned()]), "{}", checked.stdout);
+        checked.check(check, "fail", advice);
     }
     // One that becomes fit is accepted by both.
     let () = send(&evicting, "CONFIG SET maxmemory-policy noeviction").await;
     let console = Console::on(evicting.url()).await;
     console.run(&["run", "k", "--", "true"]).await.printed();
-    let fit = async || Checked::on(&evicting.url(), &[]).await.with("fail").is_empty();
-    mongoseal_test_support::eventually(secs(60), "no check fails", fit).await;
+    let fit = async || doctor(&evicting.url(), &[]).await.checks("fail").is_empty();
+    eventually(secs(60), "no check fails", fit).await;
 }

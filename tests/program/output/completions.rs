@@ -2,7 +2,7 @@
 
 use mongoseal_test_support::eventually;
 
-use crate::{Console, done, mongoseal, secs, shell, without_a_server::COMMANDS};
+use crate::{Console, done, mongoseal, run, secs, shell, without_a_server::commands};
 
 /// What bash completes on these lines, one line for each. A line ends where the cursor is.
 async fn completed(uri: &str, before: &str, lines: &[&str]) -> Vec<String> {
@@ -18,19 +18,15 @@ async fn completed(uri: &str, before: &str, lines: &[&str]) -> Vec<String> {
         }}
         {asked}"#
     );
-    let said = shell(uri, &words).await;
-    said.is_quiet(0);
-    said.stdout.lines().map(str::to_owned).collect()
+    shell(uri, &words).await.printed().lines().map(str::to_owned).collect()
 }
 
 #[tokio::test]
 async fn the_scripts_complete_each_command_and_bash_completes_commands_options_and_what_follows_the_dashes() {
     for shell in ["bash", "zsh", "fish"] {
-        let script = mongoseal(&["completions", shell]);
-        let script = done(script).await;
-        script.is_quiet(0);
-        for word in COMMANDS.into_iter().chain(["reason", "expiring", "no-wait"]) {
-            assert!(script.stdout.contains(word), "{shell}: {word}");
+        let script = done(mongoseal(&["completions", shell])).await.printed();
+        for word in commands().into_iter().chain(["reason", "expiring", "no-wait"]) {
+            assert!(script.contains(word), "{shell}: {word}");
         }
     }
     let lines = [
@@ -75,12 +71,9 @@ async fn bash_completes_keys_or_none_and_writes_nothing() {
 #[tokio::test]
 #[ignore = "night: judges seconds"]
 async fn bash_waits_a_third_of_a_second_for_keys() {
-    // No server answers at this address.
-    let slow = "mongodb://192.0.2.1";
     let began = std::time::Instant::now();
-    let mut keys = mongoseal(&["completions", "bash", "--keys", "rep"]);
-    keys.env("MONGODB_URI", slow);
-    let keys = done(keys).await;
-    assert_eq!((keys.status(), keys.stdout.as_str(), keys.stderr.as_str()), (0, "", ""));
+    // No server answers at this address.
+    let keys = run("mongodb://192.0.2.1", &["completions", "bash", "--keys", "rep"]).await;
+    assert_eq!(keys.printed(), "");
     assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
 }

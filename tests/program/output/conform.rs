@@ -1,36 +1,18 @@
 //! `conform`.
 
-use std::{collections::BTreeSet, os::unix::process::ExitStatusExt};
+use std::collections::BTreeSet;
 
 use mongodb::bson::{Document, doc};
 use mongoseal_conformance::{Requirement, requirements};
 use mongoseal_test_support::{ReplicaSet, Standalone, eventually};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
-use tokio::io::{AsyncBufReadExt, BufReader};
+use nix::sys::signal::Signal::{SIGINT, SIGTERM};
 
-use crate::{Console, Ended, done, ended::PASSWORD, mongoseal, secs};
-
-async fn conform(uri: &str, options: &[&str]) -> Ended {
-    let mut program = mongoseal(&["conform"]);
-    program.args(options).env("MONGODB_URI", uri).env("MONGOSEAL_DB", "app");
-    done(program).await
-}
+use crate::{Console, Ended, ended::PASSWORD, run, secs};
 
 /// The names of the findings of a kind with a verdict.
 fn names(said: &Ended, kind: &str, verdict: &str) -> Vec<String> {
     let findings = said.json().into_iter().filter(|line| line["kind"] == kind && line["verdict"] == verdict);
     findings.map(|line| line["check"].as_str().unwrap().to_owned()).collect()
-}
-
-/// The verdict of a check, what was found, and what to do.
-fn finding(said: &Ended, check: &str) -> (String, String) {
-    let found = said.json().into_iter().find(|line| line["check"] == check);
-    let line = found.unwrap_or_else(|| panic!("{check} is reported:\n{}", said.stdout));
-    let advice = line["advice"].as_str().unwrap_or_default();
-    (line["verdict"].as_str().unwrap().into(), format!("{}: {advice}", line["found"].as_str().unwrap()))
 }
 
 impl Console {
@@ -55,7 +37,7 @@ async fn each_probe_and_requirement_is_reported_once_and_the_scratch_collection_
     let said = console.run(&["conform", "--json", "--slow", "--collection", "leases"]).await;
     let reported: Vec<_> = said.json().into_iter().filter(|line| line["kind"] == "requirement").collect();
     let failed = reported.iter().any(|line| line["verdict"] == "fail");
-    assert_eq!((said.status(), said.messages()), (i32::from(failed), Vec::new()), "{}", said.stdout);
+    assert_eq!((said.code, said.messages()), (i32::from(failed), Vec::new()), "{}", said.stdout);
     let reported: Vec<&str> = reported.iter().map(|line| line["check"].as_str().unwrap()).collect();
     let requirements: Vec<&str> = requirements().iter().map(Requirement::name).collect();
     assert_eq!(reported, requirements, "each requirement once, in the order of the suite");
@@ -89,9 +71,8 @@ async fn a_collection_that_exists_is_refused_and_left_as_it_is() {
     orders.insert_one(doc! { "_id": 1 }).await.unwrap();
     for name in ["empty", "orders"] {
         let said = console.run(&["conform", "--scratch", name]).await;
-        assert_eq!((said.status(), said.stdout.as_str()), (125, ""), "{}", said.stderr);
-        assert!(said.stderr.contains("exists") && said.stderr.contains("--scratch"), "{}", said.stderr);
-        assert_eq!(said.messages().len(), 1, "{}", said.stderr);
+        said.says(125, "exists");
+        said.says(125, "--scratch");
     }
     assert_eq!(
         console.collections().await.into_iter().collect::<BTreeSet<_>>(),
@@ -103,32 +84,25 @@ async fn a_collection_that_exists_is_refused_and_left_as_it_is() {
 
 #[tokio::test]
 async fn a_signal_ends_the_checks_and_the_scratch_collection_is_gone() {
-    for (signal, name, after) in [
-        (Signal::SIGTERM, "conform_term", "TTL index"),
-        (Signal::SIGINT, "conform_int", "library"),
-        (Signal::SIGTERM, "conform_late", "tokens_grow_over_release_and_expiry"),
+    for (sent, code, name, after) in [
+        (SIGTERM, 143, "conform_term", "TTL index"),
+        (SIGINT, -2, "conform_int", "library"),
+        (SIGTERM, 143, "conform_late", "tokens_grow_over_release_and_expiry"),
     ] {
         let console = Console::new(name).await;
-        let mut child = mongoseal(&[]);
-        let mut child = child.args(["conform", "--json"]).env("MONGODB_URI", &console.uri).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut conform = console.start(&["conform", "--json"]);
         let mut out = String::new();
-        while let Some(line) = lines.next_line().await.unwrap() {
-            let is_last = line.contains(after);
-            out.extend([line.as_str(), "\n"]);
-            if is_last {
-                break;
-            }
+        while !out.contains(after) {
+            out += &conform.line().await;
         }
         assert_eq!(console.collections().await.len(), 1, "the scratch collection is there");
-        kill(Pid::from_raw(child.id().unwrap().try_into().unwrap()), signal).unwrap();
-        while let Some(line) = lines.next_line().await.unwrap() {
-            out.extend([line.as_str(), "\n"]);
+        conform.signal(sent);
+        let mut last = String::new();
+        while let Some(line) = conform.next_line().await {
+            out += &line;
+            last = line;
         }
-        let ended = tokio::time::timeout(secs(60), child.wait()).await.expect("it ends").unwrap();
-        let by = (ended.code(), ended.signal());
-        assert_eq!(by, if signal == Signal::SIGINT { (None, Some(2)) } else { (Some(143), None) }, "{out}");
-        let last = out.lines().last().unwrap();
+        assert_eq!(conform.end().await.code, code, "{out}");
         assert!(last.contains("\"check\":\"scratch\",\"verdict\":\"pass\""), "{out}");
         assert!(!out.contains("random_requests"), "the checks did not go on: {out}");
         assert_eq!(console.collections().await, Vec::<String>::new());
@@ -138,20 +112,18 @@ async fn a_signal_ends_the_checks_and_the_scratch_collection_is_gone() {
 #[tokio::test]
 async fn a_standalone_server_fails_with_clear_lines_and_no_requirement_is_run() {
     let server = Standalone::start().await;
-    let said = conform(&server.uri(), &["--json"]).await;
-    assert_eq!((said.status(), said.stderr.as_str()), (1, ""), "{}", said.stdout);
-    let (verdict, words) = finding(&said, "library");
-    assert!(verdict == "fail" && words.contains("standalone") && words.contains("rs.initiate()"), "{words}");
+    let said = run(&server.uri(), &["conform", "--json"]).await;
+    assert_eq!((said.code, said.stderr.as_str()), (1, ""), "{}", said.stdout);
+    said.check("library", "fail", "standalone");
+    said.check("library", "fail", "rs.initiate()");
     for probe in ["clocks in an update", "linearizable read", "change stream", "transaction"] {
-        let (verdict, words) = finding(&said, probe);
-        assert!(verdict == "fail" && words.contains("use a replica set of MongoDB 6.0 or later"), "{probe}: {words}");
+        said.check(probe, "fail", "use a replica set of MongoDB 6.0 or later");
     }
-    assert_eq!(finding(&said, "update pipeline").0, "pass", "{}", said.stdout);
+    said.check("update pipeline", "pass", "");
     assert_eq!(names(&said, "requirement", "skip").len(), requirements().len());
-    let (verdict, words) = finding(&said, "scratch");
-    assert!(verdict == "pass" && words.contains("is dropped"), "{words}");
-    let words = conform(&server.uri(), &[]).await;
-    assert!(words.status() == 1 && words.stdout.contains("\nskip  requirements  "), "{}", words.stdout);
+    said.check("scratch", "pass", "is dropped");
+    let words = run(&server.uri(), &["conform"]).await;
+    assert!(words.code == 1 && words.stdout.contains("\nskip  requirements  "), "{}", words.stdout);
     assert!(words.stdout.lines().count() < 25, "requirements that are not run are one line:\n{}", words.stdout);
 }
 
@@ -165,18 +137,18 @@ async fn a_requirement_and_a_probe_that_fail_are_reported_and_the_others_still_r
         "data": { "failCommands": ["update", "createIndexes"], "errorCode": 8000, "appName": "mongoseal conform" },
     };
     let point = set.fail_point(0, refuse).await;
-    let said = conform(&set.uri(), &["--json"]).await;
-    assert_eq!((said.status(), said.stderr.as_str()), (1, ""), "{}", said.stdout);
+    let said = run(&set.uri(), &["conform", "--json"]).await;
+    assert_eq!((said.code, said.stderr.as_str()), (1, ""), "{}", said.stdout);
     let requirement = "a_batch_revocation_is_recorded_with_its_tokens";
     let failed = names(&said, "requirement", "fail");
     assert!(failed.contains(&requirement.to_owned()) && failed.len() < requirements().len() / 2, "{failed:?}");
     assert_eq!(names(&said, "requirement", "pass").len() + failed.len(), requirements().len());
-    assert!(finding(&said, requirement).1.contains("8000"), "{}", finding(&said, requirement).1);
+    said.check(requirement, "fail", "8000");
     assert_eq!(names(&said, "probe", "fail"), ["library", "change count", "TTL index"], "{}", said.stdout);
-    assert!(finding(&said, "TTL index").1.contains("so idle records stay"), "{}", said.stdout);
+    said.check("TTL index", "fail", "so idle records stay");
 
-    let words = conform(&set.uri(), &["--verbose"]).await;
-    assert_eq!((words.status(), words.stderr.as_str()), (1, ""), "{}", words.stdout);
+    let words = run(&set.uri(), &["conform", "--verbose"]).await;
+    assert_eq!((words.code, words.stderr.as_str()), (1, ""), "{}", words.stdout);
     assert!(words.stdout.contains(&format!("fail  requirement          {requirement}: ")), "{}", words.stdout);
     let held = words.stdout.lines().filter(|line| line.starts_with("pass  requirement  ")).count();
     let sum = format!("fail  requirements         {held} of {} requirements", requirements().len());
@@ -196,32 +168,19 @@ async fn a_missing_privilege_is_named_and_a_collection_that_cannot_be_dropped_to
     let all = [&uses[..], &["changeStream", "dropCollection"]].concat();
     set.add_user("enough", PASSWORD, "app", on_all(&all)).await;
 
-    let said = conform(&set.uri_as("reader", PASSWORD, "app"), &[]).await;
-    assert_eq!((said.status(), said.stdout.as_str()), (125, ""), "{}", said.stderr);
-    assert!(said.stderr.contains("grant createCollection and dropCollection"), "{}", said.stderr);
+    let said = run(&set.uri_as("reader", PASSWORD, "app"), &["conform"]).await;
+    said.says(125, "grant createCollection and dropCollection");
 
-    let said = conform(&set.uri_as("no_drop", PASSWORD, "app"), &["--json", "--scratch", "left"]).await;
-    assert_eq!(said.status(), 1, "{}", said.stderr);
-    let (verdict, words) = finding(&said, "scratch");
-    assert!(verdict == "fail" && words.contains("dropCollection") && words.contains("app.left"), "{words}");
-    let (verdict, words) = finding(&said, "change stream");
-    assert!(verdict == "fail" && words.contains("grant find and changeStream on app.left"), "{words}");
+    let said = run(&set.uri_as("no_drop", PASSWORD, "app"), &["conform", "--json", "--scratch", "left"]).await;
+    assert_eq!(said.code, 1, "{}", said.stderr);
+    said.check("scratch", "fail", "dropCollection");
+    said.check("scratch", "fail", "app.left");
+    said.check("change stream", "fail", "grant find and changeStream on app.left");
 
-    let said = conform(&set.uri_as("enough", PASSWORD, "app"), &["--json"]).await;
-    assert_eq!(said.status(), 0, "{}", said.stdout);
-    let wrong = conform(&set.uri_as("enough", "wrong", "app"), &[]).await;
-    assert!(wrong.status() == 125 && wrong.stderr.contains("password") && wrong.stdout.is_empty(), "{}", wrong.stderr);
-}
-
-#[tokio::test]
-async fn a_server_that_does_not_answer_is_status_123() {
-    let said = conform("mongodb://127.0.0.1:9/?replicaSet=rs0", &["--timeout", "3s"]).await;
-    assert_eq!((said.status(), said.stdout.as_str()), (123, ""), "{}", said.stderr);
-    assert!(
-        said.notes.contains("MongoDB has not answered for 1 s") && said.stderr.contains("Connection refused"),
-        "{}",
-        said.stderr
-    );
+    let said = run(&set.uri_as("enough", PASSWORD, "app"), &["conform", "--json"]).await;
+    assert_eq!(said.code, 0, "{}", said.stdout);
+    let wrong = run(&set.uri_as("enough", "wrong", "app"), &["conform"]).await;
+    assert!(wrong.code == 125 && wrong.stderr.contains("password") && wrong.stdout.is_empty(), "{}", wrong.stderr);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, os::unix::fs::PermissionsExt, path::PathBuf};
 
-use crate::{Console, done, ended::SETTINGS, mongoseal, secs, shell};
+use crate::{Console, done, ended::SETTINGS, mongoseal, run, secs, shell};
 
 /// A file with this text, which only its owner can read.
 fn file(name: &str, text: &[u8]) -> PathBuf {
@@ -15,13 +15,9 @@ fn file(name: &str, text: &[u8]) -> PathBuf {
 #[tokio::test]
 async fn an_empty_variable_counts_as_unset() {
     let console = Console::new("empty").await;
-    let mut without = mongoseal(&["ls"]);
-    without.env("MONGODB_URI", "");
-    let said = done(without).await;
-    assert!(said.status() == 125 && said.stderr.contains("no connection string: set MONGODB_URI"), "{}", said.stderr);
+    run("", &["ls"]).await.fails(125, "no connection string: set MONGODB_URI");
     let words = format!("{} mongoseal doctor --json", SETTINGS.map(|name| format!("export {name}=;")).concat());
-    let said = shell("", &format!("{words} --uri '{}'", console.uri)).await;
-    said.is_quiet(0);
+    shell("", &format!("{words} --uri '{}'", console.uri)).await.is_quiet(0);
 }
 
 #[tokio::test]
@@ -30,15 +26,13 @@ async fn a_variable_that_is_not_utf8_is_named() {
         let mut listing = mongoseal(&["ls"]);
         listing.env(name, OsStr::from_bytes(b"mongodb://user:\xff@host"));
         let said = done(listing).await;
-        assert_eq!((said.status(), said.stdout.as_str()), (125, ""));
-        assert!(said.stderr.contains(&format!("{name} is not UTF-8")) && said.messages().len() == 1, "{}", said.stderr);
+        said.says(125, &format!("{name} is not UTF-8"));
         // Only a connection string has percent signs.
         assert_eq!(said.stderr.contains("percent-encode"), name.ends_with("_URI"), "{}", said.stderr);
     }
     let mut listing = mongoseal(&["ls"]);
     listing.arg(OsStr::from_bytes(b"\xff"));
-    let said = done(listing).await;
-    assert!(said.status() == 125 && said.stderr.contains("arguments"), "{}", said.stderr);
+    done(listing).await.fails(125, "arguments");
 }
 
 #[tokio::test]
@@ -52,7 +46,7 @@ async fn a_newline_or_quotes_around_a_setting_make_no_other_lock() {
     };
     // As `MONGODB_URI="$(cat secret; echo x)"` and many a store of secrets set it.
     let said = with("MONGODB_URI", &format!("\n{}\n", console.uri), &["ls", "--json"]).await;
-    assert_eq!((said.status(), said.json().len()), (0, 1), "{}", said.stderr);
+    assert_eq!((said.code, said.json().len()), (0, 1), "{}", said.stderr);
     for (name, value, shown) in [
         ("MONGOSEAL_DB", "locks\n", "a database has a control character: remove it from \"locks\\n\""),
         ("MONGOSEAL_COLLECTION", "locks\n", "a collection has a control character: remove it from \"locks\\n\""),
@@ -61,12 +55,11 @@ async fn a_newline_or_quotes_around_a_setting_make_no_other_lock() {
     ] {
         for command in [&["ls"][..], &["doctor"], &["run", "k", "--", "true"]] {
             let said = with(name, value, command).await;
-            let (status, output) = (said.status(), said.stdout + &said.stderr);
+            let (status, output) = (said.code, said.stdout + &said.stderr);
             assert!(status != 0 && output.contains(shown), "{name} {command:?}: {status} {output}");
         }
     }
-    let said = with("UNUSED", "", &["run", "k\n", "--", "true"]).await;
-    assert!(said.status() == 125 && said.stderr.contains("a key has a control character"), "{}", said.stderr);
+    console.run(&["run", "k\n", "--", "true"]).await.fails(125, "a key has a control character");
     drop(lease);
 }
 
@@ -82,14 +75,13 @@ async fn a_connection_string_is_read_from_a_file_or_a_pipe_and_precedes_the_envi
     };
     let name = path.to_str().unwrap();
     let said = with(name, &["ls", "--json"]).await;
-    assert_eq!((said.status(), said.stderr.as_str(), said.json().len()), (0, "", 1));
+    assert_eq!((said.code, said.stderr.as_str(), said.json().len()), (0, "", 1));
     // `doctor` connects twice.
-    let said = shell("", &format!("mongoseal doctor --json --uri-file <(echo '{}')", console.uri)).await;
-    said.is_quiet(0);
+    shell("", &format!("mongoseal doctor --json --uri-file <(echo '{}')", console.uri)).await.is_quiet(0);
 
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     let said = with(name, &["ls", "--json"]).await;
-    assert_eq!((said.status(), said.json().len()), (0, 1));
+    assert_eq!((said.code, said.json().len()), (0, 1));
     assert!(said.stderr.contains("all users can read") && said.stderr.contains("chmod o-r"), "{}", said.stderr);
 
     for (path, words) in [
@@ -97,11 +89,9 @@ async fn a_connection_string_is_read_from_a_file_or_a_pipe_and_precedes_the_envi
         (file("uri-empty", b" \n"), "is empty"),
         (file("uri-bytes", b"mongodb://\xff"), "is not UTF-8"),
     ] {
-        let said = with(path.to_str().unwrap(), &["ls"]).await;
-        assert!(said.status() == 125 && said.stderr.contains(words) && said.messages().len() == 1, "{}", said.stderr);
+        with(path.to_str().unwrap(), &["ls"]).await.says(125, words);
     }
-    let said = with(name, &["ls", "--uri", &console.uri]).await;
-    assert!(said.status() == 125 && said.stderr.contains("two connection strings"), "{}", said.stderr);
+    with(name, &["ls", "--uri", &console.uri]).await.fails(125, "two connection strings");
     lease.release().await.unwrap();
 }
 
@@ -113,8 +103,8 @@ async fn the_owner_of_a_lease_can_come_from_the_environment() {
         [("MONGOSEAL_OWNER=olga", "", "olga"), ("MONGOSEAL_OWNER=olga", "--owner bob", "bob")]
     {
         let said = shell(&console.uri, &format!("{before} mongoseal run k {options} {show}")).await;
-        assert_eq!((said.status(), &said.json()[0]["owner"]), (0, &owner.into()), "{}", said.stderr);
+        assert_eq!((said.code, &said.json()[0]["owner"]), (0, &owner.into()), "{}", said.stderr);
     }
     let said = shell(&console.uri, &format!("MONGOSEAL_OWNER= mongoseal run k {show}")).await;
-    assert!(said.status() == 0 && said.json()[0]["owner"] != "", "{}", said.stderr);
+    assert!(said.code == 0 && said.json()[0]["owner"] != "", "{}", said.stderr);
 }

@@ -7,7 +7,7 @@ use mongodb::{
 use mongoseal::{Error, Fence, FencingToken};
 use mongoseal_test_support::ReplicaSet;
 
-use crate::{Console, done, mongoseal, secs};
+use crate::{Console, run, secs};
 
 /// A token that stands for a time so many seconds after that of another.
 fn ahead(token: FencingToken, seconds: u64) -> FencingToken {
@@ -20,10 +20,9 @@ async fn a_writer_that_documents_are_ahead_of_is_shown_and_raised_and_writes() {
     let (seal, orders): (_, Collection<Document>) = (console.seal("alice"), console.db.database.collection("orders"));
     let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
     orders.insert_one(doc! { "_id": 1, "fence": lease.token(), "n": 0 }).await.unwrap();
-    let said = console.run(&["fences", "orders"]).await;
-    said.is_quiet(0);
-    assert!(said.stdout.contains(&format!("Largest token  {} (20", lease.token())), "{}", said.stdout);
-    assert!(said.stdout.contains("Ahead          0 documents\nNo token       0 documents\n"), "{}", said.stdout);
+    let printed = console.run(&["fences", "orders"]).await.printed();
+    assert!(printed.contains(&format!("Largest token  {} (20", lease.token())), "{printed}");
+    assert!(printed.contains("Ahead          0 documents\nNo token       0 documents\n"), "{printed}");
 
     // As after a restore of the set from a backup of one whose clock ran two hours ahead.
     let carried = ahead(lease.token(), 7_200);
@@ -45,13 +44,17 @@ async fn a_writer_that_documents_are_ahead_of_is_shown_and_raised_and_writes() {
     let refused = orders.fenced(&lease).update_one(doc! { "_id": 2 }, set.clone()).await;
     assert!(matches!(refused, Err(Error::Fenced { newer }) if newer == carried), "{refused:?}");
     let said = console.run(&["fences", "orders"]).await;
-    assert_eq!((said.status(), said.stderr.as_str()), (1, ""), "{}", said.stdout);
-    assert!(said.stdout.contains("Ahead          2 documents\nNo token       4 documents\n"), "{}", said.stdout);
-    assert!(said.stdout.contains("are refused until the clock has passed 20"), "{}", said.stdout);
-    assert!(said.stdout.contains(&format!("mongoseal raise --to {carried} KEY...")), "{}", said.stdout);
+    assert_eq!((said.code, said.stderr.as_str()), (1, ""), "{}", said.stdout);
+    for part in [
+        "Ahead          2 documents\nNo token       4 documents\n",
+        "are refused until the clock has passed 20",
+        &format!("mongoseal raise --to {carried} KEY..."),
+    ] {
+        assert!(said.stdout.contains(part), "{}", said.stdout);
+    }
     let said = console.run(&["fences", "orders", "--json"]).await;
     let json = &said.json()[0];
-    assert_eq!((said.status(), &json["ahead"], &json["foreign"]), (1, &2.into(), &4.into()), "{}", said.stdout);
+    assert_eq!((said.code, &json["ahead"], &json["foreign"]), (1, &2.into(), &4.into()), "{}", said.stdout);
     assert_eq!(
         (&json["largest"], &json["raise_to"]),
         (&carried.get().into(), &carried.get().into()),
@@ -61,19 +64,17 @@ async fn a_writer_that_documents_are_ahead_of_is_shown_and_raised_and_writes() {
     assert!(json["clock"].as_u64().unwrap() >= lease.token().get() && json["clock"].as_u64() < Some(carried.get()));
 
     let to = carried.to_string();
-    let said = console.run(&["raise", "--to", &to, "k", "new"]).await;
-    said.is_quiet(0);
     let line = |key| format!("{key:?} has version {carried}; its next token is larger\n");
-    assert_eq!(said.stdout, line("k") + &line("new"));
+    assert_eq!(console.run(&["raise", "--to", &to, "k", "new"]).await.printed(), line("k") + &line("new"));
     let said = console.run(&["raise", "--to", &lease.token().to_string(), "k", "--json"]).await;
     assert_eq!(said.json(), [serde_json::json!({ "key": "k", "version": carried.get() })]);
 
     // The holder still holds the key, and the next one writes.
     let old = lease.token().to_string();
     lease.verify().await.unwrap();
-    assert_eq!(console.run(&["verify", "k", &old]).await.status(), 0);
+    assert_eq!(console.run(&["verify", "k", &old]).await.code, 0);
     lease.release().await.unwrap();
-    assert_eq!(console.run(&["verify", "k", &old]).await.status(), 1);
+    assert_eq!(console.run(&["verify", "k", &old]).await.code, 1);
     for key in ["k", "new"] {
         let lease = seal.acquire(key).await.unwrap();
         assert!(lease.token() > carried, "{key}");
@@ -87,53 +88,39 @@ async fn a_writer_that_documents_are_ahead_of_is_shown_and_raised_and_writes() {
 async fn a_user_who_may_only_find_learns_whether_the_collection_exists() {
     let set = ReplicaSet::builder().auth().start().await;
     let find = |collection: &str| {
-        doc! { "resource": { "db": "secured", "collection": collection }, "actions": ["find"] }
+        doc! { "resource": { "db": "app", "collection": collection }, "actions": ["find"] }
     };
-    let leases = doc! { "db": "secured", "collection": "mongoseal" };
+    let leases = doc! { "db": "app", "collection": "mongoseal" };
     let hold = doc! { "resource": leases, "actions": ["find", "insert", "update"] };
-    set.add_user("reader", "pw", "secured", vec![hold, find("orders"), find("absent")]).await;
-    let orders: Collection<Document> = set.client().await.database("secured").collection("orders");
+    set.add_user("reader", "pw", "app", vec![hold, find("orders"), find("absent")]).await;
+    let orders: Collection<Document> = set.client().await.database("app").collection("orders");
     orders.insert_one(doc! { "fence": FencingToken::MIN }).await.unwrap();
-    let fences = async |collection: &str| {
-        let mut program = mongoseal(&["fences", collection]);
-        program.env("MONGODB_URI", set.uri_as("reader", "pw", "secured"));
-        program.env("MONGOSEAL_DB", "secured");
-        done(program).await
-    };
-    let said = fences("orders").await;
-    said.is_quiet(0);
-    let said = fences("absent").await;
-    assert!(said.status() == 125 && said.stderr.contains("there is no collection secured.absent"), "{}", said.stderr);
-    let said = fences("secret").await;
-    assert!(
-        said.status() == 125 && said.stderr.contains("no permission to read secret: grant find"),
-        "{}",
-        said.stderr
-    );
+    let uri = set.uri_as("reader", "pw", "app");
+    let fences = async |collection: &str| run(&uri, &["fences", collection]).await;
+    fences("orders").await.is_quiet(0);
+    fences("absent").await.fails(125, "there is no collection app.absent");
+    fences("secret").await.fails(125, "no permission to read secret: grant find");
 }
 
 #[tokio::test]
 async fn a_collection_without_tokens_is_not_ahead_and_wrong_arguments_say_what_to_pass() {
     let console = Console::new("fences_wrong").await;
-    let said = console.run(&["fences", "nothing"]).await;
-    assert_eq!((said.status(), said.stdout.as_str()), (125, ""));
     let name = console.db.database.name();
-    assert!(said.stderr.contains(&format!("there is no collection {name}.nothing: check its name")), "{}", said.stderr);
+    let absent = format!("there is no collection {name}.nothing: check its name");
+    console.run(&["fences", "nothing"]).await.says(125, &absent);
 
     console.db.database.create_collection("nothing").await.unwrap();
-    let said = console.run(&["fences", "nothing"]).await;
-    said.is_quiet(0);
-    assert!(said.stdout.contains("Largest token  none, because the collection is empty\n"), "{}", said.stdout);
+    let printed = console.run(&["fences", "nothing"]).await.printed();
+    assert!(printed.contains("Largest token  none, because the collection is empty\n"), "{printed}");
 
     let some: Collection<Document> = console.db.database.collection("some");
     some.insert_many([doc! { "n": 7, "fence": FencingToken::MIN }, doc! {}]).await.unwrap();
-    assert_eq!(console.run(&["fences", "some"]).await.status(), 0);
+    assert_eq!(console.run(&["fences", "some"]).await.code, 0);
     for field in ["fances", "n"] {
         for form in [&[][..], &["--json"]] {
             let said = console.run(&[&["fences", "some", "--field", field][..], form].concat()).await;
-            assert!(said.status() == 125 && !said.stdout.is_empty(), "{} {}", said.status(), said.stdout);
-            let words = format!("no document of {name}.some has a token in the field {field:?}: check --field");
-            assert!(said.stderr.contains(&words), "{}", said.stderr);
+            assert!(!said.stdout.is_empty());
+            said.fails(125, &format!("no document of {name}.some has a token in the field {field:?}: check --field"));
         }
     }
     for (arguments, words) in [
@@ -144,7 +131,7 @@ async fn a_collection_without_tokens_is_not_ahead_and_wrong_arguments_say_what_t
         (vec!["raise", "--to", "7"], "KEY"),
     ] {
         let said = console.run(&arguments).await;
-        assert_eq!((said.status(), said.stdout.as_str()), (125, ""), "{arguments:?}");
+        assert_eq!((said.code, said.stdout.as_str()), (125, ""), "{arguments:?}");
         assert!(said.stderr.contains(words), "{arguments:?}: {}", said.stderr);
     }
 }

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use mongodb::bson::doc;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use mongoseal_test_support::millis;
 
-use crate::{Console, Ended, mongoseal, secs, shell};
+use crate::{Console, Ended, secs, shell};
 
 fn rows(said: &Ended) -> Vec<Vec<&str>> {
     said.is_quiet(0);
@@ -84,12 +84,11 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
     for lease in [first, second, forever] {
         lease.release().await.unwrap();
     }
-    let shown = console.run(&["show", "reports/nightly"]).await;
-    assert!(shown.status() == 0 && shown.stdout.contains("No holders."), "{}", shown.stdout);
-    let nothing = console.run(&["ls"]).await;
-    assert_eq!((nothing.status(), nothing.stdout.as_str(), nothing.stderr.as_str()), (0, "", "No leases.\n"));
-    let nothing = console.run(&["ls", "--owner", "alice"]).await;
-    assert_eq!((nothing.status(), nothing.stdout.as_str(), nothing.stderr.as_str()), (0, "", "No matching leases.\n"));
+    assert!(console.run(&["show", "reports/nightly"]).await.printed().contains("No holders."));
+    for (arguments, answer) in [(&["ls"][..], "No leases.\n"), (&["ls", "--owner", "alice"], "No matching leases.\n")] {
+        let nothing = console.run(arguments).await;
+        assert_eq!((nothing.code, nothing.stdout.as_str(), nothing.stderr.as_str()), (0, "", answer));
+    }
 }
 
 #[tokio::test]
@@ -115,23 +114,16 @@ async fn ls_sorts_by_a_column_and_leases_with_equal_cells_stay_in_the_order_of_k
         (vec!["--sort-by", "remaining"], ["a", "b", "c"]),
         (vec!["--sort-by", "waiters"], ["b", "c", "a"]),
     ] {
-        let json: Vec<&str> = ["ls", "-o", "json"].into_iter().chain(options.iter().copied()).collect();
-        assert_eq!(keys(&console.run(&json).await), expected, "{options:?}");
-        let table: Vec<&str> = ["ls"].into_iter().chain(options.iter().copied()).collect();
-        let said = console.run(&table).await;
+        assert_eq!(keys(&console.run(&[&["ls", "-o", "json"][..], &options].concat()).await), expected, "{options:?}");
+        let said = console.run(&[&["ls"][..], &options].concat()).await;
         let first: Vec<&str> = rows(&said).iter().skip(1).map(|row| row[0]).collect();
         assert_eq!(first, expected, "{options:?}");
     }
-    let unknown = console.run(&["ls", "--sort-by", "colour"]).await;
-    assert!(
-        unknown.status() == 125 && unknown.stderr.contains("remaining"),
-        "the columns are named: {}",
-        unknown.stderr
-    );
-    let both = console.run(&["ls", "-o", "wide", "--json"]).await;
-    assert!(both.status() == 125 && both.stderr.contains("cannot be used with"), "{}", both.stderr);
+    // The columns are named.
+    console.run(&["ls", "--sort-by", "colour"]).await.fails(125, "remaining");
+    console.run(&["ls", "-o", "wide", "--json"]).await.fails(125, "cannot be used with");
     let nothing = console.run(&["ls", "--sort-by", "key", "none/"]).await;
-    assert_eq!((nothing.status(), nothing.stdout.as_str()), (0, ""), "{}", nothing.stderr);
+    assert_eq!((nothing.code, nothing.stdout.as_str()), (0, ""), "{}", nothing.stderr);
     waiting.abort();
     leases.clear();
 }
@@ -142,8 +134,8 @@ async fn a_wide_list_also_has_the_times_of_grant_refresh_and_expiry_and_the_meta
     let alice = console.seal("alice");
     let build = alice.acquire("build").ttl(secs(600)).metadata("commit", "1a2b").await.unwrap();
     let forever = alice.acquire("forever").without_expiry().await.unwrap();
-    alice.acquire("over").ttl(std::time::Duration::from_millis(500)).without_refresh().await.unwrap().orphan();
-    tokio::time::sleep(std::time::Duration::from_millis(600)).await;
+    alice.acquire("over").ttl(millis(500)).without_refresh().await.unwrap().orphan();
+    tokio::time::sleep(millis(600)).await;
     let said = console.run(&["ls", "-o", "wide", "--expired"]).await;
     let table = rows(&said);
     let (narrow, wide) = table[0].split_at(8);
@@ -190,12 +182,10 @@ async fn ls_lists_five_hundred_leases_at_once_and_ten_thousand_as_they_come() {
 
     console.db.records().delete_many(doc! {}).await.unwrap();
     held_records(&console, 10_000).await;
-    let mut ls = mongoseal(&[]);
-    let mut ls = ls.arg("ls").env("MONGODB_URI", &console.uri).spawn().unwrap();
-    let (began, mut lines) = (Instant::now(), BufReader::new(ls.stdout.take().unwrap()).lines());
+    let (began, mut ls) = (Instant::now(), console.start(&["ls"]));
     let mut first = None;
     let mut count = 0;
-    while let Some(line) = lines.next_line().await.unwrap() {
+    while let Some(line) = ls.next_line().await {
         first.get_or_insert_with(|| began.elapsed());
         assert!(count == 0 || line.starts_with(&format!("held/{:05}  alice  ", count - 1)), "{count}: {line}");
         count += 1;
@@ -211,16 +201,12 @@ async fn ls_lists_five_hundred_leases_at_once_and_ten_thousand_as_they_come() {
 #[tokio::test]
 async fn a_key_without_a_record_is_no_success_and_a_bad_one_names_what_is_wrong() {
     let console = Console::new("absent").await;
-    let said = console.run(&["show", "never/asked-for"]).await;
-    assert_eq!((said.status(), said.stdout.as_str()), (1, ""));
-    assert!(said.stderr.starts_with("mongoseal: \"never/asked-for\" has no record"), "{}", said.stderr);
-    assert_eq!(said.messages().len(), 1);
-    let said = console.run(&["show", ""]).await;
-    assert!(said.status() == 125 && said.stderr.contains("must not be empty"), "{} {}", said.status(), said.stderr);
+    let absent = "\"never/asked-for\" has no record";
+    console.run(&["show", "never/asked-for"]).await.says(1, absent);
+    console.run(&["show", ""]).await.fails(125, "must not be empty");
     console.db.records().insert_one(doc! { "_id": "foreign", "somebody": "else" }).await.unwrap();
-    let said = console.run(&["show", "foreign"]).await;
-    assert!(said.status() == 125 && said.stderr.contains("is not a lease record"), "{} {}", said.status(), said.stderr);
-    assert_eq!(console.run(&["show"]).await.status(), 125);
+    console.run(&["show", "foreign"]).await.fails(125, "is not a lease record");
+    assert_eq!(console.run(&["show"]).await.code, 125);
 }
 
 #[tokio::test]
@@ -252,18 +238,8 @@ async fn what_others_wrote_cannot_act_on_a_terminal() {
         vec!["show", name, "--json"],
     ] {
         let said = console.run(&arguments).await;
-        assert!(
-            !said.stdout.contains(acts) && !said.stderr.contains(acts),
-            "{arguments:?}: {:?} {:?}",
-            said.stdout,
-            said.stderr
-        );
-        assert!(
-            said.stdout.contains("[2J") || said.stderr.contains("[2J"),
-            "{arguments:?}: {} {}",
-            said.stdout,
-            said.stderr
-        );
+        let printed = said.stdout.clone() + &said.stderr;
+        assert!(!printed.contains(acts) && printed.contains("[2J"), "{arguments:?}: {printed:?}");
         if arguments.contains(&"--json") {
             assert_eq!(said.json()[0]["key"], name);
         }
@@ -292,7 +268,7 @@ async fn nothing_is_cut_in_a_pipe_and_one_that_is_closed_early_is_no_failure() {
         "mongoseal doctor | head -1",
     ] {
         let said = shell(&console.uri, words).await;
-        assert_eq!((said.status(), said.stderr.as_str(), said.stdout.lines().count()), (0, "", 1), "{words}");
+        assert_eq!((said.code, said.stderr.as_str(), said.stdout.lines().count()), (0, "", 1), "{words}");
     }
     set.release().await.unwrap();
 }

@@ -21,7 +21,7 @@ mod without_a_server;
 use mongoseal::Mongoseal;
 use mongoseal_test_support::{TestDatabase, eventually, secs};
 
-use ended::{Ended, bash, done, mongoseal};
+use ended::{Ended, Running, bash, done, mongoseal};
 
 /// Runs a script of bash, which ends with the first status of a pipeline that is not 0.
 async fn shell(uri: &str, script: &str) -> Ended {
@@ -35,7 +35,14 @@ async fn on_a_terminal_of(columns: u16, uri: &str, words: &str) -> (String, i32)
     let script =
         format!("script --quiet --return --command \"stty cols {columns} rows 50; {words}\" /dev/null </dev/null");
     let said = shell(uri, &script).await;
-    (said.stdout.replace('\r', ""), said.status())
+    (said.stdout.replace('\r', ""), said.code)
+}
+
+/// Runs the program with this connection string and the database `app`.
+async fn run(uri: &str, arguments: &[&str]) -> Ended {
+    let mut program = mongoseal(arguments);
+    program.env("MONGODB_URI", uri).env("MONGOSEAL_DB", "app");
+    done(program).await
 }
 
 /// The program, for a database of a test's own.
@@ -55,6 +62,11 @@ impl Console {
         let mut program = mongoseal(arguments);
         program.env("MONGODB_URI", &self.uri);
         done(program).await
+    }
+
+    /// Starts the program.
+    fn start(&self, arguments: &[&str]) -> Running {
+        Running::start(mongoseal(arguments).env("MONGODB_URI", &self.uri))
     }
 
     fn seal(&self, owner: &str) -> Mongoseal {

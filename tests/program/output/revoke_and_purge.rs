@@ -2,11 +2,8 @@
 
 use std::{process::Stdio, time::Duration};
 
-use mongoseal::{LeaseState, LossCause, Mongoseal};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    process::Command,
-};
+use mongoseal::{Lease, LeaseState, LossCause, Mongoseal};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{Console, Ended, ended::without_settings, secs, shell};
 
@@ -15,50 +12,41 @@ async fn revoke_asks_on_a_terminal_only_and_elsewhere_wants_to_be_told() {
     let console = Console::new("revoke").await;
     let seal = console.seal("alice");
     let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
-    let said = console.run(&["revoke", "k", "--reason", "stuck"]).await;
-    assert_eq!((said.status(), said.stdout.as_str()), (125, ""));
-    assert!(said.stderr.contains("--yes") && said.messages().len() == 1, "{}", said.stderr);
-    assert!(lease.is_valid());
+    console.run(&["revoke", "k", "--reason", "stuck"]).await.says(125, "--yes");
     lease.verify().await.unwrap();
 
-    let said = console.run(&["revoke", "k", "--reason", "stuck", "--by", "olga", "--yes"]).await;
-    assert_eq!(said.status(), 0, "{}", said.stderr);
-    assert_eq!(
-        said.stdout,
-        format!("revoked \"k\" from alice, with token {}\n\"k\" has no holder now\n", lease.token())
-    );
-    let LeaseState::Lost { cause: LossCause::Revoked { by, reason } } = lease.cancelled().await else {
-        panic!("it was revoked")
-    };
-    assert_eq!((by.as_str(), reason.as_str()), ("olga", "stuck"));
+    let printed = console.run(&["revoke", "k", "--reason", "stuck", "--by", "olga", "--yes"]).await.printed();
+    let expected = format!("revoked \"k\" from alice, with token {}\n\"k\" has no holder now\n", lease.token());
+    assert_eq!(printed, expected);
+    assert_eq!(revoked(&lease).await, ("olga".to_owned(), "stuck".to_owned()));
 
     let shown = console.run(&["show", "k"]).await.stdout;
     assert!(shown.contains("REVOKED") && shown.contains("olga") && shown.contains("stuck"), "{shown}");
-    let again = console.run(&["revoke", "k", "--reason", "stuck", "--yes"]).await;
-    assert_eq!((again.status(), again.stdout.as_str()), (1, ""));
-    assert!(again.stderr.contains("\"k\" has no holder"), "{}", again.stderr);
+    console.run(&["revoke", "k", "--reason", "stuck", "--yes"]).await.says(1, "\"k\" has no holder");
 
     let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
     let said = console.run(&["revoke", "k", "--reason", "again", "--yes", "--json"]).await.json();
     assert_eq!(said, [serde_json::json!({ "key": "k", "owner": "alice", "token": lease.token().get() })]);
-    let LeaseState::Lost { cause: LossCause::Revoked { by, .. } } = lease.cancelled().await else {
-        panic!("it was revoked")
-    };
+    let (by, _) = revoked(&lease).await;
     assert!(by.contains('@'), "user and host: {by}");
-    assert_eq!(console.run(&["revoke", "k", "--yes"]).await.status(), 125, "a reason is wanted");
+    assert_eq!(console.run(&["revoke", "k", "--yes"]).await.code, 125, "a reason is wanted");
     for (empty, options) in
         [("'--reason <TEXT>'", &["--reason", ""][..]), ("'--by <NAME>'", &["--reason", "r", "--by", ""])]
     {
         let said = console.run(&[&["revoke", "k", "--yes"], options].concat()).await;
-        assert!(
-            said.status() == 125 && said.stderr.contains(&format!("a value is required for {empty}")),
-            "{}",
-            said.stderr
-        );
+        said.fails(125, &format!("a value is required for {empty}"));
     }
 }
 
+/// Who revoked a lease, and why.
+async fn revoked(lease: &Lease) -> (String, String) {
+    let state = lease.cancelled().await;
+    let LeaseState::Lost { cause: LossCause::Revoked { by, reason } } = state else { panic!("revoked: {state:?}") };
+    (by.as_str().to_owned(), reason.as_str().to_owned())
+}
+
 fn tokens(said: &Ended) -> Vec<u64> {
+    assert_eq!(said.code, 0, "{}", said.stderr);
     said.json().iter().map(|revoked| revoked["token"].as_u64().unwrap()).collect()
 }
 
@@ -73,20 +61,15 @@ async fn revoke_of_a_token_or_of_an_owner_leaves_the_other_sharers() {
         let fixed = ["revoke", "gpu", "--reason", "stuck", "--yes", "--json"];
         console.run(&[&fixed, options].concat()).await
     };
-    let said = revoke(&["--token", &third.token().to_string()]).await;
-    assert_eq!((said.status(), tokens(&said)), (0, vec![third.token().get()]), "{}", said.stderr);
-    assert!(
-        matches!(third.cancelled().await, LeaseState::Lost { cause: LossCause::Revoked { reason, .. } } if reason == "stuck")
-    );
-    let again = revoke(&["--token", &third.token().to_string()]).await;
-    assert_eq!((again.status(), again.stdout.as_str()), (1, ""));
-    assert!(again.stderr.contains(&format!("\"gpu\" has no lease with token {}", third.token())), "{}", again.stderr);
-    let said = revoke(&["--owner", "bob"]).await;
-    assert_eq!((said.status(), tokens(&said)), (0, vec![second.token().get(), last.token().get()]), "{}", said.stderr);
-    let nobody = revoke(&["--owner", "bob"]).await;
-    assert!(nobody.status() == 1 && nobody.stderr.contains("\"gpu\" has no lease of \"bob\""), "{}", nobody.stderr);
+    let token = third.token().to_string();
+    assert_eq!(tokens(&revoke(&["--token", &token]).await), [third.token().get()]);
+    assert_eq!(revoked(&third).await.1, "stuck");
+    let again = revoke(&["--token", &token]).await;
+    again.says(1, &format!("\"gpu\" has no lease with token {token}"));
+    assert_eq!(tokens(&revoke(&["--owner", "bob"]).await), [second.token().get(), last.token().get()]);
+    revoke(&["--owner", "bob"]).await.says(1, "\"gpu\" has no lease of \"bob\"");
     first.verify().await.unwrap();
-    assert_eq!(revoke(&["--owner", "alice", "--token", "7"]).await.status(), 125, "one of them is enough");
+    assert_eq!(revoke(&["--owner", "alice", "--token", "7"]).await.code, 125, "one of them is enough");
     assert_eq!(tokens(&revoke(&[]).await), [first.token().get()], "without both, all");
 }
 
@@ -96,11 +79,8 @@ async fn a_revoker_whom_no_variable_names_has_the_name_or_the_number_that_the_sy
     let revoker = async |before: &str| {
         let lease = console.seal("alice").acquire("k").await.unwrap();
         let said = shell(&console.uri, &format!("unset LOGNAME; {before} mongoseal revoke k --reason r --yes")).await;
-        assert_eq!(said.status(), 0, "{}", said.stderr);
-        let LeaseState::Lost { cause: LossCause::Revoked { by, .. } } = lease.cancelled().await else {
-            panic!("it was revoked")
-        };
-        by.split_once('@').unwrap().0.to_owned()
+        assert_eq!(said.code, 0, "{}", said.stderr);
+        revoked(&lease).await.0.split_once('@').unwrap().0.to_owned()
     };
     assert_eq!(revoker("USER=olga").await, "olga");
     assert_eq!(revoker("USER=root SUDO_USER=olga").await, "olga", "under sudo, its caller");
@@ -123,14 +103,10 @@ async fn purge_says_what_went_and_leaves_what_lives() {
         token
     };
     let token = spoil().await;
-    let said = console.run(&["ls", "--expired", "lap"]).await;
-    assert!(said.stdout.contains("expired"), "{}", said.stdout);
-    let said = console.run(&["purge"]).await;
-    assert!(
-        said.status() == 0
-            && said.stdout.starts_with(&format!("deleted the lease on \"lapsed\" of alice with token {token}"))
-    );
-    assert_eq!(said.stdout.lines().count(), 1);
+    assert!(console.run(&["ls", "--expired", "lap"]).await.printed().contains("expired"));
+    let printed = console.run(&["purge"]).await.printed();
+    let deleted = format!("deleted the lease on \"lapsed\" of alice with token {token}");
+    assert!(printed.starts_with(&deleted) && printed.lines().count() == 1, "{printed}");
 
     let token = spoil().await;
     let gone = console.run(&["purge", "--json"]).await.json();
@@ -142,8 +118,7 @@ async fn purge_says_what_went_and_leaves_what_lives() {
 async fn on_a_terminal(console: &Console, words: &str, typed: &str) -> (String, i32) {
     let script = format!("printf '{typed}' | script --quiet --return --command \"{words}\" /dev/null");
     let said = shell(&console.uri, &script).await;
-    let status = said.status();
-    (said.stdout, status)
+    (said.stdout, said.code)
 }
 
 #[tokio::test]
@@ -165,9 +140,9 @@ async fn on_a_terminal_revoke_shows_who_holds_and_only_a_yes_takes_it_away() {
 
 /// Runs `revoke k` on a terminal, and answers its question with yes after `meanwhile`.
 async fn confirmed_after(console: &Console, meanwhile: impl AsyncFnOnce()) -> (String, i32) {
-    let mut script = without_settings(Command::new("script"));
+    let mut script = without_settings("script");
     script.args(["--quiet", "--return", "--command", "$M revoke k --reason stuck", "/dev/null"]);
-    script.env("M", env!("CARGO_BIN_EXE_mongoseal")).env("MONGODB_URI", &console.uri).stdin(Stdio::piped());
+    script.env("MONGODB_URI", &console.uri).stdin(Stdio::piped());
     let mut script = script.spawn().unwrap();
     let (mut keys, mut screen) = (script.stdin.take().unwrap(), script.stdout.take().unwrap());
     let mut seen = Vec::new();
@@ -204,12 +179,24 @@ async fn a_lease_that_was_granted_after_the_question_is_left() {
 #[tokio::test]
 async fn a_terminal_gets_colours_unless_it_wants_none() {
     let console = Console::new("terminal").await;
-    let lease = console.seal("alice").acquire("k").ttl(secs(600)).await.unwrap();
-    let (seen, status) = on_a_terminal(&console, "mongoseal ls", "").await;
-    assert!(status == 0 && seen.contains("\u{1b}[1mKEY"), "{seen:?}");
-    let (seen, _) = on_a_terminal(&console, "NO_COLOR=1 mongoseal ls", "").await;
-    assert!(seen.contains("KEY") && !seen.contains('\u{1b}'), "{seen:?}");
-    lease.release().await.unwrap();
+    let _lease = console.seal("alice").acquire("k").ttl(secs(600)).await.unwrap();
+    for (words, status, coloured, plain) in [
+        ("mongoseal ls", 0, "\u{1b}[1mKEY", "KEY"),
+        (
+            "mongoseal run k --ttl 0 -- true",
+            125,
+            "mongoseal: \u{1b}[1m\u{1b}[31merror:\u{1b}[0m --ttl 0s leaves",
+            "mongoseal: error: --ttl 0s leaves",
+        ),
+    ] {
+        let (seen, code) = crate::on_a_terminal_of(80, &console.uri, words).await;
+        assert!(code == status && seen.contains(coloured), "{seen:?}");
+        let (seen, _) = crate::on_a_terminal_of(80, &console.uri, &format!("NO_COLOR=1 {words}")).await;
+        let piped = shell(&console.uri, words).await;
+        for seen in [seen, piped.stdout + &piped.stderr] {
+            assert!(seen.contains(plain) && !seen.contains('\u{1b}'), "{seen:?}");
+        }
+    }
 }
 
 /// What a textfile collector reads: each name once, and of each key one sample.
@@ -242,23 +229,10 @@ async fn leases_and_checks_are_printed_for_prometheus() {
     assert!((500.0..=600.5).contains(&remaining), "{remaining}");
 
     let said = console.run(&["doctor", "-o", "prometheus"]).await;
-    assert_eq!(said.status(), 0, "{}", said.stderr);
+    assert_eq!(said.code, 0, "{}", said.stderr);
     assert!(said.stdout.lines().any(|line| line == r#"mongoseal_doctor_check{check="reachable",verdict="pass"} 1"#));
     let verdicts = |value: &str| said.stdout.lines().filter(|line| line.ends_with(&format!("}} {value}"))).count();
     assert_eq!(verdicts("0"), 3 * verdicts("1"), "each check has one verdict of four: {}", said.stdout);
-}
-
-#[tokio::test]
-async fn the_word_error_has_a_colour_on_a_terminal_unless_it_wants_none() {
-    for (before, shown) in
-        [("", "mongoseal: \u{1b}[1m\u{1b}[31merror:\u{1b}[0m "), ("NO_COLOR=1 ", "mongoseal: error: ")]
-    {
-        let words = format!("{before}mongoseal run k --uri mongodb://h --ttl 0 -- true");
-        let (seen, status) = crate::on_a_terminal_of(80, "", &words).await;
-        assert!(status == 125 && seen.starts_with(shown), "{seen:?}");
-    }
-    let piped = shell("", "mongoseal run k --uri mongodb://h --ttl 0 -- true").await;
-    assert!(piped.stderr.starts_with("mongoseal: error: --ttl 0s leaves"), "{:?}", piped.stderr);
 }
 
 #[tokio::test]
@@ -276,16 +250,10 @@ async fn quiet_suppresses_notes_and_answers_and_no_error_or_warning() {
         (&["run", "other", "--verbose", "--", "true"], 0),
     ] {
         let loud = console.run(arguments).await;
-        assert!(loud.status() == status && !loud.stderr.is_empty(), "{arguments:?}: {}", loud.stderr);
+        assert!(loud.code == status && !loud.stderr.is_empty(), "{arguments:?}: {}", loud.stderr);
         let quiet = console.run(&[&["--quiet"], arguments].concat()).await;
-        assert_eq!((quiet.status(), quiet.stdout.as_str(), quiet.stderr.as_str()), (status, "", ""), "{arguments:?}");
+        assert_eq!((quiet.code, quiet.stdout.as_str(), quiet.stderr.as_str()), (status, "", ""), "{arguments:?}");
     }
     let unreachable = ["ls", "-q", "--timeout", "1500ms", "--uri", "mongodb://127.0.0.1:9/?replicaSet=none"];
-    let refused = console.run(&unreachable).await;
-    assert!(
-        refused.status() == 123 && refused.stderr.starts_with("mongoseal: error: no primary"),
-        "{}",
-        refused.stderr
-    );
-    assert_eq!(refused.messages().len(), 1, "{}", refused.stderr);
+    console.run(&unreachable).await.says(123, "error: no primary");
 }

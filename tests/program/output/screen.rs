@@ -8,10 +8,7 @@ use std::{
 };
 
 use mongoseal_test_support::{eventually, secs};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::{sys::signal::Signal, unistd::Pid};
 use tokio::{
     io::AsyncWriteExt,
     process::{Child, ChildStdin, Command},
@@ -36,10 +33,10 @@ impl Terminal {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("screen-{}", console.db.database.name()));
         fs::remove_dir_all(&folder).unwrap_or_default();
         fs::create_dir_all(&folder).unwrap();
-        let mut script = without_settings(Command::new("script"));
+        let mut script = without_settings("script");
         script.args(["-qec", &format!("stty cols 80 rows 24; tty >$F/tty; {line}"), "/dev/null"]);
         script.env("SHELL", "/bin/sh").env("TERM", "xterm").env("PS1", "");
-        script.env("M", env!("CARGO_BIN_EXE_mongoseal")).env("F", &folder).env("MONGODB_URI", &console.uri);
+        script.env("F", &folder).env("MONGODB_URI", &console.uri);
         let shown = File::create(folder.join("shown")).unwrap();
         let mut child = script.stdin(Stdio::piped()).stdout(shown).spawn().unwrap();
         let keys = child.stdin.take().unwrap();
@@ -73,15 +70,23 @@ impl Terminal {
 
     fn signal(&self, signal: Signal) {
         let id = fs::read_to_string(self.folder.join("id")).unwrap();
-        kill(Pid::from_raw(id.trim().parse().unwrap()), signal).unwrap();
+        crate::ended::signal(Pid::from_raw(id.trim().parse().unwrap()), signal);
     }
 
-    /// Waits for the end. Returns all that was shown, and the part after the last full screen.
-    async fn end(mut self) -> (String, String) {
+    /// Waits for the end. Returns all that was shown.
+    async fn end(mut self) -> String {
         tokio::time::timeout(secs(60), self.child.wait()).await.expect("it ends").unwrap();
-        let shown = self.shown();
-        let rest = shown.rsplit_once(LEAVE).map_or(String::new(), |(_, rest)| rest.to_owned());
-        (shown, rest)
+        self.shown()
+    }
+
+    /// Waits for the end. Returns the last table: after the last full screen, and before this status and the modes.
+    async fn last_table(self, status: &str) -> String {
+        let shown = self.end().await;
+        assert_eq!(shown.matches(ENTER).count(), 1);
+        let rest = shown.rsplit_once(LEAVE).and_then(|(_, rest)| rest.split_once(status));
+        let (last, report) = rest.unwrap_or_else(|| panic!("{shown:?}"));
+        assert!(has_its_modes_back(report), "{report}");
+        last.to_owned()
     }
 }
 
@@ -102,11 +107,11 @@ async fn the_key_q_ends_the_screen_and_no_key_is_echoed_and_the_last_table_stays
     let next = console.seal("bob").acquire("other").ttl(secs(600)).await.unwrap();
     terminal.has_shown("bob", 1).await;
     terminal.press("q").await;
-    let (shown, rest) = terminal.end().await;
+    terminal.has_shown(LEAVE, 1).await;
+    let shown = terminal.shown();
     assert!(!shown.contains("xyz"), "{shown:?}");
-    let (last, report) = rest.split_once("status 0").unwrap_or_else(|| panic!("{rest:?}"));
-    assert!(has_its_modes_back(report), "{report}");
     assert!(shown.contains("\u{1b}[?25l") && shown.contains(&format!("\u{1b}[?25h{LEAVE}")), "{shown:?}");
+    let last = terminal.last_table("status 0").await;
     let lines: Vec<&str> = last.lines().filter(|line| !line.is_empty()).collect();
     let has = |line: &str, words: &[&str]| words.iter().all(|word| line.contains(word));
     assert!(lines.len() == 5 && has(lines[1], &["other", "bob", &next.token().to_string()]), "{last}");
@@ -121,10 +126,7 @@ async fn a_signal_ends_the_screen_with_status_0_and_restores_the_terminal() {
         let terminal = Terminal::watch(&console, "k");
         terminal.has_shown("alice", 1).await;
         terminal.signal(signal);
-        let (shown, rest) = terminal.end().await;
-        assert_eq!(shown.matches(ENTER).count(), 1);
-        let (last, report) = rest.split_once("status 0").unwrap_or_else(|| panic!("{signal}: {rest:?}"));
-        assert!(last.contains("alice") && has_its_modes_back(report), "{signal}: {rest:?}");
+        assert!(terminal.last_table("status 0").await.contains("alice"), "{signal}");
     }
 }
 
@@ -137,9 +139,8 @@ async fn an_error_ends_the_screen_and_is_shown_below_the_last_table() {
     // A watch of one key ends with an error if the document is no record.
     let record = mongodb::bson::doc! { "_id": "k" };
     console.db.records().replace_one(record.clone(), record).await.unwrap();
-    let (_, rest) = terminal.end().await;
-    let (last, report) = rest.split_once("mongoseal: ").unwrap_or_else(|| panic!("{rest:?}"));
-    assert!(last.contains("alice") && report.contains("status 125") && has_its_modes_back(report), "{rest:?}");
+    let last = terminal.last_table("status 125").await;
+    assert!(last.split_once("mongoseal: ").is_some_and(|(table, _)| table.contains("alice")), "{last}");
     drop(lease);
 }
 
@@ -153,8 +154,7 @@ async fn an_expired_lease_leaves_the_table_and_a_holder_of_the_beginning_is_no_e
     seal.acquire("reports/short").ttl(Duration::from_millis(500)).without_refresh().await.unwrap().orphan();
     terminal.has_shown("expired", 1).await;
     terminal.press("q").await;
-    let (_, rest) = terminal.end().await;
-    let (last, _) = rest.split_once("status 0").unwrap_or_else(|| panic!("{rest:?}"));
+    let last = terminal.last_table("status 0").await;
     assert_eq!(last.matches("reports/held").count(), 1, "{last}");
     let (table, events) = last.split_once("EVENT").unwrap();
     assert!(!table.contains("reports/short"), "{last}");
@@ -177,7 +177,7 @@ async fn long_keys_leave_the_token_the_owner_and_the_reason_in_the_columns_of_a_
         seal.revoke(key.as_str()).by("olga").reason("stuck since Monday").await.unwrap();
         terminal.has_shown("revoked", 1).await;
         terminal.signal(Signal::SIGTERM);
-        let (shown, _) = terminal.end().await;
+        let shown = terminal.end().await;
         let line = shown.lines().find(|line| line.contains("revoked")).unwrap();
         for word in [&lease.token().to_string(), "alice", "stuck", "kkkkkkk…"] {
             assert!(line.contains(word), "{word}: {line:?}");

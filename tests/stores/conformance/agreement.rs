@@ -6,7 +6,6 @@
 #![allow(clippy::disallowed_methods, reason = "a test spawns as users do")]
 
 mod coverage;
-mod forms;
 mod steps;
 
 use std::{
@@ -15,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use mongodb::bson::Document;
 use mongoseal::{
     Deadline, FencingToken, HybridTime, Key,
     record::{
@@ -24,7 +24,7 @@ use mongoseal::{
     store::{Applied, MongoStore, Snapshot, Store},
 };
 use mongoseal_redis::{RedisBackend, RedisStore};
-use mongoseal_test_support::Redis;
+use mongoseal_test_support::{Redis, Sent, command_name, noting_client};
 use proptest::{
     strategy::{Strategy, ValueTree},
     test_runner::{Config, TestRunner},
@@ -32,7 +32,6 @@ use proptest::{
 
 use self::{
     coverage::{Seen, name},
-    forms::{Commands, noting_client, path},
     steps::{Asked, Step, sequence},
 };
 
@@ -52,8 +51,8 @@ struct Subject {
 
 /// What differs between the stores.
 enum Kind {
-    /// Requests of a key that are sent at the same time are one write. The commands are noted.
-    Mongo(Commands),
+    /// Requests of a key that are sent at the same time are one write. The commands of the lane are noted.
+    Mongo(Sent),
     /// The same, if one write can have them.
     Redis,
 }
@@ -92,12 +91,11 @@ fn sent(request: &Request, met: Option<&Record>) -> Request {
 /// Drives both machines through one sequence, and compares them after every request.
 async fn compare(Subject { store, kind }: &Subject, key: &Key, steps: Vec<Step>, seen: &Seen) {
     let mut met: Option<Record> = None;
-    let forms = |commands: &Commands| commands.lock().unwrap().remove(key.as_str()).unwrap_or_default();
     for step in steps {
         tokio::time::sleep(step.pause).await;
         for _ in 0..=usize::from(step.twice) {
             if let Kind::Mongo(commands) = kind {
-                forms(commands);
+                commands.take();
             }
             let (expected, outcome) = match (&step.asked, &met) {
                 (Asked::Of(request), met) => single(store, key, request, met.as_ref()).await,
@@ -106,7 +104,7 @@ async fn compare(Subject { store, kind }: &Subject, key: &Key, steps: Vec<Step>,
                 (Asked::Together(requests), met) => together((store, kind), key, requests, met.as_ref(), seen).await,
             };
             if let (Kind::Mongo(commands), Asked::Of(Request::Acquire(_) | Request::Release(_))) = (kind, &step.asked) {
-                seen.count(path(&forms(commands)));
+                seen.count(path(&commands.take()));
             }
             assert_eq!(read(store, key).await, expected, "the record after {step:?} on {met:#?}");
             seen.note(met.as_ref(), expected.as_ref(), outcome);
@@ -163,7 +161,7 @@ async fn together(
         assert!(answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         // The command of the first has no other request.
         if let Kind::Mongo(commands) = kind {
-            while !commands.lock().unwrap().contains_key(key.as_str()) {
+            while commands.count("findAndModify") + commands.count("update") == 0 {
                 tokio::task::yield_now().await;
             }
         }
@@ -290,19 +288,18 @@ fn sequences() -> &'static [Vec<Step>] {
 
 /// Drives the sequences, each lane with a store of its own: on MongoDB, a transaction keeps the other requests of a
 /// store waiting.
-async fn agree(subject: impl Fn() -> Subject) -> Arc<Seen> {
+async fn agree(subject: impl AsyncFn() -> Subject) -> Arc<Seen> {
     let (seen, todo) = (Arc::new(Seen::default()), Arc::new(Mutex::new(sequences().iter().enumerate())));
-    let lanes: Vec<_> = (0..LANES)
-        .map(|_| {
-            let (subject, todo, seen) = (subject(), todo.clone(), seen.clone());
-            tokio::spawn(async move {
-                let next = || todo.lock().unwrap().next();
-                while let Some((number, steps)) = next() {
-                    compare(&subject, &format!("k{number}").parse().unwrap(), steps.clone(), &seen).await;
-                }
-            })
-        })
-        .collect();
+    let mut lanes = Vec::new();
+    for _ in 0..LANES {
+        let (subject, todo, seen) = (subject().await, todo.clone(), seen.clone());
+        lanes.push(tokio::spawn(async move {
+            let next = || todo.lock().unwrap().next();
+            while let Some((number, steps)) = next() {
+                compare(&subject, &format!("k{number}").parse().unwrap(), steps.clone(), &seen).await;
+            }
+        }));
+    }
     for lane in lanes {
         lane.await.unwrap();
     }
@@ -311,17 +308,36 @@ async fn agree(subject: impl Fn() -> Subject) -> Arc<Seen> {
     seen
 }
 
+/// The paths of acquires and releases.
+const PATHS: [&str; 3] = ["by the fast path", "by the whole pipeline after the fast path", "by the whole pipeline"];
+
+/// The path of an acquire or a release that sent these commands.
+fn path(commands: &[Document]) -> &'static str {
+    // The fast path has short pipelines, and releases by an update.
+    let is_fast = |command: &Document| match command_name(command)? {
+        "update" => Some(true),
+        "findAndModify" => Some(command.get_array("update").is_ok_and(|stages| stages.len() == 2)),
+        _ => None,
+    };
+    match commands.iter().filter_map(is_fast).collect::<Vec<_>>()[..] {
+        [true] => PATHS[0],
+        [true, false] => PATHS[1],
+        [false] => PATHS[2],
+        _ => panic!("no request is sent as {commands:?}"),
+    }
+}
+
 pub(crate) async fn the_machine_and_the_pipeline_agree_on_random_requests() {
     let set = mongoseal_test_support::shared(1).await;
-    let (client, commands) = noting_client(&set.uri()).await;
-    let database = client.database("agreement");
-    database.drop().await.unwrap();
-    let store = || MongoStore::new(&database, "leases", RETENTION);
-    let first = store();
-    first.prepare(Deadline::after(first.clock(), WITHIN)).await.unwrap();
-    let seen = agree(|| Subject { store: Arc::new(store()), kind: Kind::Mongo(commands.clone()) }).await;
-    let paths = [path(&["fast"]), path(&["fast", "whole"]), path(&["whole"])];
-    let taken = paths.map(|path| seen.times(path));
+    set.client().await.database("agreement").drop().await.unwrap();
+    let subject = async || {
+        let (client, commands) = noting_client(&set.uri()).await;
+        let store = MongoStore::new(&client.database("agreement"), "leases", RETENTION);
+        store.prepare(Deadline::after(store.clock(), WITHIN)).await.unwrap();
+        Subject { store: Arc::new(store), kind: Kind::Mongo(commands) }
+    };
+    let seen = agree(subject).await;
+    let taken = PATHS.map(|path| seen.times(path));
     let tenth = taken.iter().sum::<usize>() / 10;
     assert!(
         taken.iter().all(|times| *times >= tenth),
@@ -332,6 +348,6 @@ pub(crate) async fn the_machine_and_the_pipeline_agree_on_random_requests() {
 pub(crate) async fn the_machine_and_the_redis_store_agree_on_the_same_random_requests() {
     let server = Redis::start().await;
     let store = || RedisStore::new(RedisBackend::new(server.url()).unwrap(), RETENTION);
-    let seen = agree(|| Subject { store: Arc::new(store()), kind: Kind::Redis }).await;
+    let seen = agree(async || Subject { store: Arc::new(store()), kind: Kind::Redis }).await;
     assert!(seen.times("several in one swap") > 100, "{seen:?}");
 }

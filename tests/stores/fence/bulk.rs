@@ -1,9 +1,9 @@
 //! Fenced bulk writes.
 
 use mongodb::bson::{Bson, doc};
-use mongoseal::{Error, fence::Change};
+use mongoseal::{Error, Fence, fence::Change};
 
-use crate::{Orders, TestDatabase, invalid, refused_by};
+use crate::{Orders, TestDatabase, invalid, refused_by, token};
 
 #[tokio::test]
 async fn a_mixed_bulk_is_made_in_order_and_counted() {
@@ -59,25 +59,12 @@ async fn a_bulk_meets_a_later_holder_in_each_of_its_kinds() {
 #[tokio::test]
 async fn three_thousand_changes_are_three_commands() {
     let db = TestDatabase::new("mongoseal_fence_chunks").await;
-    let (client, sent) = mongoseal_test_support::noting_client(&db.set.uri()).await;
-    let orders = client.database(db.database.name()).collection::<mongodb::bson::Document>("orders");
-    let by = mongoseal::Fence::fenced(&orders, crate::token(5));
+    let (orders, sent) = db.noted_orders().await;
     let upserts = (0..2_500).map(|id| Change::update_one(doc! { "_id": id }, doc! {}).upsert(true));
-    let done = by.bulk_write(upserts).await.unwrap();
+    let done = orders.fenced(token(5)).bulk_write(upserts).await.unwrap();
     assert_eq!(done.upserted_count, 2_500);
     assert_eq!(sent.take_names(), ["update"; 3]);
     assert_eq!(db.orders().count_documents(doc! { "fence": 5_i64 }).await.unwrap(), 2_500);
-}
-
-#[tokio::test]
-async fn a_bulk_with_a_change_that_cannot_be_sent_sends_nothing() {
-    let db = TestDatabase::new("mongoseal_fence_bulk_invalid").await;
-    let good = || Change::insert_one(doc! { "_id": 1 });
-    invalid(db.by(5).bulk_write([good(), Change::delete_one(doc! {}).upsert(true)]).await, "can upsert");
-    let touches = Change::update_one(doc! {}, doc! { "$set": { "fence": 1 } });
-    invalid(db.by(5).bulk_write([good(), touches]).await, "writes `fence`");
-    assert_eq!(db.orders().count_documents(doc! {}).await.unwrap(), 0);
-    assert_eq!(db.by(5).bulk_write([]).await.unwrap().inserted_count, 0);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use mongodb::{
 use mongoseal::{Fence, Mongoseal, fence::Change};
 use tokio::{sync::Notify, time::timeout};
 
-use crate::{Orders, TestDatabase, eventually, millis, secs, token, turn};
+use crate::{Orders, TestDatabase, eventually, millis, secs, token};
 
 /// Drops the call when it has come this far.
 async fn drop_half_way<F: IntoFuture>(call: F, so_far: impl Future<Output = ()>) {
@@ -19,10 +19,8 @@ async fn drop_half_way<F: IntoFuture>(call: F, so_far: impl Future<Output = ()>)
 
 #[tokio::test]
 async fn a_fenced_write_dropped_half_way_is_made_all_the_same_and_harms_no_connection() {
-    let _turn = turn().await;
     let db = TestDatabase::new("mongoseal_fence_dropped").await;
-    let client = Client::with_uri_str(db.set.uri_with("appName=dropped&maxPoolSize=1")).await.unwrap();
-    let orders = client.database(db.database.name()).collection::<Document>("orders");
+    let orders = db.orders_with("appName=dropped&maxPoolSize=1").await;
     let by = orders.fenced(token(5));
     let slow = || doc! { "blockConnection": true, "blockTimeMS": 1_000 };
     let commands = ["update", "insert", "delete", "findAndModify"];
@@ -48,8 +46,7 @@ async fn a_fenced_write_dropped_half_way_is_made_all_the_same_and_harms_no_conne
 #[tokio::test]
 async fn a_fenced_write_dropped_before_it_was_polled_sends_nothing() {
     let db = TestDatabase::new("mongoseal_fence_unpolled").await;
-    let (client, sent) = mongoseal_test_support::noting_client(&db.set.uri()).await;
-    let orders = client.database(db.database.name()).collection::<Document>("orders");
+    let (orders, sent) = db.noted_orders().await;
     let by = orders.fenced(token(5));
     drop(by.insert_one(doc! { "_id": 1 }).into_future());
     drop(by.bulk_write([Change::insert_one(doc! { "_id": 1 })]));
@@ -79,7 +76,6 @@ async fn a_transaction_dropped_in_its_work_is_aborted() {
 
 #[tokio::test]
 async fn a_transaction_dropped_in_its_commit_may_be_made_all_the_same() {
-    let _turn = turn().await;
     let db = TestDatabase::new("mongoseal_fence_dropped_commit").await;
     let client = Client::with_uri_str(db.set.uri_with("appName=dropped_commit")).await.unwrap();
     let database = client.database(db.database.name());

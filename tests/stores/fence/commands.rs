@@ -15,8 +15,7 @@ use crate::{Orders, TestDatabase, refused_by, secs, token};
 #[tokio::test]
 async fn a_write_is_one_command_and_only_one_that_found_nothing_asks_why() {
     let db = TestDatabase::new("mongoseal_fence_counted").await;
-    let (client, sent) = noting_client(&db.set.uri()).await;
-    let orders = client.database(db.database.name()).collection::<Document>("orders");
+    let (orders, sent) = db.noted_orders().await;
     let by = orders.fenced(token(5));
     let one = || doc! { "_id": 1 };
     by.update_one(one(), doc! {}).upsert(true).await.unwrap();
@@ -131,8 +130,7 @@ async fn a_transaction_that_met_a_refresh_refreshes_the_lease_before_it_runs_aga
 #[tokio::test]
 async fn an_operation_timeout_of_any_length_is_one_that_the_server_takes() {
     let db = TestDatabase::new("mongoseal_fence_long_timeout").await;
-    let (client, sent) = noting_client(&db.set.uri()).await;
-    let orders = client.database(db.database.name()).collection::<Document>("orders");
+    let (orders, sent) = db.noted_orders().await;
     for timeout in [secs(30 * 24 * 3_600), Duration::MAX] {
         db.put(doc! { "_id": 1, "fence": 7_i64 }).await;
         let by = orders.fenced(token(5)).operation_timeout(timeout);

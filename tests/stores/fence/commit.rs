@@ -6,7 +6,7 @@ use mongodb::{
 };
 use mongoseal::{Error, Mongoseal};
 
-use crate::{Orders, TestDatabase, millis, secs, turn};
+use crate::{Orders, TestDatabase, millis, secs};
 
 const FOREVER: u32 = 1_000_000;
 
@@ -28,7 +28,6 @@ async fn unlocked(db: &TestDatabase, what: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_is_refused_for_a_while_is_retried_and_one_that_is_not_made_leaves_nothing_locked() {
-    let _turn = turn().await;
     let db = TestDatabase::new("mongoseal_fence_commit").await;
     db.put(doc! { "_id": 1, "n": 0 }).await;
     let database = named(&db, "commit").await;
@@ -76,7 +75,6 @@ async fn a_commit_that_is_refused_for_a_while_is_retried_and_one_that_is_not_mad
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_abort_that_is_refused_for_a_while_is_retried_and_leaves_nothing_locked() {
-    let _turn = turn().await;
     let db = TestDatabase::new("mongoseal_fence_abort").await;
     db.put(doc! { "_id": 1, "n": 0 }).await;
     let database = named(&db, "abort").await;

@@ -1,19 +1,13 @@
 //! Fenced writes whose replies are lost, late, or ambiguous.
 
 use mongodb::{
-    Client, Collection, Database,
+    Client, Database,
     bson::{Document, doc},
 };
 use mongoseal::{Error, Fence, Mongoseal, fence::Change};
 use mongoseal_test_support::{FailPoint, ReplicaSet};
 
-use crate::{Orders, TestDatabase, secs, token, turn};
-
-/// The orders, by a client of this name with these options.
-async fn orders(db: &TestDatabase, options: &str) -> Collection<Document> {
-    let client = Client::with_uri_str(db.set.uri_with(options)).await.unwrap();
-    client.database(db.database.name()).collection("orders")
-}
+use crate::{Orders, TestDatabase, secs, token};
 
 fn unavailable<T: std::fmt::Debug>(result: Result<T, Error>) {
     match result {
@@ -27,10 +21,9 @@ fn unavailable<T: std::fmt::Debug>(result: Result<T, Error>) {
 
 #[tokio::test]
 async fn a_write_whose_reply_is_lost_is_sent_again_by_the_driver_and_counted_once() {
-    let _turn = turn().await;
     let db = TestDatabase::new("mongoseal_fence_lost_reply").await;
     db.put(doc! { "_id": 1, "n": 0 }).await;
-    let orders = orders(&db, "appName=lost_reply").await;
+    let orders = db.orders_with("appName=lost_reply").await;
     let plus = || orders.fenced(token(5)).update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } });
     plus().await.unwrap();
     let after_execution = doc! {
@@ -42,43 +35,25 @@ async fn a_write_whose_reply_is_lost_is_sent_again_by_the_driver_and_counted_onc
     assert_eq!(db.order(1).await, doc! { "_id": 1, "n": 2, "fence": 5_i64 });
 }
 
+/// Without the driver's retries, each write is sent once.
 #[tokio::test]
-async fn without_the_drivers_retries_a_lost_reply_is_unavailable_and_the_write_may_stand() {
-    let _turn = turn().await;
-    let db = TestDatabase::new("mongoseal_fence_no_retry").await;
-    db.put(doc! { "_id": 1, "n": 0 }).await;
-    let orders = orders(&db, "appName=no_retry&retryWrites=false").await;
-    let by = orders.fenced(token(5));
-    let close = || doc! { "closeConnection": true };
-    let commands = ["update", "delete", "insert", "findAndModify"];
-    let broken = db.set.fail_command("no_retry", &commands, close(), 1_000_000).await;
-    let one = || doc! { "_id": 1 };
-    unavailable(by.update_one(one(), doc! {}).await);
-    unavailable(by.find_one_and_update(one(), doc! {}).await);
-    unavailable(by.delete_one(one()).await);
-    unavailable(by.insert_one(doc! { "_id": 2 }).await);
-    unavailable(by.bulk_write([Change::update_one(one(), doc! {})]).await);
-    assert_eq!(broken.off().await, 5, "each was sent once");
-}
-
-#[tokio::test]
-async fn a_write_that_no_majority_confirmed_is_not_a_success() {
-    let _turn = turn().await;
-    let db = TestDatabase::new("mongoseal_fence_unconfirmed").await;
-    db.put(doc! { "_id": 1, "n": 0 }).await;
-    let orders = orders(&db, "appName=unconfirmed").await;
-    let by = orders.fenced(token(5));
-    let error = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
-    let commands = ["update", "delete", "insert", "findAndModify"];
-    let armed = db.set.fail_command("unconfirmed", &commands, error, 1_000_000).await;
-    let one = || doc! { "_id": 1 };
-    unavailable(by.update_one(one(), doc! {}).await);
-    unavailable(by.replace_one(one(), doc! {}).await);
-    unavailable(by.find_one_and_update(one(), doc! {}).await);
-    unavailable(by.insert_one(doc! { "_id": 2 }).await);
-    unavailable(by.bulk_write([Change::update_one(one(), doc! {})]).await);
-    unavailable(by.delete_one(one()).await);
-    armed.off().await;
+async fn a_write_whose_reply_is_lost_or_that_no_majority_confirmed_is_no_success_and_is_sent_once() {
+    let unconfirmed = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
+    for (name, fault) in [("lost", doc! { "closeConnection": true }), ("unconfirmed", unconfirmed)] {
+        let db = TestDatabase::new(&format!("mongoseal_fence_{name}")).await;
+        db.put(doc! { "_id": 1, "n": 0 }).await;
+        let by = db.orders_with(&format!("appName=fence_{name}&retryWrites=false")).await.fenced(token(5));
+        let commands = ["update", "delete", "insert", "findAndModify"];
+        let armed = db.set.fail_command(&format!("fence_{name}"), &commands, fault, 1_000_000).await;
+        let one = || doc! { "_id": 1 };
+        unavailable(by.update_one(one(), doc! {}).await);
+        unavailable(by.replace_one(one(), doc! {}).await);
+        unavailable(by.find_one_and_update(one(), doc! {}).await);
+        unavailable(by.insert_one(doc! { "_id": 2 }).await);
+        unavailable(by.bulk_write([Change::update_one(one(), doc! {})]).await);
+        unavailable(by.delete_one(one()).await);
+        assert_eq!(armed.off().await, 6, "{name}");
+    }
 }
 
 /// A set whose server blocks a command of the client `slow` for a minute: longer than its calls may take.

@@ -20,11 +20,11 @@ mod work_errors;
 use std::error::Error as _;
 
 use mongodb::{
-    Collection,
+    Client, Collection,
     bson::{Document, doc},
 };
 use mongoseal::{Error, Fence, Fenced, FencingToken};
-use mongoseal_test_support::{TestDatabase, eventually, millis, secs};
+use mongoseal_test_support::{Sent, TestDatabase, eventually, millis, noting_client, secs};
 
 fn token(number: u64) -> FencingToken {
     FencingToken::new(number).unwrap()
@@ -33,6 +33,12 @@ fn token(number: u64) -> FencingToken {
 /// What tests do with the orders in their database.
 trait Orders {
     fn orders(&self) -> Collection<Document>;
+
+    /// The orders, by a client of their own with these options.
+    async fn orders_with(&self, options: &str) -> Collection<Document>;
+
+    /// The orders by a client of their own, and the commands that it sends.
+    async fn noted_orders(&self) -> (Collection<Document>, Sent);
 
     /// The orders as the holder of this token writes them.
     fn by(&self, number: u64) -> Fenced<'static, Document> {
@@ -52,6 +58,16 @@ trait Orders {
 impl Orders for TestDatabase {
     fn orders(&self) -> Collection<Document> {
         self.database.collection("orders")
+    }
+
+    async fn orders_with(&self, options: &str) -> Collection<Document> {
+        let client = Client::with_uri_str(self.set.uri_with(options)).await.unwrap();
+        client.database(self.database.name()).collection("orders")
+    }
+
+    async fn noted_orders(&self) -> (Collection<Document>, Sent) {
+        let (client, sent) = noting_client(&self.set.uri()).await;
+        (client.database(self.database.name()).collection("orders"), sent)
     }
 }
 
@@ -77,10 +93,4 @@ fn invalid<T: std::fmt::Debug>(result: Result<T, Error>, says: &str) -> Error {
 fn is_duplicate(error: &Error) -> bool {
     let driver = error.source().and_then(|source| source.downcast_ref::<mongodb::error::Error>());
     driver.is_some_and(|driver| driver.to_string().contains("E11000"))
-}
-
-/// Keeps tests apart that arm the one fail point of commands.
-async fn turn() -> tokio::sync::MutexGuard<'static, ()> {
-    static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-    TURN.lock().await
 }

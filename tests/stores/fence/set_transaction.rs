@@ -3,7 +3,7 @@
 use mongodb::bson::doc;
 use mongoseal::{Error, LeaseSet, LossCause, Mongoseal};
 
-use crate::{Orders, TestDatabase, invalid, secs};
+use crate::{Orders, TestDatabase, secs};
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
@@ -106,13 +106,6 @@ async fn a_transaction_of_a_set_can_run_on_a_task_of_its_own() {
     });
     assert_eq!(task.await.unwrap().unwrap(), 1);
     assert_eq!(n(&db).await, 1);
-}
-
-#[tokio::test]
-async fn in_memory_there_is_no_transaction_of_a_set() {
-    let set = Mongoseal::in_memory().acquire_all(["a", "b"]).await.unwrap();
-    let done = set.transaction(async |_session| -> mongoseal::Result<()> { unreachable!() }).await;
-    invalid(done, "is not on MongoDB");
 }
 
 #[tokio::test]

@@ -32,20 +32,6 @@ async fn an_upsert_inserts_updates_and_is_refused_and_never_makes_a_second_docum
 }
 
 #[tokio::test]
-async fn an_upsert_that_does_not_name_an_id_is_refused_and_not_sent() {
-    let db = TestDatabase::new("mongoseal_fence_unpinned").await;
-    for filter in [doc! { "name": "a" }, doc! {}, doc! { "_id": { "$gt": 1 } }, doc! { "$or": [{ "_id": 1 }] }] {
-        let says = "names the `_id`";
-        invalid(db.by(5).update_one(filter.clone(), doc! {}).upsert(true).await, says);
-        invalid(db.by(5).replace_one(filter.clone(), doc! {}).upsert(true).await, says);
-        invalid(db.by(5).find_one_and_update(filter.clone(), doc! {}).upsert(true).await, says);
-        let change = Change::update_one(filter, doc! {}).upsert(true);
-        invalid(db.by(5).bulk_write([change]).await, says);
-    }
-    assert_eq!(db.orders().count_documents(doc! {}).await.unwrap(), 0);
-}
-
-#[tokio::test]
 async fn a_document_that_the_callers_own_filter_keeps_out_is_a_duplicate_and_not_a_refusal() {
     let db = TestDatabase::new("mongoseal_fence_kept_out").await;
     db.put(doc! { "_id": 1, "state": "paid", "fence": 3_i64 }).await;

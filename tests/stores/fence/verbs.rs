@@ -173,8 +173,7 @@ async fn a_lease_writes_while_it_holds_and_is_refused_here_once_it_has_ended() {
     let lease = db.seal().acquire("orders/1").ttl(millis(500)).without_refresh().await.unwrap();
     lease.cancelled().await;
     let before = db.order(1).await;
-    let (client, sent) = mongoseal_test_support::noting_client(&db.set.uri()).await;
-    let orders = client.database(db.database.name()).collection::<Document>("orders");
+    let (orders, sent) = db.noted_orders().await;
     let ended = orders.fenced(&lease).update_one(one(), doc! { "$inc": { "n": 1 } }).await;
     assert!(matches!(ended, Err(Error::Lost { .. })), "{ended:?}");
     assert_eq!(sent.take_names(), [""; 0], "nothing is sent");
@@ -189,21 +188,16 @@ async fn a_lease_writes_while_it_holds_and_is_refused_here_once_it_has_ended() {
 }
 
 #[tokio::test]
-async fn a_leader_writes_as_the_holder_that_it_is() {
+async fn a_leader_and_the_work_of_a_tick_write_as_the_holder_that_they_are() {
     let db = TestDatabase::new("mongoseal_fence_leader").await;
     db.put(doc! { "_id": 1, "n": 0 }).await;
-    let leader = db.seal().campaign("scheduler").value("here").await.unwrap();
-    db.orders().fenced(&leader).update_one(one(), doc! { "$inc": { "n": 1 } }).await.unwrap();
-    assert_eq!(db.order(1).await.get_i64("fence").unwrap(), i64::from(leader.token()));
-}
-
-#[tokio::test]
-async fn the_work_of_a_tick_writes_as_the_holder_that_it_is() {
-    let db = TestDatabase::new("mongoseal_fence_tick").await;
-    db.put(doc! { "_id": 1, "n": 0 }).await;
     let (orders, seal) = (db.orders(), db.seal());
+    let plus = || doc! { "$inc": { "n": 1 } };
+    let leader = seal.campaign("scheduler").value("here").await.unwrap();
+    orders.fenced(&leader).update_one(one(), plus()).await.unwrap();
+    assert_eq!(db.order(1).await.get_i64("fence").unwrap(), i64::from(leader.token()));
     let ran = seal.once("orders/nightly", Tick::number(1)).run(async |tick| {
-        orders.fenced(tick).update_one(one(), doc! { "$inc": { "n": 1 } }).await?;
+        orders.fenced(tick).update_one(one(), plus()).await?;
         Ok::<_, Error>(tick.token())
     });
     let OnceOutcome::Ran(token) = ran.await.unwrap() else { panic!("the tick is new") };

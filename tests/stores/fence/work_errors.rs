@@ -10,7 +10,7 @@ use mongodb::{
 };
 use mongoseal::{Error, Lease, LossCause, fence::WorkError};
 
-use crate::{Orders, TestDatabase, turn};
+use crate::{Orders, TestDatabase};
 
 type Boxed = Box<dyn StdError + Send + Sync>;
 
@@ -63,7 +63,6 @@ async fn a_transient_error_of_the_driver_is_found_in_whatever_error_the_work_ret
         assert!(trouble.off().await >= 2);
         assert_eq!(runs, 3);
     }
-    let _turn = turn().await;
     let db = TestDatabase::new("mongoseal_fence_work_errors").await;
     let client = Client::with_uri_str(db.set.uri_with("appName=work_errors")).await.unwrap();
     let db = TestDatabase { set: db.set, database: client.database(db.database.name()), client };

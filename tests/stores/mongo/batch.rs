@@ -3,28 +3,19 @@
 use mongodb::bson::{Bson, doc};
 use mongoseal::{Lease, LeaseState, LossCause, Mongoseal};
 
-use crate::{TestDatabase, by_length, eventually, millis, noting_client, secs};
+use crate::{TestDatabase, acquire_all, by_length, eventually, millis, noting_seal, secs};
 
-/// So many leases of one handle, asked for a hundred at a time, in the order of their keys.
+/// So many leases of one handle, in the order of their keys, which are as long as they may be.
 async fn leases(seal: &Mongoseal, count: usize) -> Vec<Lease> {
-    let mut leases = Vec::new();
-    for first in (0..count).step_by(100) {
-        let mut asking = tokio::task::JoinSet::new();
-        for number in first..count.min(first + 100) {
-            asking.spawn(seal.acquire(format!("key/{number:04}")).ttl(secs(9)).into_future());
-        }
-        leases.extend(asking.join_all().await.into_iter().map(Result::unwrap));
-    }
-    leases.sort_by(|one, other| one.key().cmp(other.key()));
-    leases
+    let key = |number| format!("{number:04}{}", "\u{e9}$\"".repeat(255));
+    acquire_all((0..count).map(|number| seal.acquire(key(number)).ttl(secs(9)))).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "night: judges the commands of nine seconds"]
 async fn a_thousand_leases_of_a_handle_are_refreshed_by_a_few_commands_an_interval() {
     let db = TestDatabase::new("mongoseal_batch").await;
-    let (client, sent) = noting_client(&db.set.uri()).await;
-    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_batch"));
+    let (seal, sent) = noting_seal(&db, "appName=noting").await;
     let many = by_length(1_000, 2_000);
     let leases = leases(&seal, many).await;
     // Until each has been refreshed once, and those between two batches have joined one.
@@ -78,22 +69,4 @@ async fn what_somebody_did_to_records_of_a_batch_is_told_to_their_holders_and_co
     assert_eq!(held, 196);
     seal.shutdown().await;
     tokio::time::sleep(millis(1)).await;
-}
-
-#[tokio::test]
-#[ignore = "night: leases of six seconds must outlast a busy machine"]
-async fn keys_as_long_as_they_may_be_travel_together_too() {
-    let db = TestDatabase::new("mongoseal_batch_long").await;
-    let seal = db.seal();
-    let long = |number: usize| format!("{number:04}{}", "\u{e9}$\"".repeat(255));
-    let leases: Vec<Lease> = {
-        let mut asking = tokio::task::JoinSet::new();
-        for number in 0..by_length(200, 500) {
-            asking.spawn(seal.acquire(long(number)).ttl(secs(6)).into_future());
-        }
-        asking.join_all().await.into_iter().map(Result::unwrap).collect()
-    };
-    tokio::time::sleep(secs(9)).await;
-    assert!(leases.iter().all(|lease| lease.is_valid() && lease.remaining() > secs(2)));
-    seal.shutdown().await;
 }

@@ -1,18 +1,20 @@
-//! Counts the commands that the library sends.
+//! The commands that the library sends: how many, and with which concerns.
 
-use mongodb::bson::{Bson, Document, doc};
-use mongoseal::{Error, Lease, Mongoseal, ReleaseOutcome};
+use std::collections::BTreeSet;
+
+use mongodb::{
+    bson::{Bson, Document, doc},
+    options::{Acknowledgment, DatabaseOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern},
+};
+use mongoseal::{Error, Mongoseal, Tick};
 use mongoseal_test_support::command_name;
-use tokio::task::JoinSet;
 
-use crate::{TestDatabase, eventually, millis, noting_client, secs};
+use crate::{TestDatabase, millis, noting_client, noting_seal, secs};
 
 #[tokio::test]
 async fn an_acquire_is_one_find_and_modify_and_a_release_is_one_command() {
     let db = TestDatabase::new("mongoseal_counted").await;
-    let (client, sent) = noting_client(&db.set.uri()).await;
-    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_counted"));
-    seal.prepare().await.unwrap();
+    let (seal, sent) = noting_seal(&db, "appName=noting").await;
     let names = || sent.take_names();
     let mut checks = names();
     assert_eq!(checks.pop().unwrap(), "createIndexes", "what writes comes last");
@@ -36,12 +38,54 @@ async fn an_acquire_is_one_find_and_modify_and_a_release_is_one_command() {
     for sharer in sharers {
         sharer.release().await.unwrap();
     }
+    // Of a key that the handle knows as held by another one, too.
+    let other = db.seal().acquire("other").ttl(secs(60)).without_refresh().await.unwrap();
+    assert!(seal.acquire("other").await.is_err());
     names();
+    for _ in 0..3 {
+        assert!(matches!(seal.acquire("other").await, Err(Error::Held { token, .. }) if token == other.token()));
+        assert_eq!(names(), ["findAndModify"]);
+    }
+    other.release().await.unwrap();
+    let lease = seal.acquire("other").await.unwrap();
+    assert_eq!(names(), ["findAndModify"], "it sees that the key is free and takes it");
+    lease.release().await.unwrap();
+    assert_eq!(names(), ["update"]);
     // A maximum hold needs the whole pipeline, and the release that follows does not.
     let lease = seal.acquire("k").max_hold(secs(60)).await.unwrap();
     assert_eq!(names(), ["findAndModify"]);
     lease.release().await.unwrap();
     assert_eq!(names(), ["update"]);
+    let all = seal.acquire_all(["a", "b", "c", "d"]).await.unwrap();
+    assert_eq!(names(), ["findAndModify"; 4]);
+    all.release().await.unwrap();
+    assert_eq!(names(), ["update"]);
+}
+
+#[tokio::test]
+async fn a_tick_costs_two_reads_and_two_writes_and_a_completed_tick_one_read() {
+    let db = TestDatabase::new("mongoseal_once_commands").await;
+    let (seal, sent) = noting_seal(&db, "appName=noting").await;
+    // Without a record, the time is read in its place.
+    for (tick, commands) in
+        [(1, None), (2, Some(&["find", "findAndModify", "find", "findAndModify"][..])), (2, Some(&["find"]))]
+    {
+        sent.take();
+        seal.once("k", Tick::number(tick)).run(async |_| Ok::<_, Error>(())).await.unwrap();
+        assert!(commands.is_none_or(|commands| sent.take_names() == commands), "tick {tick}");
+    }
+}
+
+#[tokio::test]
+async fn the_time_is_read_by_one_command_whatever_is_in_the_collection() {
+    let db = TestDatabase::new("mongoseal_now").await;
+    let (seal, sent) = noting_seal(&db, "appName=noting").await;
+    db.records().drop().await.unwrap();
+    sent.take();
+    let without_collection = seal.now().await.unwrap();
+    assert_eq!(sent.take_names(), ["aggregate"]);
+    db.records().insert_one(doc! { "_id": 1, "now": "not a time" }).await.unwrap();
+    assert!(seal.now().await.unwrap() >= without_collection);
 }
 
 #[tokio::test]
@@ -62,17 +106,6 @@ async fn a_refused_attempt_leaves_no_oplog_entry() {
 }
 
 #[tokio::test]
-async fn the_release_of_a_lease_whose_record_is_gone_writes_nothing() {
-    let db = TestDatabase::new("mongoseal_absent").await;
-    let seal = db.seal();
-    let lease = seal.acquire("k").ttl(secs(1)).without_refresh().await.unwrap();
-    db.records().delete_one(doc! { "_id": "k" }).await.unwrap();
-    drop(lease);
-    seal.shutdown().await;
-    eventually(secs(2), "no record came back", || async { db.record("k").await.is_none() }).await;
-}
-
-#[tokio::test]
 async fn of_fifty_first_acquires_two_check_the_deployment() {
     let db = TestDatabase::new("mongoseal_first").await;
     let (client, sent) = noting_client(&db.set.uri_with("appName=first")).await;
@@ -85,88 +118,89 @@ async fn of_fifty_first_acquires_two_check_the_deployment() {
     assert!((1..=2).contains(&checks), "{checks}");
 }
 
+/// On a set of one member, a read that follows the preference finds no server.
 #[tokio::test]
-async fn every_write_is_confirmed_by_the_journals_of_a_majority_and_says_how_long_it_may_take() {
-    let db = TestDatabase::new("mongoseal_journaled").await;
-    let (client, commands) = noting_client(&db.set.uri_with("w=1&journal=false")).await;
-    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_journaled"));
+async fn whatever_the_client_says_a_write_asks_for_the_journals_of_a_majority_and_a_read_is_linearizable() {
+    const NAME: &str = "mongoseal_concerns";
+    let db = TestDatabase::new(NAME).await;
+    let weak = db.set.uri_with("w=1&journal=false&readConcernLevel=local&readPreference=secondary&retryWrites=true");
+    let (client, commands) = noting_client(&weak).await;
+    let options = DatabaseOptions::builder()
+        .write_concern(WriteConcern::builder().w(Acknowledgment::Nodes(1)).build())
+        .read_concern(ReadConcern::available())
+        .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Secondary { options: None }))
+        .build();
+    let seal = Mongoseal::on_shared_client(&client.database_with_options(NAME, options));
     seal.prepare().await.unwrap();
-    // Each kind of write that the store sends, by the call that sends it. On a busy machine a call sends it again.
-    let sent = |call: &str, kind: &str| {
-        // A findAndModify has a field `update`, too, so the name counts.
-        let is_write = |command: &Document| match command_name(command) {
-            Some("commitTransaction") => true,
-            Some("findAndModify" | "update") => !command.contains_key("autocommit"),
-            _ => false,
+    commands.take();
+    // Each kind of command that the store sends, by the call that sends it. On a busy machine a call sends it again.
+    let sent = |call: &str, kinds: &[&str]| {
+        // A handle that holds a lease for a second listens, which takes no write.
+        let is_of_call = |command: &Document| match command_name(command).unwrap() {
+            "commitTransaction" => true,
+            "findAndModify" | "update" => !command.contains_key("autocommit"),
+            other => kinds.contains(&other) && !is_change_stream(command),
         };
-        let writes: Vec<_> = commands.take().into_iter().filter(is_write).collect();
-        assert!(
-            !writes.is_empty() && writes.iter().all(|write| command_name(write) == Some(kind)),
-            "{call}: {writes:?}"
-        );
-        for write in writes {
-            let concern = write.get_document("writeConcern").unwrap();
-            assert_eq!(concern.get_str("w").unwrap(), "majority", "{call}: {concern}");
-            assert!(concern.get_bool("j").is_ok_and(|journal| journal), "{call}: {concern}");
-            assert!(concern.contains_key("wtimeout"), "{call}: {concern}");
+        let mut all = commands.take();
+        all.retain(is_of_call);
+        let names: BTreeSet<_> = all.iter().filter_map(command_name).collect();
+        assert!(names.iter().eq(kinds), "{call}: {names:?}");
+        for command in all {
+            if let Ok(concern) = command.get_document("writeConcern") {
+                assert_eq!(
+                    (concern.get_str("w"), concern.get_bool("j")),
+                    (Ok("majority"), Ok(true)),
+                    "{call}: {concern}"
+                );
+                assert!(concern.contains_key("wtimeout"), "{call}: {concern}");
+                let is_commit = command.contains_key("commitTransaction");
+                assert!(is_commit || !command.contains_key("txnNumber"), "{call}: not as a retryable write");
+            } else {
+                let concern = command.get_document("readConcern").unwrap();
+                assert_eq!(concern.get_str("level"), Ok("linearizable"), "{call}: {command}");
+                assert!(command.contains_key("maxTimeMS"), "{call}: {command}");
+            }
         }
     };
 
     let lease = seal.acquire("k").group("g").without_refresh().await.unwrap();
-    sent("acquire", "findAndModify");
+    sent("acquire", &["findAndModify"]);
     assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
-    sent("an acquire that is refused", "findAndModify");
+    sent("an acquire that is refused", &["findAndModify"]);
     assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
-    sent("one that is refused by an update that does nothing", "findAndModify");
+    sent("one that is refused by an update that does nothing", &["findAndModify"]);
     lease.refresh().await.unwrap();
-    sent("refresh", "findAndModify");
-    seal.refresh_group("g", secs(60)).await.unwrap();
-    sent("refresh of a group", "update");
+    sent("refresh", &["findAndModify"]);
+    lease.verify().await.unwrap();
+    sent("verify", &["find"]);
+    assert_eq!(seal.refresh_group("g", secs(60)).await.unwrap().refreshed.len(), 1);
+    sent("refresh of a group", &["aggregate", "update"]);
     lease.transaction(async |_session| -> mongoseal::Result<()> { Ok(()) }).await.unwrap();
-    sent("a transaction", "commitTransaction");
+    sent("a transaction", &["commitTransaction"]);
     lease.release().await.unwrap();
-    sent("release", "findAndModify");
-    std::mem::forget(seal.acquire("k").group("g").without_refresh().await.unwrap());
-    sent("acquire of a key that was held", "findAndModify");
-    seal.release_group("g").await.unwrap();
-    sent("release of a group", "update");
-    std::mem::forget(seal.acquire("k").ttl(millis(500)).without_refresh().await.unwrap());
-    sent("acquire of a key that was revoked", "findAndModify");
+    sent("release", &["findAndModify"]);
+    seal.acquire("k").group("g").without_refresh().await.unwrap().orphan();
+    sent("acquire of a key that was held", &["findAndModify"]);
+    assert_eq!(seal.release_group("g").await.unwrap().len(), 1);
+    sent("release of a group", &["aggregate", "update"]);
+    seal.acquire("k").ttl(millis(500)).without_refresh().await.unwrap().orphan();
+    sent("acquire of a key that was revoked", &["findAndModify"]);
     tokio::time::sleep(secs(1)).await;
     assert_eq!(seal.purge().await.unwrap().len(), 1);
-    sent("purge", "findAndModify");
+    sent("purge", &["aggregate", "findAndModify"]);
     let both = seal.acquire_all(["a", "b"]).await.unwrap();
-    sent("acquire of a set", "findAndModify");
+    sent("acquire of a set", &["findAndModify"]);
     both.release().await.unwrap();
-    sent("release of a set", "update");
+    sent("release of a set", &["update"]);
+
+    let connected = Mongoseal::builder().database(NAME).connect(&weak).await.unwrap();
+    let lease = connected.acquire("connected").await.unwrap();
+    lease.verify().await.unwrap();
+    lease.release().await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_of_many_acquires_and_releases_at_once_is_a_command_of_its_own() {
-    const MANY: usize = 70;
-    let db = TestDatabase::new("mongoseal_many").await;
-    let (client, sent) = noting_client(&db.set.uri()).await;
-    let seal = Mongoseal::builder().owner("$owner").on_shared_client(&client.database("mongoseal_many")).unwrap();
-    seal.prepare().await.unwrap();
-    // Of new keys, and of known ones.
-    for _ in 0..2 {
-        sent.take();
-        let acquire = |number| seal.acquire(format!("$key/{number}")).metadata("said", "$$ROOT").without_refresh();
-        let asking: JoinSet<_> = (0..MANY).map(|number| acquire(number).into_future()).collect();
-        let leases: Vec<Lease> = asking.join_all().await.into_iter().map(Result::unwrap).collect();
-        let record = db.record("$key/7").await.unwrap();
-        let holder = record.get_array("holders").unwrap()[0].as_document().unwrap().clone();
-        assert_eq!(holder.get_str("owner").unwrap(), "$owner", "no text is read as an expression");
-        assert_eq!(holder.get_document("metadata").unwrap().get_str("said").unwrap(), "$$ROOT");
-        let releasing: JoinSet<_> = leases.into_iter().map(Lease::release).collect();
-        for released in releasing.join_all().await {
-            assert_eq!(released.unwrap(), ReleaseOutcome::Released);
-        }
-        for (name, of_each) in [("findAndModify", "acquire"), ("update", "release")] {
-            // A slow machine sends some of them again.
-            assert!(sent.count(name) >= MANY, "one command for each {of_each}");
-        }
-    }
-    let held = db.records().count_documents(doc! { "holders": { "$ne": [] } }).await.unwrap();
-    assert_eq!(held, 0, "nothing is left held");
+fn is_change_stream(command: &Document) -> bool {
+    command
+        .get_array("pipeline")
+        .is_ok_and(|stages| stages[0].as_document().is_some_and(|stage| stage.contains_key("$changeStream")))
 }

@@ -9,15 +9,11 @@ use mongodb::bson::{Bson, Document, doc};
 use mongoseal::{Error, Lease, Mongoseal, Result, StateStream};
 use tokio::{task::JoinSet, time::timeout};
 
-use crate::{Sent, TestDatabase, by_length, eventually, millis, noting_client, secs};
+use crate::{Sent, TestDatabase, by_length, eventually, millis, noting_seal, queued, secs};
 
 /// How many wait for the key.
 fn crowd() -> usize {
     by_length(132, 1_000)
-}
-
-async fn queued(db: &TestDatabase) -> usize {
-    db.record("k").await.map_or(0, |record| record.get_array("queue").unwrap().len())
 }
 
 fn writes(sent: &Sent) -> usize {
@@ -30,11 +26,21 @@ fn wait(seal: &Mongoseal, times: usize) -> JoinSet<Result<Lease>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hundreds_who_come_at_once_are_queued_by_few_commands_and_served_in_their_order() {
+async fn hundreds_who_come_are_queued_leave_if_they_are_dropped_by_few_commands_and_are_served_in_their_order() {
     let db = TestDatabase::new("mongoseal_crowd_hundreds").await;
-    let (client, sent) = noting_client(&db.set.uri()).await;
-    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_crowd_hundreds"));
-    let first = db.seal().acquire("k").await.unwrap();
+    let (seal, sent) = noting_seal(&db, "appName=noting").await;
+    let first = db.seal().acquire("k").ttl(secs(600)).await.unwrap();
+    let queued_are = async |count: usize| {
+        sent.take();
+        eventually(secs(30), "all are queued, or have left", async || queued(&db).await == count).await;
+        // One, and then as many as fit in a command, or have come by then.
+        let asked = writes(&sent);
+        assert!(asked <= crowd() / 4, "{asked} commands");
+    };
+    let mut dropped = wait(&seal, crowd());
+    queued_are(crowd()).await;
+    dropped.abort_all();
+    queued_are(0).await;
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut waiting = JoinSet::new();
     for _ in 0..crowd() {
@@ -45,10 +51,7 @@ async fn hundreds_who_come_at_once_are_queued_by_few_commands_and_served_in_thei
             lease.release().await.unwrap();
         });
     }
-    eventually(secs(30), "all are queued", async || queued(&db).await == crowd()).await;
-    // One, and then as many as fit in a command, or have come by then.
-    let asked = writes(&sent);
-    assert!(asked <= crowd() / 4, "{asked} commands");
+    queued_are(crowd()).await;
     // Whose turn is next comes last.
     let record = db.record("k").await.unwrap();
     let queue = record.get_array("queue").unwrap().iter().rev();
@@ -69,9 +72,7 @@ async fn hundreds_who_come_at_once_are_queued_by_few_commands_and_served_in_thei
 #[tokio::test]
 async fn a_request_that_the_server_refuses_costs_no_other_of_its_command_its_place() {
     let db = TestDatabase::new("mongoseal_crowd_refused").await;
-    let (client, sent) = noting_client(&db.set.uri_with("appName=crowd_refused")).await;
-    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_crowd_refused"));
-    seal.prepare().await.unwrap();
+    let (seal, sent) = noting_seal(&db, "appName=crowd_refused").await;
     let _holder = db.seal().acquire("k").await.unwrap();
     let admitted = doc! { "queue.metadata.refused": { "$exists": false } };
     db.database.run_command(doc! { "collMod": "mongoseal", "validator": admitted }).await.unwrap();
@@ -96,11 +97,10 @@ async fn a_request_that_the_server_refuses_costs_no_other_of_its_command_its_pla
 }
 
 /// Handles of one database, each with a client of its own, and what the clients send.
-async fn handles(db: &TestDatabase, name: &str, count: usize) -> Vec<(Mongoseal, Sent)> {
+async fn handles(db: &TestDatabase, count: usize) -> Vec<(Mongoseal, Sent)> {
     let mut handles = Vec::new();
     for _ in 0..count {
-        let (client, sent) = noting_client(&db.set.uri_with("maxPoolSize=64")).await;
-        handles.push((Mongoseal::on_shared_client(&client.database(name)), sent));
+        handles.push(noting_seal(db, "maxPoolSize=64").await);
     }
     handles
 }
@@ -129,7 +129,7 @@ async fn hundreds_of_waits_that_end_together_end_in_time_and_by_few_commands() {
     const WAIT: Duration = Duration::from_secs(9);
     let db = TestDatabase::new("mongoseal_crowd_ends").await;
     let _holder = db.seal().acquire("k").ttl(secs(600)).await.unwrap();
-    let handles = handles(&db, "mongoseal_crowd_ends", 4).await;
+    let handles = handles(&db, 4).await;
     let bystanders = bystanders(&handles).await;
     let mut waiting = JoinSet::new();
     let began = Instant::now();
@@ -157,24 +157,9 @@ async fn hundreds_of_waits_that_end_together_end_in_time_and_by_few_commands() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_of_acquires_that_are_dropped_leaves_the_queue_by_few_commands() {
-    let db = TestDatabase::new("mongoseal_crowd_drops").await;
-    let _holder = db.seal().acquire("k").ttl(secs(600)).await.unwrap();
-    let handles = handles(&db, "mongoseal_crowd_drops", 4).await;
-    let mut waiting: Vec<_> = handles.iter().map(|(seal, _)| wait(seal, crowd() / 4)).collect();
-    eventually(secs(30), "all are queued", async || queued(&db).await == crowd()).await;
-    let before: usize = handles.iter().map(|(_, sent)| writes(sent)).sum();
-    waiting.iter_mut().for_each(JoinSet::abort_all);
-    eventually(secs(30), "none is left", async || queued(&db).await == 0).await;
-    let sent = handles.iter().map(|(_, sent)| writes(sent)).sum::<usize>() - before;
-    assert!(sent <= crowd() / 4, "{sent} commands");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_is_not_answered_does_not_hold_up_the_others_until_it_gives_up() {
     let db = TestDatabase::new("mongoseal_crowd_hung").await;
-    let client = mongodb::Client::with_uri_str(db.set.uri_with("appName=crowd_hung")).await.unwrap();
-    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_crowd_hung"));
+    let (seal, _) = noting_seal(&db, "appName=crowd_hung").await;
     let _holder = seal.acquire("k").await.unwrap();
     let slow = doc! { "blockConnection": true, "blockTimeMS": 20_000 };
     let point = db.set.fail_command("crowd_hung", &["findAndModify"], slow, 1).await;
@@ -194,17 +179,15 @@ async fn a_crowd_that_is_not_answered_asks_again_and_nobody_is_queued_twice() {
     for (number, fault) in faults.into_iter().enumerate() {
         let name = format!("crowd_fault_{number}");
         let db = TestDatabase::new(&format!("mongoseal_{name}")).await;
-        let client = mongodb::Client::with_uri_str(db.set.uri_with(&format!("appName={name}"))).await.unwrap();
-        let seal = Mongoseal::on_shared_client(&client.database(&format!("mongoseal_{name}")));
+        let (seal, _) = noting_seal(&db, &format!("appName={name}")).await;
         let holder = seal.acquire("k").await.unwrap();
         let point = db.set.fail_command(&name, &["findAndModify"], fault, 3).await;
         let mut waiting = wait(&seal, 20);
         eventually(secs(30), "all are queued", async || queued(&db).await == 20).await;
         point.hit(3).await;
         drop(point);
-        let before = holder.token();
+        let mut last = holder.token();
         holder.release().await.unwrap();
-        let mut last = before;
         while let Some(lease) = waiting.join_next().await {
             let lease = lease.unwrap().unwrap();
             assert!(lease.token() > last);
@@ -240,14 +223,10 @@ mod of_a_store {
 
     use crate::{TestDatabase, secs, terms};
 
-    fn wait(lease: u8, room: u32) -> Request {
-        wait_for(60_000, lease, room)
-    }
-
-    fn wait_for(ttl: u64, lease: u8, room: u32) -> Request {
+    fn wait_for(ttl: u64, lease: u8) -> Request {
         let acquire_id = AcquireId { handle: HandleId::random(), number: lease.into() };
         let terms = LeaseSpec { acquire_id, ..terms(LeaseId::from_bytes([lease; 16]), ttl) };
-        Request::Acquire(Acquire { terms, wait: Some(WaitSpec { ttl: 60_000, queue_limit: room }) })
+        Request::Acquire(Acquire { terms, wait: Some(WaitSpec { ttl: 60_000, queue_limit: 1 }) })
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -256,7 +235,7 @@ mod of_a_store {
         let store = MongoStore::new(&db.database, "mongoseal", secs(24 * 3600));
         let key: Key = "k".parse().unwrap();
         // The first has the key for a millisecond, so that it is free when the others come together.
-        let asked = [wait_for(1, 1, 1), wait(2, 1), wait(3, 1), wait(4, 1)];
+        let asked = [wait_for(1, 1), wait_for(60_000, 2), wait_for(60_000, 3), wait_for(60_000, 4)];
         let mut asking: Vec<_> = asked
             .into_iter()
             .map(|request| store.apply(&key, request, Deadline::after(store.clock(), secs(10))))
@@ -269,9 +248,17 @@ mod of_a_store {
         for answer in asking {
             outcomes.push(answer.await.unwrap().unwrap().outcome);
         }
-        assert!(matches!(outcomes[0], Outcome::Granted { .. }), "{:?}", outcomes[0]);
-        assert!(matches!(outcomes[1], Outcome::Granted { .. }), "{:?}", outcomes[1]);
-        assert!(matches!(outcomes[2], Outcome::Queued { position: 0, .. }), "{:?}", outcomes[2]);
-        assert!(matches!(outcomes[3], Outcome::Full { length: 1 }), "{:?}", outcomes[3]);
+        assert!(
+            matches!(
+                outcomes[..],
+                [
+                    Outcome::Granted { .. },
+                    Outcome::Granted { .. },
+                    Outcome::Queued { position: 0, .. },
+                    Outcome::Full { length: 1 },
+                ]
+            ),
+            "{outcomes:?}"
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
-    Deadline, Error, EventKind, Lease, LeaseId, Metadata, Mongoseal, ReleaseOutcome,
+    Deadline, Error, EventKind, Lease, LeaseId, Metadata, ReleaseOutcome,
     record::{Acquire, BatchRequest, KeyFilter, LeaseSpec, Outcome, Release, Request, Revoke, WaitSpec},
     store::Store,
 };
@@ -12,8 +12,9 @@ use tokio::sync::mpsc;
 
 use crate::{
     TestDatabase,
+    bad_input::put,
     inspect::{key, seen, store},
-    millis, noting_client, secs, terms,
+    noting_seal, secs, terms,
 };
 
 /// Demands the error that says to upgrade.
@@ -107,9 +108,7 @@ async fn a_watch_ends_with_the_error_when_a_newer_build_writes_the_record() {
 #[tokio::test]
 async fn a_duplicate_key_of_two_first_inserts_is_retried_after_one_read() {
     let db = TestDatabase::new("mongoseal_first_inserts").await;
-    let (client, sent) = noting_client(&db.set.uri_with("appName=first")).await;
-    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_first_inserts"));
-    seal.prepare().await.unwrap();
+    let (seal, sent) = noting_seal(&db, "appName=first").await;
     sent.take();
     let taken =
         doc! { "errorCode": 11000, "errorExtraInfo": { "keyPattern": { "_id": 1 }, "keyValue": { "_id": "k" } } };
@@ -122,57 +121,29 @@ async fn a_duplicate_key_of_two_first_inserts_is_retried_after_one_read() {
     assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
-/// Fields of a later build.
-fn of_the_record() -> Document {
-    doc! { "later": { "a": [1, { "b": "$$NOW" }] }, "latest": DateTime::from_millis(1_700_000_000_000) }
-}
-
-fn of_a_holder() -> Document {
-    doc! { "later": { "c": ["$$ROOT"] } }
-}
-
-fn of_a_waiter() -> Document {
-    doc! { "later": ["$owner", { "d": 1 }] }
-}
-
-/// Puts fields into a document inside the record of a key, or into the record itself.
-async fn put(db: &TestDatabase, of: &str, at: &str, fields: Document) {
-    let set: Document = fields.into_iter().map(|(name, value)| (format!("{at}{name}"), value)).collect();
-    let updated = db.records().update_one(doc! { "_id": of }, doc! { "$set": set }).await.unwrap();
-    assert_eq!(updated.modified_count, 1, "{of} {at}");
-}
-
-/// Demands that a document has these fields.
-fn has(when: &str, document: &Document, fields: &Document) {
-    for (name, value) in fields {
-        assert_eq!(document.get(name), Some(value), "after {when}: {name} of {document}");
-    }
-}
-
-fn entry<'a>(record: &'a Document, array: &str) -> Option<&'a Document> {
-    record.get_array(array).unwrap().first().map(|entry| entry.as_document().unwrap())
-}
-
-/// Demands that the record of a key, its holder and its waiter have the fields of the later build, and that it has a
-/// holder and a waiter as this says.
-async fn all_there(db: &TestDatabase, of: &str, when: &str, (holder, waiter): (Option<Document>, Option<Document>)) {
-    let record = db.record(of).await.unwrap();
-    has(when, &record, &of_the_record());
-    for (array, fields) in [("holders", holder), ("queue", waiter)] {
-        match (entry(&record, array), fields) {
-            (Some(entry), Some(fields)) => has(when, entry, &fields),
-            (found, fields) => assert_eq!(found.is_some(), fields.is_some(), "after {when}: {array} of {record}"),
-        }
-    }
+/// What a later build puts into the record, into holders and into waiters.
+fn later() -> Bson {
+    Bson::from(
+        doc! { "a": [1, { "b": "$$NOW" }], "c": ["$$ROOT", "$owner"], "d": DateTime::from_millis(1_700_000_000_000) },
+    )
 }
 
 #[tokio::test]
 async fn fields_of_a_later_build_stay_in_the_record_in_holders_and_in_waiters_whatever_is_done() {
     let db = TestDatabase::new("mongoseal_two_builds").await;
     let (seal, store, within) = (db.seal(), store(&db, secs(24 * 3600)), secs(5));
-    let there = async |when: &str, holds: bool, waits: bool| {
-        let expected = (holds.then(of_a_holder), waits.then(of_a_waiter));
-        all_there(&db, "k", when, expected).await;
+    let add = async |at: &str| put(&db, "k", &format!("{at}later"), Some(&later())).await;
+    // The record has so many holders and waiters, and it and each of them has the field.
+    let there = async |when: &str, holders: usize, waiters: usize| {
+        let record = db.record("k").await.unwrap();
+        assert_eq!(record.get("later"), Some(&later()), "after {when}");
+        for (array, count) in [("holders", holders), ("queue", waiters)] {
+            let entries = record.get_array(array).unwrap();
+            assert_eq!(entries.len(), count, "after {when}: {array}");
+            for entry in entries {
+                assert_eq!(entry.as_document().unwrap().get("later"), Some(&later()), "after {when}: {array}");
+            }
+        }
     };
     let acquire = |lease, patience| {
         let terms = LeaseSpec { owner: "other".parse().unwrap(), ..terms(lease, 600_000) };
@@ -185,28 +156,28 @@ async fn fields_of_a_later_build_stay_in_the_record_in_holders_and_in_waiters_wh
 
     let lease = seal.acquire("k").ttl(secs(600)).group("g").without_refresh().await.unwrap();
     let beside = seal.acquire("beside").ttl(secs(600)).group("g").without_refresh().await.unwrap();
-    put(&db, "k", "", of_the_record()).await;
-    put(&db, "k", "holders.0.", of_a_holder()).await;
-    there("being put there", true, false).await;
+    add("").await;
+    add("holders.0.").await;
+    there("being put there", 1, 0).await;
 
     let waiter = LeaseId::random();
     assert!(matches!(applied("k", acquire(waiter, wait)).await, Outcome::Queued { .. }));
-    put(&db, "k", "queue.0.", of_a_waiter()).await;
-    there("a waiter came", true, true).await;
+    add("queue.0.").await;
+    there("a waiter came", 1, 1).await;
     assert!(matches!(applied("k", acquire(waiter, wait)).await, Outcome::Queued { .. }));
-    there("it kept its place", true, true).await;
+    there("it kept its place", 1, 1).await;
     for _ in 0..2 {
         assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
     }
-    there("an acquire was refused", true, true).await;
+    there("an acquire was refused", 1, 1).await;
     db.seal().resume("k", lease.id(), lease.token()).without_refresh().await.unwrap().orphan();
-    there("a resume", true, true).await;
+    there("a resume", 1, 1).await;
     lease.refresh().await.unwrap();
-    there("refresh", true, true).await;
+    there("refresh", 1, 1).await;
     let mut metadata = Metadata::default();
     metadata.insert("step", "2").unwrap();
     lease.update_metadata(metadata).await.unwrap();
-    there("describe", true, true).await;
+    there("describe", 1, 1).await;
     let both = vec![(key("beside"), vec![beside.token()]), (key("k"), vec![lease.token()])];
     assert!(
         store
@@ -214,60 +185,38 @@ async fn fields_of_a_later_build_stay_in_the_record_in_holders_and_in_waiters_wh
             .await
             .unwrap()
     );
-    there("a joint refresh", true, true).await;
+    there("a joint refresh", 1, 1).await;
     assert_eq!(seal.refresh_group("g", secs(800)).await.unwrap().refreshed.len(), 2);
-    there("a refresh of the group", true, true).await;
+    there("a refresh of the group", 1, 1).await;
     lease.transaction(async |_session| -> mongoseal::Result<()> { Ok(()) }).await.unwrap();
-    there("a transaction", true, true).await;
+    there("a transaction", 1, 1).await;
     assert!(matches!(applied("k", Request::Prune).await, Outcome::Pruned { .. }));
     seal.purge().await.unwrap();
-    there("a purge", true, true).await;
+    there("a purge", 1, 1).await;
     let other = LeaseId::random();
     let token = lease.transfer(other).await.unwrap();
-    there("transfer", true, true).await;
+    there("transfer", 1, 1).await;
 
     assert_eq!(applied("k", Request::Release(Release { lease: other, token })).await, Outcome::Released);
-    let holder = of_a_waiter();
-    all_there(&db, "k", "a release handed the key over", (Some(holder.clone()), None)).await;
+    there("a release handed the key over", 1, 0).await;
     let upto = seen(&store, "k").await.0.version;
     let revoke = Request::Revoke(Revoke { by: "ops".into(), reason: "drill".into(), upto });
     assert!(matches!(applied("k", revoke).await, Outcome::Revoked { .. }));
-    there("revoke", false, false).await;
-    let revocation = doc! { "of": "a later build" };
-    put(&db, "k", "history.0.", revocation.clone()).await;
+    there("revoke", 0, 0).await;
+    add("history.0.").await;
 
     let last = seal.acquire("k").ttl(secs(600)).group("h").without_refresh().await.unwrap();
-    all_there(&db, "k", "acquire", (Some(doc! {}), None)).await;
+    add("holders.0.").await;
+    there("acquire", 1, 0).await;
     assert_eq!(seal.release_group("h").await.unwrap().len(), 1);
-    there("a release of the group", false, false).await;
+    there("a release of the group", 0, 0).await;
     last.orphan();
     let set = seal.acquire_all(["k", "beside too"]).await.unwrap();
     set.release().await.unwrap();
-    there("a set was released", false, false).await;
+    there("a set was released", 0, 0).await;
     let record = db.record("k").await.unwrap();
-    has("all of it", entry(&record, "history").unwrap(), &revocation);
+    assert_eq!(record.get_array("history").unwrap()[0].as_document().unwrap().get("later"), Some(&later()));
     let inspection = seal.inspect("k").await.unwrap().unwrap();
     assert_eq!(inspection.history.len(), 2, "and it is read");
     beside.release().await.unwrap();
-}
-
-#[tokio::test]
-async fn an_entry_that_lingers_after_a_release_holds_its_key_to_its_end() {
-    let db = TestDatabase::new("mongoseal_lingers").await;
-    let seal = db.seal();
-    let released = seal.acquire("k").ttl(secs(600)).without_refresh().await.unwrap();
-    // As a later build leaves it: under a lease id that nobody has.
-    let lingers = doc! {
-        "lease": Bson::from(mongodb::bson::Uuid::new()), "released_at": DateTime::now(), "version": i64::from(released.token()),
-    };
-    put(&db, "k", "holders.0.", lingers.clone()).await;
-    assert!(matches!(released.refresh().await, Err(Error::Lost { .. })));
-    drop(released);
-    assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
-    let queued = seal.acquire("k").wait(millis(300)).await;
-    assert!(matches!(queued, Err(Error::Held { .. })), "{queued:?}");
-    has("acquires", entry(&db.record("k").await.unwrap(), "holders").unwrap(), &lingers);
-    let over = doc! { "expires_at": DateTime::now() };
-    put(&db, "k", "holders.0.", over).await;
-    seal.acquire("k").await.unwrap().release().await.unwrap();
 }

@@ -6,31 +6,23 @@ mod bad_input;
 mod batch;
 mod clocks;
 mod commands;
-mod concerns;
 mod crowd;
 mod downgrade;
 mod errors;
-mod features;
 mod foreign_schedules;
 mod formats;
 mod groups;
 mod index;
 mod inspect;
 mod lease;
-mod now;
 mod observer;
-mod once;
 mod privileges;
-mod purge;
-mod raise;
 mod refused;
-mod repeated_acquires;
 mod runtimes;
 mod secrets;
 mod siblings;
 mod tls;
 mod tokens;
-mod upgrade;
 mod value;
 mod waiting;
 mod watch;
@@ -45,10 +37,11 @@ use std::{
 };
 
 use mongoseal::{
-    Builder, HandleEvent, LeaseId, Metadata, Mongoseal, Sharing,
+    Acquire, Builder, HandleEvent, Lease, LeaseId, Metadata, Mongoseal, Sharing,
     record::{HoldLimits, LeaseSpec},
 };
 use mongoseal_test_support::{Sent, TestDatabase, by_length, eventually, millis, noting_client, secs};
+use tokio::task::JoinSet;
 
 /// An exclusive lease of the owner "me", with this ttl in milliseconds.
 pub(crate) fn terms(lease: LeaseId, ttl: u64) -> LeaseSpec {
@@ -62,6 +55,31 @@ pub(crate) fn terms(lease: LeaseId, ttl: u64) -> LeaseSpec {
         group: None,
         metadata: Metadata::default(),
         hold: HoldLimits::default(),
+    }
+}
+
+/// A prepared handle on a client of its own with these options, and the commands that it sends.
+async fn noting_seal(db: &TestDatabase, options: &str) -> (Mongoseal, Sent) {
+    let (client, sent) = noting_client(&db.set.uri_with(options)).await;
+    let seal = Mongoseal::on_shared_client(&client.database(db.database.name()));
+    seal.prepare().await.unwrap();
+    (seal, sent)
+}
+
+/// How many wait for `k`, by its record.
+async fn queued(db: &TestDatabase) -> usize {
+    db.record("k").await.map_or(0, |record| record.get_array("queue").unwrap().len())
+}
+
+/// What comes of many acquires, of which fifty are under way at a time.
+async fn acquire_all(acquires: impl IntoIterator<Item = Acquire>) -> Vec<Lease> {
+    let (mut acquires, mut leases) = (acquires.into_iter(), Vec::new());
+    loop {
+        let asking: JoinSet<_> = acquires.by_ref().take(50).map(IntoFuture::into_future).collect();
+        if asking.is_empty() {
+            return leases;
+        }
+        leases.extend(asking.join_all().await.into_iter().map(Result::unwrap));
     }
 }
 

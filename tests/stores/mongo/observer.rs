@@ -9,7 +9,7 @@ use std::{
 use mongodb::Client;
 use mongoseal::HandleEvent;
 
-use crate::{OpenedStreams, TestDatabase, eventually, secs};
+use crate::{OpenedStreams, TestDatabase, eventually, queued, secs};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_time_of_a_hand_over_is_at_most_that_since_the_release_was_sent() {
@@ -32,10 +32,7 @@ async fn the_time_of_a_hand_over_is_at_most_that_since_the_release_was_sent() {
         let lease = holding.acquire("k").metadata("text", "x".repeat(size)).await.unwrap();
         let acquire = waiting.acquire("k").metadata("text", "x".repeat(size)).wait(secs(60));
         let waiter = tokio::spawn(acquire.into_future());
-        eventually(secs(30), "it is queued", || async {
-            db.record("k").await.is_some_and(|record| !record.get_array("queue").unwrap().is_empty())
-        })
-        .await;
+        eventually(secs(30), "it is queued", async || queued(&db).await == 1).await;
         streams.wait_for(1).await;
         let began = Instant::now();
         lease.release().await.unwrap();

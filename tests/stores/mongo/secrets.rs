@@ -202,11 +202,16 @@ async fn a_connection_string_that_is_misread_is_refused_without_its_password() {
         "mongodb://user:hunter2@127.0.0.1:many/",
         "mongodb://user:hunter2@127.0.0.1:9/?maxPoolSize=many",
         "mongodb+srv://user:hunter2@127.0.0.1:9/",
+        "",
+        "localhost",
+        "http://localhost",
+        "mongodb://localhost/?w=-5",
     ] {
         let error = Mongoseal::connect(uri).await.expect_err(uri);
         assert!(matches!(error, Error::Invalid { .. }), "{uri}: {error:?}");
         let said = all_of(&error);
         assert!(!said.contains("hunter2"), "{uri}: {said}");
+        assert!(uri.contains("hunter2") || said.contains("correct it"), "{uri}: {said}");
     }
 }
 

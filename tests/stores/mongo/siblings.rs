@@ -12,7 +12,7 @@ use mongoseal::{
 };
 use tokio::task::JoinSet;
 
-use crate::{TestDatabase, by_length, eventually, secs};
+use crate::{TestDatabase, by_length, eventually, noting_seal, secs};
 
 /// How many operations and idle connections of clients of this name match.
 async fn operations(client: &Client, name: &str, mut matching: Document) -> usize {
@@ -40,8 +40,7 @@ pub(crate) async fn streams(client: &Client, name: &str) -> usize {
 async fn siblings_that_are_more_than_the_connections_lose_no_lease_and_have_one_change_stream() {
     let hold = secs(env::var("MONGOSEAL_HOLD").map_or(by_length(2, 12), |seconds| seconds.parse().unwrap()));
     let db = TestDatabase::new("mongoseal_siblings").await;
-    let client = Client::with_uri_str(db.set.uri_with("appName=siblings&maxPoolSize=10")).await.unwrap();
-    let first = Mongoseal::on_shared_client(&client.database("mongoseal_siblings"));
+    let (first, _) = noting_seal(&db, "appName=siblings&maxPoolSize=10").await;
     let siblings: Vec<Mongoseal> =
         (0..by_length(20, 100)).map(|_| Mongoseal::builder().sibling_of(&first).unwrap()).collect();
     let mut leases = Vec::new();

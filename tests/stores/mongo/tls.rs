@@ -32,28 +32,24 @@ fn uri(set: &ReplicaSet) -> String {
 }
 
 #[tokio::test]
-async fn leases_are_held_and_handed_over_by_a_user_of_a_set_that_speaks_tls_only() {
-    let set = start(24 * 3600).await;
-    let connect = async || Mongoseal::builder().database("app").connect(uri(&set)).await.unwrap();
+async fn what_is_wrong_with_a_certificate_or_a_login_is_said_without_secrets() {
+    let (said, _guard) = Said::listen();
+    let began = Instant::now();
+    // At night, the certificate of one of them expires meanwhile; a server does not start with one that has.
+    let (good, expired) = tokio::join!(start(24 * 3600), start(by_length(24 * 3600, 15)));
+    // With the right ones, everything works.
+    let connect = async || Mongoseal::builder().database("app").connect(uri(&good)).await.unwrap();
     let (one, other) = (connect().await, connect().await);
     let lease = one.acquire("k").await.unwrap();
-    let waiting = tokio::spawn(other.acquire("k").wait(secs(20)).into_future());
+    let waiting = tokio::spawn(other.acquire("k").wait(secs(60)).into_future());
     tokio::time::sleep(millis(300)).await;
     lease.refresh().await.unwrap();
     let token = lease.token();
     lease.release().await.unwrap();
     let next = waiting.await.unwrap().unwrap();
     assert!(next.token() > token);
-    next.refresh().await.unwrap();
     next.release().await.unwrap();
-}
 
-#[tokio::test]
-async fn what_is_wrong_with_a_certificate_or_a_login_is_said_without_secrets() {
-    let (said, _guard) = Said::listen();
-    let began = Instant::now();
-    // At night, the certificate of one of them expires meanwhile; a server does not start with one that has.
-    let (good, expired) = tokio::join!(start(24 * 3600), start(by_length(24 * 3600, 15)));
     let secrets = Secrets { password: PASSWORD, ids: Vec::new() };
     let without = |uri: String, option: &str| {
         let (address, options) = uri.split_once('?').unwrap();

@@ -1,13 +1,13 @@
 //! The value of a key on a real server.
 
 use mongodb::bson::{Bson, Document, doc};
-use mongoseal::{Error, Json, Mongoseal};
+use mongoseal::{Error, Json};
 use serde_json::json;
 
-use crate::{TestDatabase, noting_client, secs};
+use crate::{TestDatabase, secs};
 
 #[tokio::test]
-async fn a_value_is_a_document_that_a_shell_shows_and_an_older_build_keeps_the_field() {
+async fn a_value_is_a_document_that_a_shell_shows() {
     let db = TestDatabase::new("mongoseal_value").await;
     let lease = db.seal().acquire("k").await.unwrap();
     let content = json!({ "page": 7, "big": i64::MAX, "half": 0.5, "$set": [null, true, { "a.b": "text" }] });
@@ -18,37 +18,6 @@ async fn a_value_is_a_document_that_a_shell_shows_and_an_older_build_keeps_the_f
         doc! { "$set": [Bson::Null, true, { "a.b": "text" }], "big": i64::MAX, "half": 0.5, "page": 7 };
     assert_eq!(value.get_document("content").unwrap(), &expected);
     assert_eq!((value.get_i64("token").unwrap(), stored.get_i32("v").unwrap()), (i64::from(lease.token()), 1));
-
-    // A build that does not know the field leaves it alone, as the commands of all builds leave unknown fields.
-    db.records().update_one(doc! { "_id": "k" }, doc! { "$rename": { "value": "of_a_newer_build" } }).await.unwrap();
-    lease.refresh().await.unwrap();
-    lease.release().await.unwrap();
-    let next = db.seal().acquire("k").await.unwrap();
-    assert!(next.value::<Json>().await.unwrap().is_none());
-    next.release().await.unwrap();
-    let after = db.record("k").await.unwrap();
-    assert_eq!(after.get_document("of_a_newer_build").unwrap(), value);
-}
-
-#[tokio::test]
-async fn a_grant_has_the_value_on_each_path_and_the_reading_after_it_sends_nothing() {
-    let db = TestDatabase::new("mongoseal_value_paths").await;
-    let (client, sent) = noting_client(&db.set.uri()).await;
-    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_value_paths"));
-    seal.acquire("k").await.unwrap().release_with_value(&0).await.unwrap();
-    for (number, max_hold) in [(1, None), (2, Some(secs(60))), (3, None)] {
-        let acquire = seal.acquire("k");
-        // A maximum hold needs the whole pipeline.
-        let lease = match max_hold {
-            Some(time) => acquire.max_hold(time).await.unwrap(),
-            None => acquire.await.unwrap(),
-        };
-        sent.take();
-        assert_eq!(lease.value::<i32>().await.unwrap().unwrap().content, number - 1);
-        assert_eq!(sent.count("find"), 0, "{number}");
-        lease.release_with_value(&number).await.unwrap();
-    }
-    seal.shutdown().await;
 }
 
 #[tokio::test]

@@ -3,11 +3,7 @@
 use mongodb::bson::doc;
 use tokio::task::JoinSet;
 
-use crate::{OpenedStreams, TestDatabase, eventually, noting_client, secs};
-
-async fn queued(db: &TestDatabase) -> usize {
-    db.record("k").await.map_or(0, |record| record.get_array("queue").unwrap().len())
-}
+use crate::{OpenedStreams, TestDatabase, eventually, noting_client, queued, secs};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_whose_change_streams_are_open_ask_nothing_and_are_told_of_their_turn() {

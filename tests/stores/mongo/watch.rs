@@ -1,11 +1,11 @@
 //! Watching a key on a real server.
 
-use mongodb::bson::{Bson, Document, doc};
-use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, LeaseId, Mongoseal, WatchItem};
+use mongodb::bson::{Document, doc};
+use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, Mongoseal, WatchItem};
 use mongoseal_test_support::ReplicaSet;
 use tokio::{task::JoinSet, time::timeout};
 
-use crate::{TestDatabase, by_length, eventually, millis, noting_client, secs, siblings::streams};
+use crate::{TestDatabase, by_length, eventually, millis, noting_seal, secs, siblings::streams};
 
 /// The next event, which comes soon.
 pub(crate) async fn next(events: &mut EventStream) -> Event {
@@ -23,6 +23,14 @@ pub(crate) async fn missed(events: &mut EventStream) {
 pub(crate) async fn nothing(events: &mut EventStream) {
     let told = timeout(millis(500), events.next()).await;
     assert!(told.is_err(), "{told:?}");
+}
+
+/// The token of a lease that is acquired and released.
+pub(crate) async fn held(seal: &Mongoseal, key: &str) -> FencingToken {
+    let lease = seal.acquire(key).await.unwrap();
+    let token = lease.token();
+    lease.release().await.unwrap();
+    token
 }
 
 async fn is_granted(events: &mut EventStream, token: FencingToken) {
@@ -54,88 +62,19 @@ async fn a_watch_that_comes_after_the_change_of_a_key_that_nobody_watches_any_mo
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_grant_of_a_fast_chain_is_told_in_order_and_followed_by_its_end() {
-    let db = TestDatabase::new("mongoseal_watched").await;
-    let mut streams = [db.seal().watch("k").await.unwrap(), db.seal().watch("k").await.unwrap()];
-    // Two processes, as it were, each with clients of its own, and 16 who wait.
-    let (handles, waiters, rounds) = (2, 8, by_length(3, 18));
-    let mut chain = Vec::new();
-    for _ in 0..handles {
-        let seal = Mongoseal::builder().database("mongoseal_watched").connect(db.set.uri()).await.unwrap();
-        for _ in 0..waiters {
-            let seal = seal.clone();
-            chain.push(tokio::spawn(async move {
-                let mut tokens = Vec::new();
-                for _ in 0..rounds {
-                    let lease = seal.acquire("k").wait(secs(120)).await.unwrap();
-                    tokens.push(lease.token());
-                    lease.release().await.unwrap();
-                }
-                tokens
-            }));
-        }
-    }
-    let mut granted = Vec::new();
-    for one in chain {
-        granted.extend(one.await.unwrap());
-    }
-    granted.sort_unstable();
-    assert_eq!(granted.len(), handles * waiters * rounds);
-    for events in &mut streams {
-        let mut last = None;
-        for token in &granted {
-            is_granted(events, *token).await;
-            let event = next(events).await;
-            assert_eq!((event.token, event.kind), (*token, EventKind::Released));
-            assert!(Some(event.at) >= last, "in the order of the store's clock");
-            last = Some(event.at);
-        }
-        nothing(events).await;
-    }
-    // What this is about: the changes of a record with a queue are logged as deltas.
-    let entries = db.set.oplog_entries("mongoseal_watched.mongoseal", &Bson::from("k")).await;
-    let is_delta = |entry: &&Document| entry.get_document("o").is_ok_and(|change| change.contains_key("$v"));
-    let deltas = entries.iter().filter(is_delta).count();
-    assert!(deltas > 20, "{deltas} of {}", entries.len());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_way_to_end_is_told_of_the_key_that_was_meant() {
+async fn a_watch_begins_before_its_collection_is_there_and_outlasts_drops_of_the_collection() {
     let db = TestDatabase::new("mongoseal_ends").await;
     let key = r#"a.b/$where"'{$gt: ""}"#;
     let seal = db.seal();
     // Before there is a collection, or even a database.
     let mut events = seal.watch(key).await.unwrap();
     let _beside = seal.acquire("a.b/$where").await.unwrap();
-
-    let lease = seal.acquire(key).metadata("$.note".replace(['$', '.'], "_"), "$version").await.unwrap();
-    is_granted(&mut events, lease.token()).await;
-    let (old, id) = (lease.token(), LeaseId::random());
-    lease.transfer(id).await.unwrap();
-    let event = next(&mut events).await;
-    let EventKind::Transferred { to } = &event.kind else { panic!("{event:?}") };
-    assert!(event.token == old && to.token > old && event.at == to.since);
-    let _resumed = seal.resume(key, id, to.token).await.unwrap();
-    db.seal().revoke(key).by("$alice").reason("$$ROOT").await.unwrap();
-    is(&mut events, to.token, EventKind::Revoked { by: "$alice".into(), reason: "$$ROOT".into() }).await;
-
-    // Nobody touches the key, and its end is told.
-    let dead = db.seal().acquire(key).ttl(secs(1)).without_refresh().await.unwrap();
-    is_granted(&mut events, dead.token()).await;
-    is(&mut events, dead.token(), EventKind::Expired).await;
-    let record = db.record(key).await.unwrap();
-    assert_eq!(record.get_array("holders").unwrap().len(), 1, "it is still in the record");
-
-    let lease = seal.acquire(key).shared().await.unwrap();
-    is_granted(&mut events, lease.token()).await;
-    db.records().delete_one(doc! { "_id": key }).await.unwrap();
-    is(&mut events, lease.token(), EventKind::Removed).await;
     let lease = db.seal().acquire(key).await.unwrap();
     is_granted(&mut events, lease.token()).await;
     let mut second = db.seal().watch(key).await.unwrap();
     assert!(matches!(next(&mut second).await.kind, EventKind::Holds { .. }));
     let mut token = lease.token();
-    let mut held = vec![lease];
+    let mut kept = vec![lease];
     for _ in 0..2 {
         db.records().drop().await.unwrap();
         let lease = seal.acquire(key).await.unwrap();
@@ -144,7 +83,7 @@ async fn each_way_to_end_is_told_of_the_key_that_was_meant() {
             is_granted(events, lease.token()).await;
         }
         token = lease.token();
-        held.push(lease);
+        kept.push(lease);
     }
     // Of a collection that is not there for a while all is told, too.
     db.records().drop().await.unwrap();
@@ -153,9 +92,7 @@ async fn each_way_to_end_is_told_of_the_key_that_was_meant() {
         nothing(events).await;
     }
     for _ in 0..2 {
-        let lease = db.seal().acquire(key).await.unwrap();
-        let token = lease.token();
-        lease.release().await.unwrap();
+        let token = held(&db.seal(), key).await;
         for events in [&mut events, &mut second] {
             is_granted(events, token).await;
             is(events, token, EventKind::Released).await;
@@ -204,10 +141,7 @@ async fn fields_of_others_are_no_events_and_what_is_no_record_any_more_is_the_en
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_stream_killed_on_the_server_goes_on_where_it_was() {
     let db = TestDatabase::new("mongoseal_cut").await;
-    let (client, sent) = noting_client(&db.set.uri_with("appName=cut")).await;
-    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_cut"));
-    // A collection that was just made may have no snapshot yet.
-    seal.prepare().await.unwrap();
+    let (seal, sent) = noting_seal(&db, "appName=cut").await;
     let too_soon = doc! { "errorCode": 246, "errmsg": "too soon" };
     let too_soon = db.set.fail_command("cut", &["find"], too_soon, 2).await;
     let mut events = seal.watch("k").await.unwrap();
@@ -217,9 +151,7 @@ async fn a_change_stream_killed_on_the_server_goes_on_where_it_was() {
         let error = doc! { "errorCode": 2, "errmsg": "killed" };
         let killed = db.set.fail_command("cut", &["getMore"], error, 1).await;
         killed.hit(1).await;
-        let lease = db.seal().acquire("k").await.unwrap();
-        let token = lease.token();
-        lease.release().await.unwrap();
+        let token = held(&db.seal(), "k").await;
         is_granted(&mut events, token).await;
         is(&mut events, token, EventKind::Released).await;
         killed.off().await;
@@ -232,11 +164,12 @@ async fn a_change_stream_killed_on_the_server_goes_on_where_it_was() {
         let lost = db.set.fail_command("cut", commands, doc! { "errorCode": code, "errmsg": "lost" }, times).await;
         lost.hit(times).await;
         let lease = db.seal().acquire("k").await.unwrap();
+        let token = lease.token();
         missed(&mut events).await;
-        is_granted(&mut events, lease.token()).await;
+        is_granted(&mut events, token).await;
         lost.off().await;
         lease.release().await.unwrap();
-        is(&mut events, next_token(&db).await, EventKind::Released).await;
+        is(&mut events, token, EventKind::Released).await;
         nothing(&mut events).await;
     }
 
@@ -263,9 +196,7 @@ async fn a_change_stream_that_cannot_be_opened_again_for_a_while_goes_on_where_i
     closed.hit(4).await;
     let mut tokens = Vec::new();
     for _ in 0..20 {
-        let lease = db.seal().acquire("k").await.unwrap();
-        tokens.push(lease.token());
-        lease.release().await.unwrap();
+        tokens.push(held(&db.seal(), "k").await);
     }
     // A watch that begins meanwhile does not begin before there is a stream, and ends no other.
     let (begun, ()) = tokio::join!(seal.watch("other"), closed.hit(12));
@@ -279,11 +210,6 @@ async fn a_change_stream_that_cannot_be_opened_again_for_a_while_goes_on_where_i
         nothing(events).await;
     }
     seal.shutdown().await;
-}
-
-/// The highest token of the record.
-async fn next_token(db: &TestDatabase) -> FencingToken {
-    db.record("k").await.unwrap().get_i64("version").unwrap().try_into().unwrap()
 }
 
 #[tokio::test]
@@ -372,9 +298,7 @@ async fn a_watch_that_is_read_slowly_delays_no_other_and_is_told_how_the_record_
     let hold = async |times: usize| {
         let mut tokens = Vec::new();
         for _ in 0..times {
-            let lease = seal.acquire("slow").await.unwrap();
-            tokens.push(lease.token());
-            lease.release().await.unwrap();
+            tokens.push(held(&seal, "slow").await);
         }
         tokens
     };
@@ -413,9 +337,7 @@ async fn a_watch_is_told_of_every_grant_while_others_begin_and_replace_its_strea
         async move {
             let mut tokens = Vec::new();
             for _ in 0..by_length(50, 200) {
-                let lease = seal.acquire("k").await.unwrap();
-                tokens.push(lease.token());
-                lease.release().await.unwrap();
+                tokens.push(held(&seal, "k").await);
             }
             tokens
         }

@@ -1,13 +1,11 @@
 //! Watching all keys with a prefix on a real server.
 
-use std::collections::HashMap;
-
 use mongodb::bson::{Document, doc};
 use mongoseal::{Error, EventKind, EventStream, FencingToken, Mongoseal};
 
 use crate::{
-    TestDatabase, by_length, secs,
-    watch::{missed, next, nothing},
+    TestDatabase, secs,
+    watch::{held, missed, next, nothing},
 };
 
 async fn is_granted(events: &mut EventStream, key: &str, token: FencingToken) {
@@ -19,50 +17,6 @@ async fn is_granted(events: &mut EventStream, key: &str, token: FencingToken) {
 async fn is(events: &mut EventStream, key: &str, token: FencingToken, kind: EventKind) {
     let event = next(events).await;
     assert_eq!((event.key.as_str(), event.token, event.kind), (key, token, kind));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_grant_of_many_keys_is_told_in_order_and_followed_by_its_end() {
-    let db = TestDatabase::new("mongoseal_prefix").await;
-    let mut events = db.seal().watch_prefix("k/").await.unwrap();
-    // Waiters queue, so that the changes of larger records are logged as deltas.
-    let (mut chain, seals, rounds) = (Vec::new(), [db.seal(), db.seal()], by_length(4, 20));
-    for number in 0..20 {
-        let (seal, key) = (seals[number % 2].clone(), format!("k/{}", number % 5));
-        chain.push(tokio::spawn(async move {
-            let mut tokens = Vec::new();
-            for _ in 0..rounds {
-                let lease = seal.acquire(key.as_str()).metadata("note", "x".repeat(300)).wait(secs(120)).await.unwrap();
-                tokens.push(lease.token());
-                lease.release().await.unwrap();
-            }
-            (key, tokens)
-        }));
-    }
-    let mut granted: HashMap<String, Vec<FencingToken>> = HashMap::new();
-    for one in chain {
-        let (key, tokens) = one.await.unwrap();
-        granted.entry(key).or_default().extend(tokens);
-    }
-    let mut held: HashMap<String, FencingToken> = HashMap::new();
-    let mut told: HashMap<String, Vec<FencingToken>> = HashMap::new();
-    for _ in 0..20 * rounds * 2 {
-        let event = next(&mut events).await;
-        let key = event.key.as_str().to_owned();
-        match event.kind {
-            EventKind::Granted { .. } => {
-                assert_eq!(held.insert(key.clone(), event.token), None, "the holder before has ended");
-                told.entry(key).or_default().push(event.token);
-            }
-            EventKind::Released => assert_eq!(held.remove(&key), Some(event.token)),
-            other => panic!("{other:?}"),
-        }
-    }
-    for tokens in granted.values_mut() {
-        tokens.sort_unstable();
-    }
-    assert_eq!(told, granted);
-    nothing(&mut events).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -135,9 +89,7 @@ async fn a_change_stream_killed_on_the_server_goes_on_and_a_lost_one_tells_what_
         let killed = db.set.fail_command("prefix_cut", &["getMore"], error, 1).await;
         killed.hit(1).await;
         let key = format!("k/{number}");
-        let lease = db.seal().acquire(key.as_str()).await.unwrap();
-        let token = lease.token();
-        lease.release().await.unwrap();
+        let token = held(&db.seal(), key.as_str()).await;
         is_granted(&mut events, &key, token).await;
         is(&mut events, &key, token, EventKind::Released).await;
         killed.off().await;

@@ -31,21 +31,14 @@ async fn swaps(server: &Redis) -> u64 {
     stats.lines().find_map(calls).unwrap_or_default()
 }
 
-async fn queued(seal: &Mongoseal) -> usize {
-    seal.inspect("k").await.unwrap().map_or(0, |state| state.queue.len())
-}
-
-async fn wait_until_queued(seal: &Mongoseal, count: usize) {
-    eventually(secs(30), "all are queued, or have left", async || queued(seal).await == count).await;
+/// Waits until so many are queued.
+async fn queued_are(seal: &Mongoseal, count: usize, within: Duration) {
+    let queued = async || seal.inspect("k").await.unwrap().map_or(0, |state| state.queue.len());
+    eventually(within, "all are queued, or have left", async || queued().await == count).await;
 }
 
 fn wait(handles: &[Mongoseal], count: usize, wait: Duration) -> JoinSet<Result<Lease>> {
     handles.iter().cycle().take(count).map(|seal| seal.acquire("k").wait(wait).into_future()).collect()
-}
-
-/// How many wait.
-fn crowd() -> usize {
-    by_length(150, 1_000)
 }
 
 /// So many waits of 14 seconds come together and end together.
@@ -66,7 +59,7 @@ async fn all_waits_end_in_time(handles: usize, count: usize) {
     println!("{held} of {count} ended `Held`, the last {late:?} after its time, {} swaps", swaps(&server).await);
     assert!(others.is_empty(), "{} others, one of them {:?}", others.len(), others.first());
     assert!(late < secs(2), "{late:?}");
-    eventually(secs(2), "none is left", async || queued(&handles[0]).await == 0).await;
+    queued_are(&handles[0], 0, secs(2)).await;
 }
 
 pub(crate) async fn three_hundred_waits_of_a_handle_end_held_and_in_time() {
@@ -77,11 +70,20 @@ pub(crate) async fn a_thousand_waits_of_three_handles_end_held_and_in_time() {
     all_waits_end_in_time(3, 1_000).await;
 }
 
-pub(crate) async fn a_crowd_that_comes_is_queued_and_served_in_its_turn() {
+pub(crate) async fn a_crowd_is_queued_leaves_when_it_is_dropped_and_is_served_in_its_turn() {
+    let crowd = by_length(150, 1_000);
     let (server, holder, handles) = scene(3).await;
     let (grants, began) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
+    let mut waiting = wait(&handles, crowd, secs(900));
+    queued_are(&handles[0], crowd, secs(30)).await;
+    println!("{crowd} were queued after {:?} by {} swaps", began.elapsed(), swaps(&server).await);
+    let (began, before) = (Instant::now(), swaps(&server).await);
+    waiting.abort_all();
+    queued_are(&handles[0], 0, secs(30)).await;
+    println!("{crowd} dropped waiters left in {:?} by {} swaps", began.elapsed(), swaps(&server).await - before);
+
     let mut waiting = JoinSet::new();
-    for (number, seal) in handles.iter().cycle().take(crowd()).enumerate() {
+    for (number, seal) in handles.iter().cycle().take(crowd).enumerate() {
         let number = number.to_string();
         let acquire = seal.acquire("k").wait(secs(900)).metadata("number", &number);
         let grants = Arc::clone(&grants);
@@ -91,26 +93,14 @@ pub(crate) async fn a_crowd_that_comes_is_queued_and_served_in_its_turn() {
             lease.release().await.unwrap();
         });
     }
-    wait_until_queued(&handles[0], crowd()).await;
-    println!("{} were queued after {:?} by {} swaps", crowd(), began.elapsed(), swaps(&server).await);
+    queued_are(&handles[0], crowd, secs(30)).await;
     let state = handles[0].inspect("k").await.unwrap().unwrap();
     let queue: Vec<_> = state.queue.iter().map(|waiter| waiter.metadata.get("number").unwrap().to_owned()).collect();
     let (began, before) = (Instant::now(), swaps(&server).await);
     holder.release().await.unwrap();
     waiting.join_all().await;
-    println!("{} were served in {:?} by {} swaps", crowd(), began.elapsed(), swaps(&server).await - before);
+    println!("{crowd} were served in {:?} by {} swaps", began.elapsed(), swaps(&server).await - before);
     let grants = grants.lock().unwrap();
     assert!(grants.iter().map(|(number, _)| number.clone()).eq(queue), "each in its turn");
     assert!(grants.is_sorted_by(|(_, one), (_, next)| one < next), "with tokens that grow");
-}
-
-pub(crate) async fn a_crowd_of_waiters_that_are_dropped_leaves_the_queue() {
-    let (server, holder, handles) = scene(3).await;
-    let mut waiting = wait(&handles, crowd(), secs(900));
-    wait_until_queued(&handles[0], crowd()).await;
-    let (began, before) = (Instant::now(), swaps(&server).await);
-    waiting.abort_all();
-    eventually(secs(30), "none is left", async || queued(&handles[0]).await == 0).await;
-    println!("{} dropped waiters left in {:?} by {} swaps", crowd(), began.elapsed(), swaps(&server).await - before);
-    holder.refresh().await.unwrap();
 }

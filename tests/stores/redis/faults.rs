@@ -4,8 +4,9 @@ use std::future::IntoFuture;
 
 use mongoseal::{Error, Mongoseal};
 use mongoseal_test_support::{Redis, Walk, eventually, secs};
+use tokio::task::JoinSet;
 
-use crate::{hasty, open, replicated, send};
+use crate::{cut_off, follows, hasty, open, replicated, send, with_replica};
 
 pub(crate) async fn a_lease_outlives_a_killed_server_with_an_append_only_file() {
     for flushes in ["always", "everysec"] {
@@ -85,8 +86,7 @@ pub(crate) async fn a_write_that_too_few_replicas_acknowledge_is_not_confirmed()
         assert!(refused.to_string().contains("is 0, and must be 1"), "{refused}");
     }
     let replica = Redis::start_replica(&primary).await;
-    let follows = async || send::<u32>(&primary, "WAIT 1 100").await == 1;
-    eventually(secs(30), "the replica follows", follows).await;
+    follows(&primary).await;
     let lease = seal.acquire("other").await.unwrap();
     replica.pause();
     assert!(matches!(lease.refresh().await, Err(Error::Unavailable { .. })));
@@ -97,12 +97,9 @@ pub(crate) async fn a_write_that_too_few_replicas_acknowledge_is_not_confirmed()
 
 /// Each verb, also when it is sent again after a write that was made and not acknowledged.
 pub(crate) async fn no_verb_is_confirmed_before_enough_replicas_have_acknowledged_it() {
-    let primary = Redis::start().await;
-    let replica = Redis::start_replica(&primary).await;
-    let follows = async || send::<u32>(&primary, "WAIT 1 100").await == 1;
-    eventually(secs(30), "the replica follows", follows).await;
+    let (primary, replica) = with_replica().await;
     // Time for several attempts.
-    let seal = Mongoseal::builder().operation_timeout(secs(3)).connect_to(replicated(primary.url())).await.unwrap();
+    let seal = hasty().connect_to(replicated(primary.url())).await.unwrap();
     let walk = Walk::prepare(&seal).await;
     replica.pause();
     walk.none_is_confirmed(&seal).await;
@@ -111,10 +108,7 @@ pub(crate) async fn no_verb_is_confirmed_before_enough_replicas_have_acknowledge
 }
 
 pub(crate) async fn a_waiter_is_granted_the_key_only_after_the_replicas_acknowledged_it() {
-    let primary = Redis::start().await;
-    let replica = Redis::start_replica(&primary).await;
-    let follows = async || send::<u32>(&primary, "WAIT 1 100").await == 1;
-    eventually(secs(30), "the replica follows", follows).await;
+    let (primary, replica) = with_replica().await;
     // The release waits for the replica, however long the test takes.
     let connect = || Mongoseal::builder().operation_timeout(secs(60)).connect_to(replicated(primary.url()));
     let (holder, waiter) = (connect().await.unwrap(), connect().await.unwrap());
@@ -134,20 +128,11 @@ pub(crate) async fn a_waiter_is_granted_the_key_only_after_the_replicas_acknowle
 }
 
 pub(crate) async fn a_write_that_a_replica_acknowledged_survives_the_loss_of_the_primary() {
-    let primary = Redis::start().await;
-    let replica = Redis::start_replica(&primary).await;
-    let follows = async || send::<u32>(&primary, "WAIT 1 100").await == 1;
-    eventually(secs(30), "the replica follows", follows).await;
+    let (primary, replica) = with_replica().await;
     let seal = Mongoseal::builder().connect_to(replicated(primary.url())).await.unwrap();
-    let mut leases = Vec::new();
     // More than there are connections for it.
-    let mut acquires = tokio::task::JoinSet::new();
-    for number in 0..50 {
-        acquires.spawn(seal.acquire(format!("k{number}")).into_future());
-    }
-    while let Some(lease) = acquires.join_next().await {
-        leases.push(lease.unwrap().unwrap());
-    }
+    let acquires: JoinSet<_> = (0..50).map(|number| seal.acquire(format!("k{number}")).into_future()).collect();
+    let leases: Vec<_> = acquires.join_all().await.into_iter().map(|acquired| acquired.unwrap()).collect();
     primary.kill();
     let () = send(&replica, "REPLICAOF NO ONE").await;
     let other = mongoseal_redis::connect(replica.url()).await.unwrap();
@@ -159,13 +144,8 @@ pub(crate) async fn a_write_that_a_replica_acknowledged_survives_the_loss_of_the
 
 /// The limit that the page of the guide names.
 pub(crate) async fn a_failover_to_a_replica_without_the_last_writes_loses_the_lease() {
-    let primary = Redis::start().await;
-    let replica = Redis::start_replica(&primary).await;
-    let follows = async || send::<u32>(&primary, "WAIT 1 100").await == 1;
-    eventually(secs(30), "the replica follows", follows).await;
-    replica.pause();
-    // Otherwise the system keeps the writes for the replica until it goes on.
-    assert_eq!(send::<u32>(&primary, "CLIENT KILL TYPE replica").await, 1);
+    let (primary, replica) = with_replica().await;
+    cut_off(&primary, &replica).await;
     let lease = mongoseal_redis::connect(primary.url()).await.unwrap().acquire("k").await.unwrap();
     primary.kill();
     replica.resume();

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use mongoseal::Mongoseal;
 use mongoseal_redis::RedisBackend;
-use mongoseal_test_support::{Redis, eventually, millis, secs};
+use mongoseal_test_support::{Redis, millis};
 
-use crate::send;
+use crate::with_replica;
 
 /// The median time of an acquire and a release of a free key that was held before.
 async fn median(server: &Redis, replicas: u32) -> Duration {
@@ -25,11 +25,9 @@ async fn median(server: &Redis, replicas: u32) -> Duration {
 }
 
 pub(crate) async fn an_acquire_and_a_release_take_milliseconds() {
-    let (none, every_second) = (Redis::start().await, Redis::start_with(&[("appendonly", "yes")]).await);
+    let (none, _replica) = with_replica().await;
+    let every_second = Redis::start_with(&[("appendonly", "yes")]).await;
     let always = Redis::start_with(&[("appendonly", "yes"), ("appendfsync", "always")]).await;
-    let replica = Redis::start_replica(&none).await;
-    let follows = async || send::<u32>(&none, "WAIT 1 100").await == 1;
-    eventually(secs(30), "the replica follows", follows).await;
     for (name, median) in [
         ("no append-only file", median(&none, 0).await),
         ("appendfsync everysec", median(&every_second, 0).await),
@@ -39,5 +37,4 @@ pub(crate) async fn an_acquire_and_a_release_take_milliseconds() {
         println!("an acquire and a release, {name}: {median:?} in the median");
         assert!(median < millis(200), "{name}: {median:?}");
     }
-    drop(replica);
 }

@@ -7,9 +7,10 @@ use std::{
 };
 
 use mongoseal::{Error, HandleEvent, Mongoseal};
-use mongoseal_test_support::{eventually, millis, secs};
+use mongoseal_redis::{RedisBackend, RedisStore};
+use mongoseal_test_support::{Redis, eventually, millis, secs};
 
-use crate::{backend, count, open, send, shared, store};
+use crate::{count, open, send, shared, store};
 
 /// What a handle's observer has received, in words.
 #[derive(Clone, Default)]
@@ -43,15 +44,15 @@ impl Events {
 }
 
 /// Two handles on one store, and the events of the second.
-async fn two() -> (Mongoseal, Mongoseal, Events) {
-    let (store, events) = (store(shared().await), Events::default());
-    let first = Mongoseal::builder().owner("first").on_store(Arc::clone(&store)).unwrap();
-    let second = Mongoseal::builder().owner("second").observer(events.observer()).on_store(store).unwrap();
+fn two(server: &Redis) -> (Mongoseal, Mongoseal, Events) {
+    let (store, events) = (store(server), Events::default());
+    let first = Mongoseal::builder().on_store(Arc::clone(&store)).unwrap();
+    let second = Mongoseal::builder().observer(events.observer()).on_store(store).unwrap();
     (first, second, events)
 }
 
 pub(crate) async fn a_waiter_is_granted_the_key_by_a_message() {
-    let (first, second, events) = two().await;
+    let (first, second, events) = two(shared().await);
     let mut last = None;
     for _ in 0..3 {
         let lease = first.acquire("k").wait(secs(20)).await.unwrap();
@@ -73,10 +74,8 @@ pub(crate) async fn a_waiter_is_granted_the_key_by_a_message() {
 }
 
 pub(crate) async fn a_waiter_polls_after_its_connection_for_messages_was_killed() {
-    let server = mongoseal_test_support::Redis::start().await;
-    let (store, events) = (store(&server), Events::default());
-    let first = Mongoseal::builder().on_store(Arc::clone(&store)).unwrap();
-    let second = Mongoseal::builder().observer(events.observer()).on_store(store).unwrap();
+    let server = Redis::start().await;
+    let (first, second, events) = two(&server);
     let lease = first.acquire("k").await.unwrap();
     let waiting = tokio::spawn(second.acquire("k").wait(secs(60)).into_future());
     events.until("queued").await;
@@ -98,9 +97,8 @@ pub(crate) async fn a_waiter_polls_after_its_connection_for_messages_was_killed(
 }
 
 pub(crate) async fn a_key_is_kept_for_its_expiry_and_the_retention() {
-    let server = mongoseal_test_support::Redis::start().await;
-    let store =
-        mongoseal_redis::RedisStore::new(mongoseal_redis::RedisBackend::new(server.url()).unwrap(), crate::RETENTION);
+    let server = Redis::start().await;
+    let store = RedisStore::new(RedisBackend::new(server.url()).unwrap(), crate::RETENTION);
     let seal = Mongoseal::builder().on_store(Arc::new(store)).unwrap();
     let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
     let left = millis(send::<u64>(&server, "PTTL mongoseal:k").await);
@@ -115,7 +113,7 @@ pub(crate) async fn a_key_is_kept_for_its_expiry_and_the_retention() {
 }
 
 pub(crate) async fn siblings_with_prefixes_of_their_own_share_no_record() {
-    let server = mongoseal_test_support::Redis::start().await;
+    let server = Redis::start().await;
     let seal = mongoseal_redis::connect(server.url()).await.unwrap();
     let tenant = Mongoseal::builder().collection("tenant").sibling_of(&seal).unwrap();
     let same = Mongoseal::builder().sibling_of(&seal).unwrap();
@@ -150,27 +148,6 @@ pub(crate) async fn a_lease_is_kept_while_the_runtime_of_its_holder_is_blocked()
         })
     });
     assert!(tokio::task::spawn_blocking(|| held.join().unwrap()).await.unwrap());
-}
-
-pub(crate) async fn a_caller_without_async_holds_a_lease() {
-    let redis = backend(shared().await);
-    let held = std::thread::spawn(move || {
-        let seal = mongoseal::blocking::Mongoseal::builder().connect_to(redis)?;
-        let lease = seal.acquire("k").run()?;
-        assert!(matches!(seal.acquire("k").run(), Err(Error::Held { .. })));
-        lease.release()
-    });
-    tokio::task::spawn_blocking(|| held.join().unwrap()).await.unwrap().unwrap();
-}
-
-pub(crate) async fn what_redis_cannot_do_is_refused_before_anything_is_sent() {
-    let store = Arc::new(mongoseal_redis::RedisStore::new(backend(shared().await), crate::RETENTION));
-    let seal = Mongoseal::builder().on_store(store).unwrap();
-    let lease = seal.acquire("k").group("job").await.unwrap();
-    assert!(matches!(lease.verify().await, Err(Error::Invalid { .. })));
-    assert_eq!(seal.refresh_group("job", secs(60)).await.unwrap().refreshed.len(), 1);
-    seal.release_group("job").await.unwrap();
-    assert!(!lease.is_valid());
 }
 
 pub(crate) async fn a_handle_outlives_the_runtime_that_opened_its_connection() {

@@ -1,17 +1,13 @@
 //! The test vectors of `protocol/`, on the state machine and on the memory store. `tests/stores/vectors/mongo.rs` has them on
 //! MongoDB, and `tests/stores/redis/vectors.rs` on Redis.
-//!
-//! `MONGOSEAL_VECTORS=write cargo test --test vectors` writes what the state machine does into the file.
 
 mod notation;
 mod replay;
-mod text;
-mod writing;
 
-use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use mongoseal::{
-    HybridTime, Key,
+    HybridTime,
     record::{self, StoreClock, StoreTime},
     store::MemoryStore,
 };
@@ -19,72 +15,43 @@ use serde_json::{Value, json};
 
 use crate::notation::{Notation, Sent, only};
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/protocol/vectors.json");
-/// When the state machine looks at the records: 2027-01-15.
-const SECONDS: u64 = 1_800_000_000;
-
-fn read() -> (String, Value) {
-    let text = fs::read_to_string(FILE).unwrap();
-    let value = serde_json::from_str(&text).expect("it is JSON");
-    (text, value)
-}
-
 fn cases(vectors: &Value) -> &Vec<Value> {
     vectors["cases"].as_array().expect("there are cases")
 }
 
-/// A case with what the state machine makes of it.
-fn applied(notation: Notation<'_>, case: &Value) -> Value {
-    let hlc = HybridTime { seconds: SECONDS, ordinal: 7 };
-    let at = StoreClock { now: notation.now, hlc };
-    let before = notation.record(&case["before"]);
-    let (after, outcome) = match notation.sent(&case["request"]) {
-        Sent::One(request) => {
-            let (after, outcome) = record::apply(before.as_ref(), at, &request);
-            (after, notation.outcome(&outcome))
-        }
-        Sent::Together(requests) => {
-            let (after, outcomes) = record::apply_together(before.as_ref(), at, &requests);
-            (after, outcomes.iter().map(|outcome| notation.outcome(outcome)).collect())
-        }
-        Sent::Batch(tokens, batch) => {
-            let after = before.as_ref().and_then(|before| record::apply_batch(before, at, &tokens, &batch));
-            let done = after.is_some();
-            (after.or_else(|| before.clone()), json!({ "done": done }))
-        }
-    };
-    json!({
-        "name": case["name"],
-        "before": notation.write_record(before.as_ref()),
-        "request": case["request"],
-        "after": notation.write_record(after.as_ref()),
-        "outcome": outcome,
-    })
-}
-
 #[test]
 fn the_vectors_are_what_the_state_machine_does() {
-    let (found, vectors) = read();
-    let hlc = HybridTime { seconds: SECONDS, ordinal: 7 };
-    let now = StoreTime::from_millis(i64::try_from(SECONDS).unwrap() * 1_000);
-    let notation = Notation::at(&vectors["defaults"], now, hlc);
-    let cases: Vec<Value> = cases(&vectors).iter().map(|case| applied(notation, case)).collect();
-    let listed: Vec<String> = cases.iter().map(|case| format!("    {}", text::text(case, 4))).collect();
-    let defaults = text::text(&vectors["defaults"], 2);
-    let expected = format!("{{\n  \"defaults\": {defaults},\n  \"cases\": [\n{}\n  ]\n}}\n", listed.join(",\n"));
-    if std::env::var("MONGOSEAL_VECTORS").is_ok_and(|what| what == "write") {
-        fs::write(Path::new(FILE), expected).unwrap();
-        return;
+    let vectors = replay::vectors();
+    // 2027-01-15.
+    let seconds = 1_800_000_000;
+    let hlc = HybridTime { seconds, ordinal: 7 };
+    let at = StoreClock { now: StoreTime::from_millis(i64::try_from(seconds).unwrap() * 1_000), hlc };
+    let notation = Notation::at(&vectors["defaults"], at.now, hlc);
+    for case in cases(&vectors) {
+        let before = notation.record(&case["before"]);
+        let (after, outcome) = match notation.sent(&case["request"]) {
+            Sent::One(request) => {
+                let (after, outcome) = record::apply(before.as_ref(), at, &request);
+                (after, notation.outcome(&outcome))
+            }
+            Sent::Together(requests) => {
+                let (after, outcomes) = record::apply_together(before.as_ref(), at, &requests);
+                (after, outcomes.iter().map(|outcome| notation.outcome(outcome)).collect())
+            }
+            Sent::Batch(tokens, batch) => {
+                let after = before.as_ref().and_then(|before| record::apply_batch(before, at, &tokens, &batch));
+                let done = after.is_some();
+                (after.or(before), json!({ "done": done }))
+            }
+        };
+        assert_eq!(after, notation.record(&case["after"]), "{}: the record", case["name"]);
+        assert_eq!(outcome, case["outcome"], "{}: the outcome", case["name"]);
     }
-    for (case, expected) in crate::cases(&vectors).iter().zip(&cases) {
-        assert_eq!(case, expected, "{}", case["name"]);
-    }
-    assert_eq!(found, expected, "MONGOSEAL_VECTORS=write cargo test --test vectors");
 }
 
 #[test]
 fn the_vectors_have_each_verb_and_each_outcome_and_no_name_twice() {
-    let (_, vectors) = read();
+    let vectors = replay::vectors();
     let mut found: BTreeSet<String> = BTreeSet::new();
     let mut names = BTreeSet::new();
     for case in cases(&vectors) {
@@ -111,13 +78,8 @@ fn the_vectors_have_each_verb_and_each_outcome_and_no_name_twice() {
 
 #[tokio::test(start_paused = true)]
 async fn the_memory_store_does_what_the_vectors_say() {
-    let (_, vectors) = read();
     let store = MemoryStore::default();
     // Its clock begins where tokens do, and the tokens of the records are smaller than those of the clock.
     tokio::time::sleep(Duration::from_secs(3_600)).await;
-    for (number, case) in cases(&vectors).iter().enumerate() {
-        let key: Key = format!("vectors/{number}").parse().unwrap();
-        let put = async |record: &record::Record| store.restore(key.clone(), record.clone());
-        replay::replay(&store, (&vectors["defaults"], case), &key, put).await;
-    }
+    replay::replay_all(&store, async |key, record| store.restore(key.clone(), record.clone())).await;
 }

@@ -8,12 +8,12 @@ mod replay;
 use std::time::Duration;
 
 use mongoseal::{
-    Deadline, Error, HybridTime, Key, LeaseId, Sharing,
+    Deadline, Error, FencingToken, HybridTime, Key, LeaseId, Sharing,
     mongodb::{
         Collection, Database,
         bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype},
     },
-    record::{Acquire, CompletedTick, LeaseSpec, PastRun, Record, Refresh, Request, StoreTime, StoredValue},
+    record::{Acquire, CompletedTick, LeaseSpec, PastRun, Raise, Record, Refresh, Request, StoreTime, StoredValue},
     store::{MongoStore, Store},
 };
 use mongoseal_test_support::{TestDatabase, secs};
@@ -23,9 +23,8 @@ use crate::notation::Notation;
 
 const RETENTION: Duration = secs(24 * 3600);
 
-fn read(file: &str) -> Value {
-    let path = format!("{}/../protocol/{file}", env!("CARGO_MANIFEST_DIR"));
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).expect("it is JSON")
+fn documents() -> Value {
+    serde_json::from_str(include_str!("../../../protocol/documents.json")).expect("it is JSON")
 }
 
 async fn store(database: &Database) -> (MongoStore, Collection<Document>) {
@@ -40,9 +39,9 @@ fn deadline(store: &MongoStore) -> Deadline {
 
 /// The document of a record, as `protocol/README.md` says.
 fn document(record: &Record) -> Document {
-    let date = |time: StoreTime| DateTime::from_millis(time.millis());
-    let long = |number: u64| i64::try_from(number).unwrap();
-    let entry = |terms: &LeaseSpec| {
+    let date = |time: StoreTime| Bson::from(DateTime::from_millis(time.millis()));
+    let long = |number: u64| Bson::from(i64::try_from(number).unwrap());
+    let entry = |terms: &LeaseSpec, rest: Document, optional: [(&str, Option<Bson>); 2]| {
         let metadata: Document =
             terms.metadata.iter().map(|(name, text)| (name.to_owned(), Bson::from(text))).collect();
         let mut entry = doc! {
@@ -55,60 +54,35 @@ fn document(record: &Record) -> Document {
             "group": terms.group.as_ref().map_or("", |group| group.as_str()),
             "metadata": metadata,
         };
-        let limits = [("min_hold", terms.hold.min), ("max_hold", terms.hold.max)];
-        entry.extend(limits.into_iter().filter_map(|(name, limit)| Some((name.into(), long(limit?).into()))));
-        entry
-    };
-    let with = |mut entry: Document, more: Document| {
-        entry.extend(more);
+        entry.extend(rest);
+        let limits = [("min_hold", terms.hold.min.map(long)), ("max_hold", terms.hold.max.map(long))];
+        for (name, value) in limits.into_iter().chain(optional) {
+            entry.extend(value.map(|value| (name.to_owned(), value)));
+        }
         entry
     };
     let holders = record.holders.iter().map(|holder| {
-        let times = [("not_after", holder.not_after), ("released_at", holder.released_at)];
-        let times = times.into_iter().filter_map(|(name, time)| Some((name.to_owned(), Bson::from(date(time?)))));
-        with(
-            with(entry(&holder.terms), times.collect()),
-            doc! {
-                "version": long(holder.version.get()), "wait_ttl": 60_000_i64, "refreshes": long(holder.refreshes),
-                "since": date(holder.since), "last_seen": date(holder.last_seen), "expires_at": date(holder.expires_at),
-            },
-        )
+        let rest = doc! {
+            "version": long(holder.version.get()), "wait_ttl": 60_000_i64, "refreshes": long(holder.refreshes),
+            "since": date(holder.since), "last_seen": date(holder.last_seen), "expires_at": date(holder.expires_at),
+        };
+        let ends = [("not_after", holder.not_after.map(date)), ("released_at", holder.released_at.map(date))];
+        entry(&holder.terms, rest, ends)
     });
     let queue = record.queue.iter().rev().map(|waiter| {
-        with(
-            entry(&waiter.terms),
-            doc! {
-                "version": 0_i64, "wait_ttl": long(waiter.wait_ttl), "refreshes": long(waiter.refreshes),
-                "since": date(waiter.since), "last_seen": date(waiter.last_seen), "expires_at": date(waiter.expires_at),
-            },
-        )
+        let rest = doc! {
+            "version": 0_i64, "wait_ttl": long(waiter.wait_ttl), "refreshes": long(waiter.refreshes),
+            "since": date(waiter.since), "last_seen": date(waiter.last_seen), "expires_at": date(waiter.expires_at),
+        };
+        entry(&waiter.terms, rest, [("", None), ("", None)])
     });
     let history = record.history.iter().map(|revocation| {
-        let tokens: Vec<i64> = revocation.tokens.iter().map(|token| long(token.get())).collect();
+        let tokens: Vec<Bson> = revocation.tokens.iter().map(|token| long(token.get())).collect();
         doc! { "by": &revocation.by, "reason": &revocation.reason, "at": date(revocation.at), "tokens": tokens }
     });
     let handed = record.handover.iter();
-    let handed =
-        handed.map(|(acquire_id, token)| format!("{acquire_id}={};", token.map_or(0, mongoseal::FencingToken::get)));
-    let completion = |CompletedTick { tick, token, by, at }: &CompletedTick| {
-        doc! { "done": { "tick": long(*tick), "token": long(token.get()), "by": by, "at": date(*at) } }
-    };
-    let done = record.done.as_ref().map(completion).unwrap_or_default();
-    let run = |run: &PastRun| {
-        let mut entry = doc! {
-            "tick": long(run.tick), "token": long(run.token.get()), "by": &run.by, "since": date(run.since),
-            "at": date(run.at), "failed": run.is_failed, "note": &run.note,
-        };
-        entry.extend(run.period.map(|period| ("period".to_owned(), long(period).into())));
-        entry
-    };
-    let runs: Vec<Document> = record.runs.iter().map(run).collect();
-    let runs = if runs.is_empty() {
-        doc! {}
-    } else {
-        doc! { "runs": runs }
-    };
-    let document = doc! {
+    let handed = handed.map(|(acquire_id, token)| format!("{acquire_id}={};", token.map_or(0, FencingToken::get)));
+    let mut document = doc! {
         "v": 1,
         "version": long(record.version.get()),
         "holders": holders.collect::<Vec<_>>(),
@@ -118,14 +92,28 @@ fn document(record: &Record) -> Document {
         "expires_at": date(record.expires_at),
         "history": history.collect::<Vec<_>>(),
     };
-    let stored = |StoredValue { content, token, write, at }: &StoredValue| {
-        let mut entry = doc! { "token": long(token.get()), "write": long(*write), "at": date(*at) };
-        let content = content.as_ref().map(|content| content.parse::<Value>().unwrap().try_into().unwrap());
-        entry.extend(content.map(|content| ("content".to_owned(), content)));
-        doc! { "value": entry }
+    if let Some(CompletedTick { tick, token, by, at }) = &record.done {
+        let done = doc! { "tick": long(*tick), "token": long(token.get()), "by": by, "at": date(*at) };
+        document.insert("done", done);
+    }
+    let run = |run: &PastRun| {
+        let mut entry = doc! {
+            "tick": long(run.tick), "token": long(run.token.get()), "by": &run.by, "since": date(run.since),
+            "at": date(run.at), "failed": run.is_failed, "note": &run.note,
+        };
+        entry.extend(run.period.map(|period| ("period".to_owned(), long(period))));
+        entry
     };
-    let value = record.value.as_ref().map(stored).unwrap_or_default();
-    with(with(with(document, done), runs), value)
+    if !record.runs.is_empty() {
+        document.insert("runs", record.runs.iter().map(run).collect::<Vec<_>>());
+    }
+    if let Some(StoredValue { content, token, write, at }) = &record.value {
+        let mut value = doc! { "token": long(token.get()), "write": long(*write), "at": date(*at) };
+        let content = content.as_ref().map(|content| content.parse::<Value>().unwrap().try_into().unwrap());
+        value.extend(content.map(|content: Bson| ("content".to_owned(), content)));
+        document.insert("value", value);
+    }
+    document
 }
 
 async fn put(records: &Collection<Document>, key: &Key, document: &Document) {
@@ -138,24 +126,19 @@ async fn put(records: &Collection<Document>, key: &Key, document: &Document) {
 async fn the_store_does_what_the_vectors_say() {
     let db = TestDatabase::new("mongoseal_vectors").await;
     let (store, records) = store(&db.database).await;
-    let vectors = read("vectors.json");
-    for (number, case) in vectors["cases"].as_array().unwrap().iter().enumerate() {
-        let key: Key = format!("vectors/{number}").parse().unwrap();
-        let put = async |record: &Record| put(&records, &key, &document(record)).await;
-        replay::replay(&store, (&vectors["defaults"], case), &key, put).await;
-    }
+    replay::replay_all(&store, async |key, record| put(&records, key, &document(record)).await).await;
 }
 
 #[tokio::test]
 async fn the_document_of_a_record_is_read_and_written_as_the_file_says() {
     let db = TestDatabase::new("mongoseal_documents").await;
     let (store, records) = store(&db.database).await;
-    let (defaults, documents) = (read("vectors.json")["defaults"].clone(), read("documents.json"));
+    let (defaults, documents) = (&replay::vectors()["defaults"], documents());
     let base: Document = serde_json::from_value(documents["document"].clone()).unwrap();
     let now: Bson = documents["now"].clone().try_into().unwrap();
     let now = StoreTime::from_millis(now.as_datetime().unwrap().timestamp_millis());
     let tick = HybridTime { seconds: HybridTime::EPOCH_SECONDS, ordinal: 0 };
-    let record = Notation::at(&defaults, now, tick).record(&documents["record"]).unwrap();
+    let record = Notation::at(defaults, now, tick).record(&documents["record"]).unwrap();
     assert_eq!(document(&record), base);
     let key: Key = "k".parse().unwrap();
     put(&records, &key, &base).await;
@@ -166,7 +149,7 @@ async fn the_document_of_a_record_is_read_and_written_as_the_file_says() {
 async fn a_document_that_is_no_record_is_refused_as_the_file_says_and_stays_as_it_is() {
     let db = TestDatabase::new("mongoseal_foreign").await;
     let (store, records) = store(&db.database).await;
-    let documents = read("documents.json");
+    let documents = documents();
     let base: Document = serde_json::from_value(documents["document"].clone()).unwrap();
     for (number, case) in documents["cases"].as_array().unwrap().iter().enumerate() {
         let (name, key): (_, Key) = (&case["name"], format!("documents/{number}").parse().unwrap());
@@ -181,7 +164,9 @@ async fn a_document_that_is_no_record_is_refused_as_the_file_says_and_stays_as_i
         put(&records, &key, &document).await;
         let stored = records.find_one(doc! { "_id": key.as_str() }).await.unwrap().unwrap();
         let mut answers = vec![("read", store.read(&key, deadline(&store)).await.map(drop))];
-        for (call, request) in requests() {
+        // The version of the file is 101.
+        let to = if case["error"].is_null() { 1 } else { 1_000 };
+        for (call, request) in requests(to) {
             answers.push((call, store.apply(&key, request, deadline(&store)).await.map(drop)));
         }
         for (call, answer) in answers {
@@ -203,8 +188,8 @@ async fn a_document_that_is_no_record_is_refused_as_the_file_says_and_stays_as_i
     }
 }
 
-/// Requests that change nothing in the record of the file.
-fn requests() -> [(&'static str, Request); 2] {
+/// Requests that change nothing in the record of the file, if the raise is to a token below its version.
+fn requests(to: u64) -> [(&'static str, Request); 3] {
     let lease = LeaseId::from_bytes([9; 16]);
     let terms = LeaseSpec {
         lease,
@@ -220,5 +205,6 @@ fn requests() -> [(&'static str, Request); 2] {
     [
         ("acquire", Request::Acquire(Acquire { terms, wait: None })),
         ("refresh", Request::Refresh(Refresh { lease, ttl: 60_000, grace: 0, metadata: None, acquire_id: None })),
+        ("raise", Request::Raise(Raise { to: FencingToken::new(to).unwrap() })),
     ]
 }

@@ -4,7 +4,7 @@
 //! milliseconds. So times are compared with that tolerance, and the cases keep away from what it could change. With the
 //! clocks of the answer the state machine says the record exactly, and that is compared, too.
 
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use mongoseal::{
     Deadline, FencingToken, Key,
@@ -19,19 +19,32 @@ use crate::notation::{Notation, Sent, more, number};
 /// What is compared with less tolerance than this is no case for a store.
 const MARGIN: i64 = 30_000;
 
-/// Replays a case on a store. `put` puts a record in place under the key.
-pub(crate) async fn replay(
+/// What `protocol/vectors.json` has.
+pub(crate) fn vectors() -> Value {
+    serde_json::from_str(include_str!("../../../protocol/vectors.json")).expect("it is JSON")
+}
+
+/// Replays all cases on a store. `put` puts a record in place under a key.
+pub(crate) async fn replay_all(store: &dyn Store, put: impl AsyncFn(&Key, &Record)) {
+    let vectors = vectors();
+    for (number, case) in vectors["cases"].as_array().expect("there are cases").iter().enumerate() {
+        let key = format!("vectors/{number}").parse().unwrap();
+        replay(store, (&vectors["defaults"], case), &key, &put).await;
+    }
+}
+
+async fn replay(
     store: &dyn Store,
     (defaults, case): (&Value, &Value),
     key: &Key,
-    put: impl AsyncFnOnce(&Record),
+    put: impl AsyncFnOnce(&Key, &Record),
 ) {
     let name = &case["name"];
     let began = clocks(store).await;
     let notation = Notation::at(defaults, began.now, began.hlc);
     let before = notation.record(&case["before"]);
     if let Some(before) = &before {
-        put(before).await;
+        put(key, before).await;
     }
     let sent = notation.sent(&case["request"]);
     let (outcomes, at) = send(store, key, &sent).await;
@@ -83,18 +96,13 @@ async fn send(store: &dyn Store, key: &Key, sent: &Sent) -> (Answer, Option<Stor
         Sent::Together(requests) => {
             let mut answers: Vec<_> =
                 requests.iter().map(|request| store.apply(key, request.clone(), deadline(store))).collect();
-            let mut outcomes = vec![None; answers.len()];
-            for (answer, outcome) in answers.iter_mut().zip(&mut outcomes) {
-                if let std::task::Poll::Ready(applied) = answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                    *outcome = Some(applied.unwrap().outcome);
-                }
-            }
+            // All are sent before the first is answered.
+            let ready = answers.iter_mut().map(|answer| answer.as_mut().poll(&mut Context::from_waker(Waker::noop())));
+            let ready: Vec<_> = ready.collect();
             let mut all = Vec::new();
-            for (answer, outcome) in answers.into_iter().zip(outcomes) {
-                all.push(match outcome {
-                    Some(outcome) => outcome,
-                    None => answer.await.unwrap().outcome,
-                });
+            for (answer, ready) in answers.into_iter().zip(ready) {
+                let applied = if let Poll::Ready(applied) = ready { applied } else { answer.await };
+                all.push(applied.unwrap().outcome);
             }
             (Answer::Several(all), None)
         }

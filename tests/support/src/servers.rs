@@ -31,7 +31,7 @@ pub use proxy::{Hits, How, Peer, Proxy, Way};
 pub use redis::Redis;
 pub use replica_set::{Builder, ReplicaSet, shared};
 pub use sent::{Sent, command_name, noting_client};
-pub use server::free_port;
+pub use server::{Server, free_port};
 pub use standalone::Standalone;
 pub use test_database::TestDatabase;
 pub use trials::{Turn, plain_trial, run_trials, trial};

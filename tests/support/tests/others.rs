@@ -4,6 +4,7 @@
 
 use std::{
     env, fs,
+    ops::Deref,
     path::Path,
     process::{Command, ExitCode},
     thread::sleep,
@@ -11,20 +12,18 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use mongoseal_test_support::{Postgres, Redis};
+use mongoseal_test_support::{Postgres, Redis, Server};
 
 /// Starts a server, drops it, and looks for what is left.
-fn ends<S>(
+fn ends<S: Deref<Target = Server>>(
     missing: Option<String>,
     start: impl Future<Output = S>,
-    process: impl Fn(&S) -> u32,
-    directory: impl Fn(&S) -> &Path,
 ) -> Result<Completion, Failed> {
     if let Some(reason) = missing {
         return Ok(Completion::ignored_with(reason));
     }
     let server = tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(start);
-    let (id, home) = (process(&server), directory(&server).to_owned());
+    let (id, home) = (server.process_id(), server.directory().to_owned());
     let its_children = children(id);
     assert!(is_alive(id) && home.is_dir());
     drop(server);
@@ -87,12 +86,10 @@ fn main() -> ExitCode {
     }
     let tests = vec![
         Trial::ignorable_test("postgres_is_gone_once_it_is_dropped_and_its_children_with_it", || {
-            ends(Postgres::missing(), Postgres::start(), Postgres::process_id, Postgres::directory)
+            ends(Postgres::missing(), Postgres::start())
         }),
         Trial::ignorable_test("postgres_ends_when_its_owner_is_killed_at_any_time", end_with_their_owner),
-        Trial::ignorable_test("redis_is_gone_once_it_is_dropped", || {
-            ends(Redis::missing(), Redis::start(), Redis::process_id, Redis::directory)
-        }),
+        Trial::ignorable_test("redis_is_gone_once_it_is_dropped", || ends(Redis::missing(), Redis::start())),
     ];
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }

@@ -1,7 +1,6 @@
 //! Blocking calls inside of runtimes, and from many threads.
 
 use std::{
-    panic::{self, AssertUnwindSafe},
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
 };
@@ -9,11 +8,10 @@ use std::{
 use mongoseal::{
     EndReason, Error, LeaseState,
     blocking::{Lease, Mongoseal},
-    store::MemoryStore,
 };
 use tokio::task;
 
-use super::{SHORT, SOON, eventually, on, until_refreshed};
+use super::{SOON, catch, eventually, on, until_refreshed};
 use crate::{faulty::Faulty, millis, secs};
 
 /// Calls verbs, and drops a lease, an iterator and the last handle.
@@ -37,8 +35,9 @@ fn call_and_drop() {
 }
 
 #[tokio::test]
-async fn calls_and_drops_inside_of_a_current_thread_runtime_neither_panic_nor_hang() {
+async fn calls_and_drops_inside_of_a_current_thread_runtime_and_a_local_set_neither_panic_nor_hang() {
     call_and_drop();
+    task::LocalSet::new().run_until(async { task::spawn_local(async { call_and_drop() }).await.unwrap() }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -66,18 +65,12 @@ async fn calls_after_many_polls_of_one_task_do_not_hang() {
     }
 }
 
-#[tokio::test]
-async fn calls_inside_of_a_local_set_do_not_panic() {
-    task::LocalSet::new().run_until(async { task::spawn_local(async { call_and_drop() }).await.unwrap() }).await;
-}
-
 #[test]
 fn many_threads_share_one_handle() {
     let seal = Mongoseal::in_memory().unwrap();
     let inside = AtomicUsize::new(0);
-    let mut tokens: Vec<_> = thread::scope(|scope| {
+    thread::scope(|scope| {
         let worker = || {
-            let mut tokens = Vec::new();
             for _ in 0..25 {
                 let lease = seal.acquire("k").wait(secs(60)).run().unwrap();
                 lease
@@ -86,17 +79,13 @@ fn many_threads_share_one_handle() {
                         inside.fetch_sub(1, Ordering::SeqCst);
                     })
                     .unwrap();
-                tokens.push(lease.token());
                 lease.release().unwrap();
             }
-            tokens
         };
-        let workers: Vec<_> = (0..8).map(|_| scope.spawn(worker)).collect();
-        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+        for _ in 0..8 {
+            scope.spawn(worker);
+        }
     });
-    tokens.sort_unstable();
-    tokens.dedup();
-    assert_eq!(tokens.len(), 200);
 }
 
 #[test]
@@ -123,33 +112,6 @@ fn a_shutdown_ends_leases_and_calls_that_wait_and_later_verbs_return_an_error() 
     }
     seal.shutdown();
     drop((on(&store).acquire("k").run().unwrap(), other));
-}
-
-#[test]
-fn siblings_share_the_threads_and_are_shut_down_by_themselves() {
-    let store = Faulty::new();
-    let seal = on(&store);
-    let tenant = Mongoseal::builder().owner("tenant").sibling_of(&seal).unwrap();
-    let lease = tenant.acquire("k").refresh_every(millis(100)).run().unwrap();
-    seal.shutdown();
-    drop(seal);
-    until_refreshed(&store);
-    lease.verify().unwrap();
-    tenant.shutdown();
-    assert!(!lease.is_valid());
-    let refused = Mongoseal::builder().sibling_of(&tenant).unwrap_err();
-    assert!(matches!(refused, Error::Invalid { .. }), "{refused}");
-}
-
-#[test]
-fn a_call_returns_within_the_operation_timeout_if_the_store_does_not_answer() {
-    let store = MemoryStore::default();
-    let seal = super::build(&store, Mongoseal::builder().operation_timeout(SHORT));
-    store.set_reachable(false);
-    let began = std::time::Instant::now();
-    assert!(matches!(seal.acquire("k").run(), Err(Error::Unavailable { .. })));
-    seal.shutdown();
-    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
 }
 
 #[test]
@@ -185,12 +147,12 @@ fn a_scope_shuts_its_handle_down_after_its_work_and_after_a_panic() {
     let store = Faulty::new();
     let kept = on(&store).scope(|seal| seal.acquire("k").run().unwrap());
     assert!(!kept.is_valid());
-    let panicked = panic::catch_unwind(AssertUnwindSafe(|| {
+    let panicked = catch(|| {
         on(&store).scope(|seal| {
             std::mem::forget(seal.acquire("k").run().unwrap());
             panic!("mine")
         })
-    }));
+    });
     assert!(panicked.is_err());
     assert!(on(&store).acquire("k").run().is_ok());
 }

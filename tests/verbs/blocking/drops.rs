@@ -34,49 +34,45 @@ fn end_of(seal: &Mongoseal) -> Weak<()> {
 }
 
 #[test]
-fn a_dropped_lease_is_released() {
-    let seal = Mongoseal::in_memory().unwrap();
-    for _ in 0..100 {
-        drop(seal.acquire("k").ttl(secs(3_600)).run().unwrap());
-    }
-}
-
-#[test]
-fn a_lease_outlives_its_handle_and_is_released_when_it_is_dropped() {
+fn the_threads_of_a_handle_live_as_long_as_the_last_of_its_clones_siblings_leases_and_iterators() {
     let store = Faulty::new();
-    let (seal, other) = (on(&store), on(&store));
-    let end = end_of(&seal);
-    let lease = seal.acquire("k").refresh_every(millis(100)).run().unwrap();
-    drop(seal);
-    until_refreshed(&store);
-    lease.verify().unwrap();
-    assert!(end.strong_count() > 0, "the threads live as long as the lease");
-    drop(lease);
-    drop(other.acquire("k").wait(SOON).run().unwrap());
-    eventually("the threads end", || end.strong_count() == 0);
-}
-
-#[test]
-fn the_threads_of_a_handle_without_leases_end_with_its_last_clone() {
-    let seal = Mongoseal::in_memory().unwrap();
-    let end = end_of(&seal);
-    let clone = seal.clone();
-    drop(seal);
-    clone.acquire("k").run().unwrap().release().unwrap();
-    drop(clone);
-    eventually("the threads end", || end.strong_count() == 0);
-}
-
-#[test]
-fn the_threads_of_a_handle_live_as_long_as_its_sibling() {
-    let seal = Mongoseal::in_memory().unwrap();
-    let end = end_of(&seal);
-    let sibling = Mongoseal::builder().sibling_of(&seal).unwrap();
-    drop(seal);
-    sibling.acquire("k").run().unwrap().release().unwrap();
-    assert!(end.strong_count() > 0);
-    drop(sibling);
-    eventually("the threads end", || end.strong_count() == 0);
+    let keep: [fn(Mongoseal, &Faulty); 4] = [
+        |seal, _| {
+            let clone = seal.clone();
+            drop(seal);
+            clone.acquire("k").run().unwrap().release().unwrap();
+        },
+        |seal, store| {
+            let sibling = Mongoseal::builder().sibling_of(&seal).unwrap();
+            seal.shutdown();
+            drop(seal);
+            let lease = sibling.acquire("k").refresh_every(millis(100)).run().unwrap();
+            until_refreshed(store);
+            sibling.shutdown();
+            assert!(!lease.is_valid());
+            let refused = Mongoseal::builder().sibling_of(&sibling).unwrap_err();
+            assert!(matches!(refused, Error::Invalid { .. }), "{refused}");
+        },
+        |seal, store| {
+            let lease = seal.acquire("k").refresh_every(millis(100)).run().unwrap();
+            drop(seal);
+            until_refreshed(store);
+            lease.verify().unwrap();
+        },
+        |seal, store| {
+            let mut events = seal.watch("k").unwrap();
+            drop(seal);
+            // After the drop of the lease before.
+            let lease = on(store).acquire("k").wait(SOON).run().unwrap();
+            while events.next().unwrap().unwrap().into_event().unwrap().token != lease.token() {}
+        },
+    ];
+    for use_and_drop in keep {
+        let seal = on(&store);
+        let end = end_of(&seal);
+        use_and_drop(seal, &store);
+        eventually("the threads end", || end.strong_count() == 0);
+    }
 }
 
 #[test]
@@ -109,20 +105,6 @@ fn the_threads_end_after_the_operation_timeout_if_a_release_is_not_answered() {
 }
 
 #[test]
-fn an_iterator_of_events_keeps_the_threads_of_its_handle() {
-    let store = Faulty::new();
-    let seal = on(&store);
-    let end = end_of(&seal);
-    let mut events = seal.watch("k").unwrap();
-    drop(seal);
-    let other = on(&store);
-    let lease = other.acquire("k").run().unwrap();
-    assert_eq!(events.next().unwrap().unwrap().into_event().unwrap().token, lease.token());
-    drop(events);
-    eventually("the threads end", || end.strong_count() == 0);
-}
-
-#[test]
 fn a_handle_that_could_not_be_made_leaves_no_threads() {
     let store = Arc::new(Faulty::new());
     for _ in 0..20 {
@@ -130,18 +112,4 @@ fn a_handle_that_could_not_be_made_leaves_no_threads() {
         assert!(made.is_err());
     }
     eventually("nothing of them is left", || Arc::strong_count(&store) == 1);
-}
-
-#[tokio::test]
-async fn the_last_handle_and_lease_can_be_dropped_in_asynchronous_code_and_their_release_is_sent() {
-    let store = Faulty::new();
-    store.script(|call| is_release(&call).then_some(Fault::Delay(millis(100))));
-    let seal = on(&store);
-    let end = end_of(&seal);
-    let lease = seal.acquire("k").ttl(secs(3_600)).run().unwrap();
-    drop(seal);
-    drop(lease);
-    let next = store.seal();
-    drop(next.acquire("k").wait(SOON).await.unwrap());
-    eventually("the threads end", || end.strong_count() == 0);
 }

@@ -1,13 +1,16 @@
 //! The other verbs of a blocking handle.
 
-use std::{panic, thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use mongoseal::{
     Error, EventKind, LossCause, OnceOutcome, Result, Retry, Tick,
     blocking::{Lease, LeaseSet, Mongoseal},
 };
 
-use super::{HASTY, SHORT, SOON, build, compute_for, eventually, on};
+use super::{HASTY, SHORT, SOON, build, catch, compute_for, eventually, on};
 use crate::{
     faulty::{Fault, Faulty},
     millis, secs,
@@ -19,9 +22,7 @@ fn a_scope_releases_its_lease_after_a_value_an_error_and_a_panic() {
     let first = seal.acquire("k").with(Lease::token).unwrap();
     let error = seal.acquire("k").with(|_| Err::<(), _>("the work failed")).unwrap();
     assert_eq!(error, Err("the work failed"));
-    let panicked =
-        panic::catch_unwind(panic::AssertUnwindSafe(|| seal.acquire("k").with(|_| panic!("the work panics"))));
-    assert!(panicked.is_err());
+    assert!(catch(|| seal.acquire("k").with(|_| panic!("the work panics"))).is_err());
     assert!(seal.acquire("k").run().unwrap().token() > first);
 
     let lost = seal.acquire("l").ttl(SHORT).without_refresh().with(|_| compute_for(SHORT * 2));
@@ -61,8 +62,7 @@ fn a_retry_policy_is_followed_and_its_panic_resumes_in_the_caller() {
     assert!(matches!(retried, Err(Error::RetriesExhausted { attempts: 3, .. })));
 
     let policy = Retry::custom(|_| panic!("the policy panics"));
-    let acquire = seal.acquire("k").retry(policy);
-    let panic = panic::catch_unwind(panic::AssertUnwindSafe(|| acquire.run())).unwrap_err();
+    let panic = catch(|| seal.acquire("k").retry(policy).run()).unwrap_err();
     assert_eq!(panic.downcast_ref(), Some(&"the policy panics"));
     held.verify().unwrap();
 }
@@ -159,17 +159,6 @@ fn a_leader_is_elected_observed_and_resigns() {
 }
 
 #[test]
-fn groups_are_refreshed_and_released_together() {
-    let seal = Mongoseal::in_memory().unwrap();
-    let lease = seal.acquire("a").group("job").ttl(secs(5)).without_refresh().run().unwrap();
-    assert_eq!(seal.refresh_group("job", secs(60)).unwrap().refreshed.len(), 1);
-    assert!(lease.remaining() > secs(50));
-    assert_eq!(seal.release_group("job").unwrap()[0].holder.token, lease.token());
-    assert!(!lease.is_valid());
-    assert!(seal.release_group("job").unwrap().is_empty());
-}
-
-#[test]
 fn leases_are_listed_and_keys_are_watched_by_iterators() {
     let seal = Mongoseal::in_memory().unwrap();
     let mut all = seal.watch_prefix("").unwrap();
@@ -204,15 +193,28 @@ fn operators_read_the_time_and_raise_purge_and_prepare() {
 }
 
 #[test]
-fn an_error_of_the_store_is_returned() {
-    let store = Faulty::new();
-    let seal = build(&store, Mongoseal::builder().operation_timeout(HASTY));
-    let lease = seal.acquire("k").run().unwrap();
-    store.always(Fault::Fail);
-    assert!(matches!(seal.acquire("l").run(), Err(Error::Unavailable { .. })));
-    assert!(matches!(lease.verify(), Err(Error::Unavailable { .. })));
-    store.heal();
-    lease.verify().unwrap();
+fn groups_are_refreshed_and_released_together() {
+    let seal = Mongoseal::in_memory().unwrap();
+    let lease = seal.acquire("a").group("job").ttl(secs(5)).without_refresh().run().unwrap();
+    assert_eq!(seal.refresh_group("job", secs(60)).unwrap().refreshed.len(), 1);
+    assert!(lease.remaining() > secs(50));
+    assert_eq!(seal.release_group("job").unwrap()[0].holder.token, lease.token());
+    assert!(!lease.is_valid());
+}
+
+#[test]
+fn an_error_of_the_store_is_returned_within_the_operation_timeout() {
+    for fault in [Fault::Fail, Fault::Hang] {
+        let store = Faulty::new();
+        let seal = build(&store, Mongoseal::builder().operation_timeout(HASTY));
+        let lease = seal.acquire("k").run().unwrap();
+        store.always(fault);
+        let began = Instant::now();
+        assert!(matches!(seal.acquire("l").run(), Err(Error::Unavailable { .. })));
+        assert!(matches!(lease.verify(), Err(Error::Unavailable { .. })));
+        seal.shutdown();
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    }
 }
 
 #[test]
@@ -222,15 +224,6 @@ fn a_future_of_the_asynchronous_api_runs_on_the_threads_of_the_handle() {
     let token =
         seal.block_on(async move { asynchronous.acquire("k").with(async |lease| lease.token()).await }).unwrap();
     assert!(seal.acquire("k").run().unwrap().token() > token);
-    let panic =
-        panic::catch_unwind(panic::AssertUnwindSafe(|| seal.block_on::<(), Error>(async { panic!("it panics") })));
+    let panic = catch(|| seal.block_on::<(), Error>(async { panic!("it panics") }));
     assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"it panics"));
-}
-
-#[test]
-fn settings_of_the_builder_apply() {
-    let builder = || Mongoseal::builder().ttl(secs(7));
-    let lease = builder().in_memory().unwrap().acquire("k").run().unwrap();
-    assert!(lease.remaining() < secs(7) && lease.remaining() > secs(5));
-    assert!(matches!(builder().ttl(secs(0)).in_memory(), Err(Error::Invalid { .. })));
 }

@@ -55,22 +55,29 @@ pub(crate) async fn a_revocation_of_one_token_ends_its_lease_and_no_other_sharer
     three.refresh().await.unwrap();
 }
 
-pub(crate) async fn a_group_is_refreshed_and_released_by_another_process_and_its_holders_are_told(world: &World) {
+pub(crate) async fn a_group_is_refreshed_and_released_by_another_process_and_its_holders_and_waiters_are_told(
+    world: &World,
+) {
     let (seal, other) = (world.seal(), world.seal());
-    let acquire = async |key: &str| seal.acquire(key).group("g").ttl(secs(600)).await.unwrap();
-    let (a, b) = (acquire("a").await, acquire("b").await);
+    let acquire = |key: &str| seal.acquire(key).group("g").ttl(secs(600));
+    let (k, l) = (acquire("k").await.unwrap(), acquire("l").await.unwrap());
+    let waiting = tokio::spawn(acquire("k").wait(secs(3_600)).into_future());
+    world.queued(1).await;
     let beside = seal.acquire("beside").group("h").ttl(secs(600)).await.unwrap();
     let refreshed = other.refresh_group("g", secs(1_200)).await.unwrap().refreshed;
-    assert_eq!(refreshed.iter().map(|lease| lease.key.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(refreshed.iter().map(|lease| lease.key.as_str()).collect::<Vec<_>>(), ["k", "l"]);
     assert!(refreshed.iter().all(|lease| lease.holder.remaining.unwrap() > secs(1_000)));
     let released = other.release_group("g").await.unwrap();
-    assert!(released.iter().map(|lease| lease.holder.token).eq([b.token(), a.token()]), "the newest first");
-    for lease in [&a, &b] {
+    assert!(released.iter().map(|lease| lease.holder.token).eq([l.token(), k.token()]), "the newest first");
+    for lease in [&k, &l] {
         assert_eq!(world.end_of(lease).await, revoked(other.owner().as_str(), "its group g was released"));
     }
     beside.refresh().await.unwrap();
-    assert_eq!(other.release_group("g").await.unwrap(), []);
-    drop((other.acquire("a").await.unwrap(), other.acquire("b").await.unwrap()));
+    assert_eq!(other.release_group("none").await.unwrap(), []);
+    let next = soon(waiting).await.unwrap().unwrap();
+    assert!(next.token() > k.token());
+    next.refresh().await.unwrap();
+    drop(other.acquire("l").await.unwrap());
 }
 
 pub(crate) async fn a_purge_never_touches_a_live_lease(world: &World) {

@@ -6,7 +6,7 @@ use mongoseal_test_support::{millis, secs};
 use crate::world::{World, soon, wait};
 
 pub(crate) async fn a_lease_is_given_to_another_process_with_a_larger_token_and_nobody_comes_between(world: &World) {
-    let giver = world.seal().acquire("k").ttl(secs(600)).await.unwrap();
+    let giver = world.seal().acquire("k").group("g").ttl(secs(600)).await.unwrap();
     let (token, state) = (giver.token(), giver.watch_state());
     let waiting = wait(&world.seal());
     world.queued(1).await;
@@ -16,6 +16,8 @@ pub(crate) async fn a_lease_is_given_to_another_process_with_a_larger_token_and_
     assert_eq!(state.get(), LeaseState::Ended { reason: EndReason::Transferred });
     let lease = world.seal().resume("k", id, larger).await.unwrap();
     lease.refresh().await.unwrap();
+    let holder = world.seal().inspect("k").await.unwrap().unwrap().holders.remove(0);
+    assert_eq!(holder.group.unwrap().as_str(), "g");
     assert!(!waiting.is_finished());
     lease.release().await.unwrap();
     assert!(soon(waiting).await.unwrap().unwrap().token() > larger);

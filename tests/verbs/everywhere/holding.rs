@@ -42,21 +42,27 @@ pub(crate) async fn a_lease_whose_record_was_removed_is_lost_with_its_next_refre
     assert_eq!(seal.inspect("k").await.unwrap(), None);
 }
 
-pub(crate) async fn a_refresh_and_a_verify_by_hand_find_a_takeover_and_say_to_whom(world: &World) {
-    for by_verify in [false, true] {
+pub(crate) async fn a_refresh_and_a_verify_by_hand_find_a_removal_or_a_takeover_and_say_to_whom(world: &World) {
+    for (by_verify, is_taken) in [(false, false), (false, true), (true, false), (true, true)] {
         let lease = world.seal().acquire("k").ttl(secs(600)).await.unwrap();
         world.remove("k").await;
-        let next = world.seal().acquire("k").await.unwrap();
-        assert!(next.token() > lease.token());
+        let mut next = None;
+        if is_taken {
+            next = Some(world.seal().acquire("k").await.unwrap());
+        }
         assert!(lease.is_valid(), "what is believed is not proof");
-        let cause = LossCause::TakenOver { token: next.token() };
+        let cause = next.as_ref().map_or(LossCause::Removed, |next| LossCause::TakenOver { token: next.token() });
         // A verify is a read.
         let can_verify = by_verify && world.abilities.has_current_reads;
         let error = if can_verify { lease.verify().await } else { lease.refresh().await }.unwrap_err();
         assert!(matches!(&error, Error::Lost { cause: found, .. } if *found == cause), "{error}");
         assert_eq!(lease.state(), LeaseState::Lost { cause });
+        let lost = lease.token();
         drop(lease);
-        assert_eq!(next.release().await.unwrap(), ReleaseOutcome::Released);
+        if let Some(next) = next {
+            assert!(next.token() > lost);
+            assert_eq!(next.release().await.unwrap(), ReleaseOutcome::Released);
+        }
     }
 }
 

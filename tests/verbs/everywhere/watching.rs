@@ -42,8 +42,10 @@ pub(crate) async fn a_watch_reports_each_way_in_which_a_lease_ends(world: &World
     is_granted(&mut events, "k", dead.token()).await;
     assert_eq!(next(&mut events).await, told(EventKind::Expired, dead.token()));
 
-    let lease = world.seal().acquire("k").shared().ttl(secs(600)).await.unwrap();
+    let lease = world.seal().acquire("k").ttl(secs(600)).await.unwrap();
     is_granted(&mut events, "k", lease.token()).await;
+    // A downgrade is no event.
+    lease.downgrade(2).await.unwrap();
     world.remove("k").await;
     assert_eq!(next(&mut events).await, told(EventKind::Removed, lease.token()));
     let last = world.seal().acquire("k").ttl(secs(600)).await.unwrap();

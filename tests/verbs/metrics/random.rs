@@ -1,19 +1,16 @@
 //! Gauges after random acquires, ends and faults.
 
-use std::{future::IntoFuture, time::Duration};
+use std::future::IntoFuture;
 
 use fastrand::Rng;
 use mongoseal::{Leader, Lease, LeaseId, LeaseSet, LeaseState, Mongoseal, Result, Retry};
 use tokio::task::JoinHandle;
 
-use super::{assert_sums, observed, recorder::Recorded};
+use super::{observed, recorder::Recorded};
 use crate::{
     faulty::{Fault, Faulty},
     millis, secs,
 };
-
-const KEYS: [&str; 4] = ["a", "b", "c", "d"];
-const NAMES: [&str; 2] = ["x", "y"];
 
 /// What a process holds and waits for.
 struct Process {
@@ -31,13 +28,8 @@ impl Process {
     fn new(seed: u64) -> Self {
         let store = Faulty::new();
         let seal = store.build(observed().ttl(secs(10)).operation_timeout(secs(3)).queue_limit(3));
-        let rng = Rng::with_seed(seed);
-        let (leases, sets, leaders) = (Vec::new(), Vec::new(), Vec::new());
+        let (rng, leases, sets, leaders) = (Rng::with_seed(seed), Vec::new(), Vec::new(), Vec::new());
         Self { rng, store, seal, leases, sets, leaders, acquires: Vec::new(), campaigns: Vec::new() }
-    }
-
-    fn key(&mut self) -> &'static str {
-        KEYS[self.rng.usize(..KEYS.len())]
     }
 
     fn lease(&mut self) -> Option<Lease> {
@@ -45,7 +37,7 @@ impl Process {
     }
 
     async fn step(&mut self) {
-        let key = self.key();
+        let key = self.rng.choice(["a", "b", "c", "d"]).unwrap();
         match self.rng.u8(..16) {
             0..=3 => self.start_acquire(key),
             4 => {
@@ -54,7 +46,7 @@ impl Process {
                 }
             }
             5 => {
-                let name = NAMES[self.rng.usize(..NAMES.len())];
+                let name = self.rng.choice(["x", "y"]).unwrap();
                 self.campaigns.push(tokio::spawn(self.seal.campaign(name).into_future()));
             }
             6 | 7 => self.abandon(),
@@ -68,7 +60,14 @@ impl Process {
             11 => self.transfer().await,
             12 => drop(self.seal.revoke(key).await),
             13 => drop(self.seal.release_group("g").await),
-            14 => self.end_set_and_leadership().await,
+            14 => {
+                if let Some(set) = self.sets.pop() {
+                    drop(set.release().await);
+                }
+                if let Some(leader) = self.leaders.pop() {
+                    drop(leader.resign().await);
+                }
+            }
             _ => self.hurt(),
         }
         self.collect().await;
@@ -112,15 +111,6 @@ impl Process {
         }
     }
 
-    async fn end_set_and_leadership(&mut self) {
-        if let Some(set) = self.sets.pop() {
-            drop(set.release().await);
-        }
-        if let Some(leader) = self.leaders.pop() {
-            drop(leader.resign().await);
-        }
-    }
-
     /// Injects a fault for a few requests, or until the next fault.
     fn hurt(&mut self) {
         let fault = match self.rng.u8(..6) {
@@ -140,21 +130,14 @@ impl Process {
 
     /// Takes up what was granted.
     async fn collect(&mut self) {
-        tokio::time::sleep(Duration::from_millis(self.rng.u64(..3_000))).await;
-        let (done, waiting) = self.acquires.drain(..).partition(JoinHandle::is_finished);
-        self.acquires = waiting;
-        for acquire in Vec::from_iter::<Vec<_>>(done) {
-            if let Ok(Ok(lease)) = acquire.await {
-                self.leases.push(lease);
+        async fn take<T>(asked: &mut Vec<JoinHandle<Result<T>>>, granted: &mut Vec<T>) {
+            for ended in asked.extract_if(.., |task| task.is_finished()) {
+                granted.extend(ended.await.into_iter().flatten());
             }
         }
-        let (done, waiting) = self.campaigns.drain(..).partition(JoinHandle::is_finished);
-        self.campaigns = waiting;
-        for campaign in Vec::from_iter::<Vec<_>>(done) {
-            if let Ok(Ok(leader)) = campaign.await {
-                self.leaders.push(leader);
-            }
-        }
+        tokio::time::sleep(millis(self.rng.u64(..3_000))).await;
+        take(&mut self.acquires, &mut self.leases).await;
+        take(&mut self.campaigns, &mut self.leaders).await;
     }
 
     /// How many of its leases have not ended.
@@ -169,8 +152,7 @@ impl Process {
 async fn gauges_agree_with_the_leases_after_random_acquires_ends_and_faults_and_return_to_zero() {
     let mut ends = 0;
     for seed in 0..30 {
-        let recorded = Recorded::default();
-        let _guard = metrics::set_default_local_recorder(&recorded);
+        let (recorded, _guard) = Recorded::install();
         let mut process = Process::new(seed);
         for _ in 0..60 {
             process.step().await;
@@ -179,7 +161,7 @@ async fn gauges_agree_with_the_leases_after_random_acquires_ends_and_faults_and_
         process.store.heal();
         tokio::time::sleep(secs(120)).await;
         process.collect().await;
-        assert_sums(&recorded, [("mongoseal.leases", process.held())]);
+        recorded.assert_sums([("mongoseal.leases", process.held())]);
 
         let Process { seal, leases, sets, leaders, acquires, campaigns, .. } = process;
         campaigns.iter().for_each(JoinHandle::abort);
@@ -191,9 +173,9 @@ async fn gauges_agree_with_the_leases_after_random_acquires_ends_and_faults_and_
             drop((leases, sets, leaders, acquires, campaigns));
         }
         tokio::time::sleep(secs(120)).await;
-        assert_sums(&recorded, [("mongoseal.leases", 0.0), ("mongoseal.waiters", 0.0)]);
+        recorded.assert_sums([("mongoseal.leases", 0.0), ("mongoseal.waiters", 0.0)]);
         for leader in recorded.with("mongoseal.leader") {
-            assert_sums(&recorded, [(&leader, 0.0)]);
+            recorded.assert_sums([(&leader, 0.0)]);
         }
         ends += recorded.with("held.duration").iter().map(|series| recorded.updates(series)).sum::<usize>();
     }

@@ -6,8 +6,8 @@ use std::{
 };
 
 use metrics::{
-    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Label, Metadata, Recorder, SharedString,
-    Unit,
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Label, LocalRecorderGuard, Metadata,
+    Recorder, SharedString, Unit,
 };
 
 /// The time series of a test, by their names and labels, such as `mongoseal.lease.lost{cause=expired}`.
@@ -22,9 +22,24 @@ pub(super) struct Recorded {
 struct Series(Mutex<Vec<f64>>);
 
 impl Recorded {
+    /// Records what this thread does from now on.
+    pub(super) fn install() -> (&'static Self, LocalRecorderGuard<'static>) {
+        let recorded: &Self = Box::leak(Box::default());
+        (recorded, metrics::set_default_local_recorder(recorded))
+    }
+
     /// The sum of a counter, a gauge or a histogram. `None`: nothing was recorded.
     pub(super) fn sum(&self, series: &str) -> Option<f64> {
         self.series.lock().unwrap().get(series).map(|series| series.0.lock().unwrap().iter().sum())
+    }
+
+    #[track_caller]
+    pub(super) fn assert_sums<const N: usize>(&self, expected: [(&str, f64); N]) {
+        for (series, sum) in expected {
+            let found = self.sum(series);
+            let is_equal = found.is_some_and(|found| (found - sum).abs() < 0.01);
+            assert!(is_equal, "{series} is {found:?} instead of {sum}: {:#?}", self.with(""));
+        }
     }
 
     /// How often a time series was updated.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use mongodb::{
     Client,
-    bson::{Document, doc},
+    bson::{Bson, Document, doc},
 };
 use mongoseal_test_support::{FailPoint, How, Peer, ReplicaSet};
 use tokio::time::sleep;
@@ -27,11 +27,12 @@ pub(crate) const OVERLOADED_CODES: [i32; 4] = [433, 449, 450, 462];
 pub(crate) const LOGIN_CODES: [i32; 4] = [91, 189, 11600, 462];
 
 impl Chaos<ReplicaSet> {
-    async fn fail(&self, commands: &[&str], how: Document, times: u32) -> FailPoint {
+    /// Arms `failCommand` on the primary.
+    async fn fail(&self, commands: &[&str], how: Document, mode: impl Into<Bson>) -> FailPoint {
         let primary = self.servers.primary().await;
         let mut data = doc! { "failCommands": commands };
         data.extend(how);
-        let command = doc! { "configureFailPoint": "failCommand", "mode": { "times": times }, "data": data };
+        let command = doc! { "configureFailPoint": "failCommand", "mode": mode.into(), "data": data };
         self.servers.fail_point(primary, command).await
     }
 
@@ -39,7 +40,7 @@ impl Chaos<ReplicaSet> {
     pub(super) async fn unconfirmed(&self, rng: &mut Rng) -> String {
         let code = if rng.bool() { 64 } else { 91 };
         let how = doc! { "writeConcernError": { "code": code, "errmsg": "said on purpose" } };
-        let point = self.fail(&["findAndModify", "update"], how, rng.u32(5..40)).await;
+        let point = self.fail(&["findAndModify", "update"], how, doc! { "times": rng.u32(5..40) }).await;
         sleep(millis(rng, 500..1500)).await;
         format!("{} with code {code}", point.off().await)
     }
@@ -47,7 +48,6 @@ impl Chaos<ReplicaSet> {
     /// Most commands are refused for a while, with the codes and labels of a server that cannot do them now. An overload
     /// has its labels, or its code alone.
     pub(super) async fn refuse(&self, rng: &mut Rng) -> String {
-        let primary = self.servers.primary().await;
         let code = REFUSALS[rng.usize(..REFUSALS.len())];
         let labels = match (OVERLOADED_CODES.contains(&code), rng.bool()) {
             (true, true) => OVERLOADED.as_slice(),
@@ -55,10 +55,8 @@ impl Chaos<ReplicaSet> {
             (_, false) => &[],
         };
         let commands = ["findAndModify", "update", "find", "aggregate", "commitTransaction", "abortTransaction"];
-        let data = doc! { "failCommands": &commands[..], "errorCode": code, "errorLabels": labels.to_vec() };
-        let mode = doc! { "activationProbability": REFUSED };
-        let command = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
-        let point = self.servers.fail_point(primary, command).await;
+        let how = doc! { "errorCode": code, "errorLabels": labels.to_vec() };
+        let point = self.fail(&commands, how, doc! { "activationProbability": REFUSED }).await;
         sleep(millis(rng, 1500..5000)).await;
         format!("{} with code {code} and {} labels", point.off().await, labels.len())
     }
@@ -77,11 +75,9 @@ impl Chaos<ReplicaSet> {
 
     /// These commands are refused for so long by an overload.
     async fn overload(&self, commands: &[&str], length: Duration, rng: &mut Rng) -> String {
-        let primary = self.servers.primary().await;
         let code = OVERLOADED_CODES[rng.usize(..OVERLOADED_CODES.len())];
-        let data = doc! { "failCommands": commands, "errorCode": code, "errorLabels": OVERLOADED.to_vec() };
-        let command = doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data };
-        let point = self.servers.fail_point(primary, command).await;
+        let how = doc! { "errorCode": code, "errorLabels": OVERLOADED.to_vec() };
+        let point = self.fail(commands, how, "alwaysOn").await;
         sleep(length).await;
         format!("{} with code {code}", point.off().await)
     }
@@ -90,10 +86,8 @@ impl Chaos<ReplicaSet> {
     pub(super) async fn refuse_logins(&self, rng: &mut Rng) -> Done {
         let primary = self.servers.primary().await;
         let (slot, code) = (rng.u32(..SLOTS), LOGIN_CODES[rng.usize(..4)]);
-        let mut data = doc! { "failCommands": ["saslStart", "saslContinue"], "errorCode": code };
-        data.insert("appName", app_name(slot));
-        let command = doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data };
-        let point = self.servers.fail_point(primary, command).await;
+        let how = doc! { "errorCode": code, "appName": app_name(slot) };
+        let point = self.fail(&["saslStart", "saslContinue"], how, "alwaysOn").await;
         self.servers.proxy().cut_both(&Peer::client(app_name(slot)), &Peer::Member(primary), How::Reset);
         sleep(millis(rng, 50..200)).await;
         self.servers.proxy().heal();
@@ -105,11 +99,7 @@ impl Chaos<ReplicaSet> {
     /// Writes are made by a primary that the others do not follow, and which then may be gone.
     pub(super) async fn uncommitted(&self, rng: &mut Rng) -> String {
         let primary = self.servers.primary().await;
-        let mut points = Vec::new();
-        for member in (0..3).filter(|member| *member != primary) {
-            let command = doc! { "configureFailPoint": "rsSyncApplyStop", "mode": "alwaysOn" };
-            points.push(self.servers.fail_point(member, command).await);
-        }
+        let points = self.servers.stop_replication().await;
         sleep(millis(rng, 1000..4500)).await;
         let kill = rng.bool();
         if kill {
@@ -129,7 +119,7 @@ impl Chaos<ReplicaSet> {
     pub(super) async fn delay(&self, rng: &mut Rng) -> String {
         let by = rng.i32(300..3500);
         let how = doc! { "blockConnection": true, "blockTimeMS": by };
-        let point = self.fail(&["findAndModify", "update"], how, rng.u32(3..30)).await;
+        let point = self.fail(&["findAndModify", "update"], how, doc! { "times": rng.u32(3..30) }).await;
         sleep(millis(rng, 500..2500)).await;
         format!("{} by {by} ms", point.off().await)
     }
@@ -138,7 +128,7 @@ impl Chaos<ReplicaSet> {
     pub(super) async fn kill_stream(&self, rng: &mut Rng) -> String {
         // One that cannot be resumed, and one that can.
         let code = if rng.bool() { 280 } else { 43 };
-        let point = self.fail(&["getMore"], doc! { "errorCode": code }, rng.u32(3..12)).await;
+        let point = self.fail(&["getMore"], doc! { "errorCode": code }, doc! { "times": rng.u32(3..12) }).await;
         sleep(millis(rng, 800..2000)).await;
         format!("{} with code {code}", point.off().await)
     }

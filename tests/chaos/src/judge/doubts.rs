@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{Case, SLACK, Violation};
 use crate::{
-    faults::AFTERMATH,
+    faults::{AFTERMATH, Kind},
     words::{Acquire, Fault, Micros, Outcome, Seen, micros},
 };
 
@@ -41,7 +41,7 @@ impl Case<'_> {
     /// waits for it any more; and that driver looks every half a second, before which the next fault may begin. After an
     /// outage it also opens all connections anew.
     fn arrived(&self, acquire: &Acquire) -> Micros {
-        let lasts = |fault: &Fault| if fault.kind == "outage" { fault.end + micros(AFTERMATH) } else { fault.end };
+        let lasts = |fault: &Fault| if fault.kind == Kind::Outage { fault.end + micros(AFTERMATH) } else { fault.end };
         let since = self.faults.iter().filter(|fault| lasts(fault) >= acquire.begin);
         let follows = |fault: &Fault, over| fault.begin <= over + HEARTBEAT;
         let over =

@@ -3,7 +3,7 @@
 
 use super::{Case, Lease, Violation, granted};
 use crate::{
-    words::{Acquire, Event, Fault, Micros, micros},
+    words::{Acquire, Event, Fault, Micros, Worked, micros},
     worker::OPERATION_TIMEOUT,
 };
 
@@ -71,14 +71,16 @@ impl Case<'_> {
     }
 
     /// The work that ended with the shutdown of its handle.
-    pub(crate) fn worked(&self) -> impl Iterator<Item = &Event> {
-        self.events.iter().filter(|event| matches!(event, Event::Worked { .. }))
+    pub(crate) fn worked(&self) -> impl Iterator<Item = &Worked> {
+        self.events.iter().filter_map(|event| match event {
+            Event::Worked(worked) => Some(worked),
+            _ => None,
+        })
     }
 
     /// I23: until such work has ended, the key is granted to no other acquire, unless the lease may have expired.
     pub(super) fn work_ends_before_its_key_is_free(&self, found: &mut Vec<Violation>) {
-        for event in self.worked() {
-            let Event::Worked { worker, key, token, since, ttl, end } = event else { continue };
+        for Worked { worker, key, token, since, ttl, end } in self.worked() {
             let until = *end.min(&(since + ttl.saturating_sub(self.drift)));
             let early = self.acquires.iter().find(|acquire| {
                 acquire.key == *key && granted(acquire).is_some_and(|next| next > *token) && acquire.end < until

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::granted;
-use crate::words::{Acquire, Call, Event, Micros};
+use crate::words::{Acquire, Call, Event, Micros, Write};
 
 /// A lease as its history tells it.
 pub(crate) struct Lease<'a> {
@@ -78,33 +78,23 @@ pub(crate) fn leases(events: &[Event]) -> BTreeMap<&str, Vec<Lease<'_>>> {
         }
     }
     for event in events {
+        let of = match event {
+            Event::Write(Write { worker, lease, .. })
+            | Event::Refreshed { worker, lease, .. }
+            | Event::Ends { worker, lease, .. }
+            | Event::Lost { worker, lease, .. }
+            | Event::Call(Call { worker, lease, .. }) => (*worker, *lease),
+            _ => continue,
+        };
+        let Some(lease) = all.get_mut(&of) else { continue };
         match event {
             Event::Write(write) if write.valid => {
-                if let Some(lease) = all.get_mut(&(write.worker, write.lease)) {
-                    let first = lease.believed.map_or(write.at, |(first, _)| first);
-                    lease.believed = Some((first, write.at));
-                }
+                lease.believed = Some((lease.believed.map_or(write.at, |(first, _)| first), write.at));
             }
-            Event::Refreshed { worker, lease, begin, end, .. } => {
-                if let Some(lease) = all.get_mut(&(*worker, *lease)) {
-                    lease.refreshed.push((*begin, *end));
-                }
-            }
-            Event::Ends { worker, lease, at, how, .. } => {
-                if let Some(lease) = all.get_mut(&(*worker, *lease)) {
-                    lease.ends = Some((*at, how));
-                }
-            }
-            Event::Lost { worker, lease, at, cause, newer, .. } => {
-                if let Some(lease) = all.get_mut(&(*worker, *lease)) {
-                    lease.lost = Some((*at, cause, *newer));
-                }
-            }
-            Event::Call(call) => {
-                if let Some(lease) = all.get_mut(&(call.worker, call.lease)) {
-                    lease.calls.push(call);
-                }
-            }
+            Event::Refreshed { begin, end, .. } => lease.refreshed.push((*begin, *end)),
+            Event::Ends { at, how, .. } => lease.ends = Some((*at, how)),
+            Event::Lost { at, cause, newer, .. } => lease.lost = Some((*at, cause, *newer)),
+            Event::Call(call) => lease.calls.push(call),
             _ => {}
         }
     }

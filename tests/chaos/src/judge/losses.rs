@@ -4,35 +4,17 @@
 //! the clocks differ by more than the bound of the change.
 
 use super::{Case, Lease, Violation};
-use crate::words::{Event, Fault, Micros};
-
-/// What is not promised, and how often it occurred.
-#[derive(Default)]
-pub(crate) struct Figures {
-    /// Grants of a token that the key had had before.
-    pub(crate) repeated: usize,
-    /// Grants of a smaller token than that of an earlier grant.
-    pub(crate) disordered: usize,
-    pub(crate) overlaps: usize,
-    pub(crate) longest: Micros,
-    /// Leases that were lost before their time.
-    pub(crate) lost: usize,
-    /// Leases that expired while replies were late by a constant time.
-    pub(crate) late: usize,
-    /// Keys that were granted before the time of their holder was over.
-    pub(crate) early: usize,
-    /// Refreshes and releases that were confirmed after a later grant.
-    pub(crate) old: usize,
-    /// Reads that did not see what had been confirmed.
-    pub(crate) stale: usize,
-}
+use crate::{
+    faults::Kind,
+    words::{Event, Fault, Micros},
+};
 
 impl Case<'_> {
     /// Finds the faults that excuse something.
     pub(super) fn find_losses(&mut self) {
         let bounded = |fault: &&&Fault| fault.bound.is_some();
         for fault in self.faults.iter().filter(bounded) {
-            if fault.kind != "promote" {
+            if fault.kind != Kind::Promote {
                 self.losses.push((fault.begin, fault.end));
             }
             if self.spread > self.bound(fault) {
@@ -44,7 +26,7 @@ impl Case<'_> {
     /// Up to which difference of clocks tokens grow over a change of the primary. An orderly one does not carry over the token
     /// of a record that was deleted by hand just before.
     fn bound(&self, fault: &Fault) -> Micros {
-        let is_before = |drop: &&(Micros, Micros)| fault.kind == "promote" && drop.0 <= fault.end;
+        let is_before = |drop: &&(Micros, Micros)| fault.kind == Kind::Promote && drop.0 <= fault.end;
         let since = self.drops.iter().filter(is_before).map(|(_, end)| fault.begin.saturating_sub(*end));
         since.chain(fault.bound).min().unwrap_or_default()
     }
@@ -62,26 +44,27 @@ impl Case<'_> {
         })
     }
 
-    /// How many changes of the primary may have lost writes, and after how many tokens may be out of order.
-    pub(crate) fn excuses(&self) -> (usize, usize) {
-        (self.losses.len(), self.disorders.len())
-    }
-
-    /// What occurred, whether it is excused or not.
-    pub(crate) fn figures(&self) -> Figures {
+    /// Tells how often what is not promised occurred, whether it is excused or not.
+    pub(crate) fn figures(&self) -> String {
         let strict = Case::of_strictly(self.events);
-        let overlapping = strict.overlapping();
-        Figures {
-            repeated: count(|found| strict.tokens_are_unique(found)),
-            disordered: count(|found| strict.tokens_grow(found)),
-            overlaps: overlapping.len(),
-            longest: overlapping.iter().map(|(length, _)| *length).max().unwrap_or(0),
-            lost: count(|found| strict.losses_have_causes(found)),
-            late: count(|found| strict.leases_outlive_delays(found)),
-            early: count(|found| strict.grants_too_soon(found)),
-            old: count(|found| strict.old_requests_touch_nothing(found)),
-            stale: count(|found| strict.versions_are_there(found)) + count(|found| strict.acknowledged_is_there(found)),
-        }
+        let (repeated, disordered) =
+            (count(|found| strict.tokens_are_unique(found)), count(|found| strict.tokens_grow(found)));
+        let (overlaps, early) = (strict.overlapping(), count(|found| strict.grants_too_soon(found)));
+        let longest = overlaps.iter().map(|(length, _)| *length).max().unwrap_or(0) / 1_000;
+        let (lost, late) =
+            (count(|found| strict.losses_have_causes(found)), count(|found| strict.leases_outlive_delays(found)));
+        let old = count(|found| strict.old_requests_touch_nothing(found));
+        let stale =
+            count(|found| strict.versions_are_there(found)) + count(|found| strict.acknowledged_is_there(found));
+        let (overlaps, losses, disorders) = (overlaps.len(), self.losses.len(), self.disorders.len());
+        let lines = [
+            format!("repeated     {repeated} tokens, and {disordered} out of order"),
+            format!("overlaps     {overlaps}, the longest of {longest} ms, and {early} grants too soon"),
+            format!("lost early   {lost} leases, and {late} expired while replies were late by a constant time"),
+            format!("outdated     {old} confirmations of requests, and {stale} reads"),
+            format!("excused by   {losses} changes of the primary that may lose writes, and tokens by {disorders}"),
+        ];
+        lines.join("\n")
     }
 
     /// The same, with nothing excused by a loss.

@@ -2,6 +2,7 @@
 
 use super::{Case, SLACK, Violation};
 use crate::{
+    faults::Kind,
     words::{Fault, Micros, Outcome, micros},
     worker::{OPERATION_TIMEOUT, WRITTEN_KEYS},
 };
@@ -26,7 +27,7 @@ impl Case<'_> {
     /// The writes and acquires that began while a transaction which the refusals left open would still be, and nothing else
     /// was wrong.
     pub(crate) fn after_refusals(&self) -> impl Iterator<Item = Afterwards<'_>> {
-        let refusals = self.settled_faults().filter(|fault| fault.kind == "refuse-commits");
+        let refusals = self.settled_faults().filter(|fault| fault.kind == Kind::RefuseCommits);
         refusals.flat_map(move |refusal| {
             let after = refusal.end + SLACK..refusal.end + LEFT_OPEN;
             self.afterwards()
@@ -71,6 +72,6 @@ impl Case<'_> {
 /// Whether a fault may concern it. The transaction of a worker that was killed or cut off is open for as long as one that
 /// no client ends.
 fn may_concern(fault: &Fault, one: &Afterwards<'_>) -> bool {
-    let lasts = if fault.kind == "refuse-commits" { 0 } else { LEFT_OPEN };
+    let lasts = if fault.kind == Kind::RefuseCommits { 0 } else { LEFT_OPEN };
     fault.begin <= one.end && fault.end + lasts >= one.begin
 }

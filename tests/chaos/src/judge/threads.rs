@@ -1,13 +1,13 @@
 //! Invariant I15: a runtime whose threads are blocked costs no lease of a handle with a thread of its own.
 
 use super::{Case, Lease, SLACK, Violation};
-use crate::{words::Micros, worker::OF_THREAD};
+use crate::{faults::Kind, words::Micros, worker::OF_THREAD};
 
 impl Case<'_> {
     /// The leases of such handles that were held while a runtime was blocked for a whole ttl, and nothing else was wrong. Gives
     /// with each when it was lost by that, or the end of the block.
     pub(crate) fn blocked(&self) -> impl Iterator<Item = (&Lease<'_>, Micros)> {
-        let blocks = self.settled_faults().filter(|fault| fault.kind == "block-client");
+        let blocks = self.settled_faults().filter(|fault| fault.kind == Kind::BlockClient);
         blocks.flat_map(move |block| {
             let leases =
                 self.leases.iter().filter(|(key, _)| key.starts_with(OF_THREAD)).flat_map(|(_, leases)| leases);

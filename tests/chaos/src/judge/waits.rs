@@ -2,6 +2,7 @@
 
 use super::{Case, Violation};
 use crate::{
+    faults::Kind,
     words::{Acquire, Fault, Micros, Outcome, micros},
     worker::OPERATION_TIMEOUT,
 };
@@ -9,7 +10,7 @@ use crate::{
 impl Case<'_> {
     /// The acquires that waited through an outage longer than the operation timeout, and had been queued before it.
     pub(crate) fn outlasting(&self) -> impl Iterator<Item = &Acquire> {
-        let outages: Vec<&Fault> = self.settled_faults().filter(|fault| fault.kind == "outage").collect();
+        let outages: Vec<&Fault> = self.settled_faults().filter(|fault| fault.kind == Kind::Outage).collect();
         let outlasts = move |acquire: &&&Acquire| {
             let Some(queued) = &acquire.queued else { return false };
             outages.iter().any(|outage| queued.first.1 < outage.begin && outage.end < acquire.end)

@@ -12,7 +12,7 @@ use tokio::{
 use super::{OPERATION_TIMEOUT, Worker, client, handles, say};
 use crate::{
     sabotage::Sabotage,
-    words::{Acquire, Event, Micros, micros, now},
+    words::{Acquire, Event, Micros, Worked, micros, now},
 };
 
 /// The key that one client of each process wants.
@@ -42,22 +42,15 @@ fn say_granted(worker: &Worker, begin: Micros, lease: &Lease) -> u64 {
         worker: worker.spec.worker,
         lease: number,
         key: KEY.into(),
-        limit: 0,
         ttl: micros(TTL),
         grace: micros(worker.spec.least_grace()),
-        group: None,
         begin,
         end: now(),
         within: micros(OPERATION_TIMEOUT + WAIT),
         outcome: client::outcome(Ok(lease.token())),
         attempts: 1,
-        doubts: 0,
-        queued: None,
-        anew: false,
-        probe: false,
         refreshes: true,
-        since: None,
-        least: 0,
+        ..Acquire::default()
     }));
     number
 }
@@ -107,6 +100,6 @@ struct Ended {
 impl Drop for Ended {
     fn drop(&mut self) {
         let Self { worker, token, since } = *self;
-        say(&Event::Worked { worker, key: KEY.into(), token, since, ttl: micros(TTL), end: now() });
+        say(&Event::Worked(Worked { worker, key: KEY.into(), token, since, ttl: micros(TTL), end: now() }));
     }
 }

@@ -50,7 +50,7 @@ impl Handles {
             Backing::MongoDb => {
                 let mut options =
                     ClientOptions::parse(&spec.uri).await.expect("the runner's connection string is valid");
-                let is_overdrawn = spec.sabotage() == Some(Sabotage::OverdrawnPool);
+                let is_overdrawn = spec.sabotage == Some(Sabotage::OverdrawnPool);
                 options.max_pool_size = Some(if is_overdrawn { OVERDRAWN } else { POOL });
                 // As `Mongoseal::on_shared_client` says of a client of the caller's.
                 options.max_connecting = Some(8);
@@ -72,7 +72,7 @@ impl Handles {
             }
             Backing::Redis { replicas } => {
                 let backend = RedisBackend::new(&spec.uri).expect("the runner's connection string is valid");
-                let (backend, tampered) = (backend.with_replicas(replicas), spec.sabotage());
+                let (backend, tampered) = (backend.with_replicas(replicas), spec.sabotage);
                 let store = |_connections| -> Arc<dyn Store> {
                     match tampered.filter(|sabotage| Tampered::does(*sabotage)) {
                         Some(sabotage) => {
@@ -103,7 +103,7 @@ impl Handles {
         connect: &Connect<'_>,
         documents: Option<Collection<Document>>,
     ) -> Self {
-        let (sabotage, notes) = (spec.sabotage(), Arc::clone(notes));
+        let (sabotage, notes) = (spec.sabotage, Arc::clone(notes));
         let observed =
             Observed { store: store(CONNECTIONS), worker: spec.worker, sabotage, spread: spec.least_grace, notes };
         let seal = builder(spec).on_store(Arc::new(observed)).expect("the settings are valid");

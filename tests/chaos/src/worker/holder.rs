@@ -7,10 +7,11 @@ use std::{
     time::Duration,
 };
 
-use documents::Writer;
 pub(crate) use documents::contents;
 use fastrand::Rng;
-use mongoseal::{EndReason, Error, Leader, Lease, LeaseId, LeaseState, LossCause, ReleaseOutcome};
+use mongoseal::{
+    EndReason, Error, FencingToken, Leader, Lease, LeaseId, LeaseState, LossCause, ReleaseOutcome, Result,
+};
 use tokio::time::sleep;
 
 use super::{
@@ -34,7 +35,7 @@ impl Held {
         }
     }
 
-    async fn release(self) -> mongoseal::Result<ReleaseOutcome> {
+    async fn release(self) -> Result<ReleaseOutcome> {
         match self {
             Self::Lease(lease) => lease.release().await,
             Self::Leader(leader) => leader.resign().await,
@@ -42,13 +43,19 @@ impl Held {
     }
 }
 
-/// A lease and what is told of it.
-struct Holder<'a> {
+/// Whose lease it is, or was: what events tell of it.
+#[derive(Clone, Copy)]
+struct Who<'a> {
     worker: &'a Worker,
     plan: &'a Plan,
-    held: Held,
     number: u64,
-    token: u64,
+    token: FencingToken,
+}
+
+/// A lease and what is told of it.
+struct Holder<'a> {
+    who: Who<'a>,
+    held: Held,
     /// How many values it has begun to write.
     values: AtomicU64,
 }
@@ -56,18 +63,19 @@ struct Holder<'a> {
 /// Holds a key to its end. Gives the lease id that it was handed on to, where it was, and when that began.
 pub(super) async fn hold(worker: &Worker, plan: &Plan, held: Held, number: u64, rng: &mut Rng) -> Option<Transferred> {
     let (token, id) = (held.lease().token(), held.lease().id());
-    let writer = Writer { worker, plan, number, token };
-    let holder = Holder { worker, plan, held, number, token: token.get(), values: AtomicU64::new(0) };
-    if holder.has_value() {
+    let who = Who { worker, plan, number, token };
+    let holder = Holder { who, held, values: AtomicU64::new(0) };
+    if who.has_value() {
         holder.read_value().await;
     }
     let until = now() + micros(plan.hold);
     loop {
+        let lease = holder.held.lease();
         if !holder.write() {
             holder.lost(rng).await;
             worker.notes.forget(id);
             if plan.aim == Aim::Fence {
-                writer.write(token).await;
+                who.write(token).await;
             }
             return None;
         }
@@ -78,18 +86,18 @@ pub(super) async fn hold(worker: &Worker, plan: &Plan, held: Held, number: u64, 
         match rng.u8(..40) {
             _ if plan.aim == Aim::Last => {
                 let longest = Duration::from_micros(left.min(1_000_000));
-                tokio::time::timeout(longest, holder.held.lease().cancelled()).await.ok();
+                tokio::time::timeout(longest, lease.cancelled()).await.ok();
             }
             0 if plan.aim == Aim::Keep => drop(client::inspect(worker, &plan.key).await),
             _ if plan.aim == Aim::Keep => sleep(Duration::from_micros(left.min(rng.u64(50_000..200_000)))).await,
             _ if plan.aim == Aim::Outstay => sleep(Duration::from_micros(left.min(rng.u64(20_000..60_000)))).await,
-            0 => holder.refresh().await,
-            10..14 if holder.has_value() => holder.put_value().await,
-            14 if holder.has_value() => holder.read_value().await,
-            1 if worker.has_documents() => holder.verify().await,
-            2..10 if plan.group.is_some() && worker.has_documents() => holder.refresh_group().await,
-            _ if plan.aim == Aim::Fence => writer.write(holder.held.lease()).await,
-            _ if plan.aim == Aim::Transaction => writer.transact(holder.held.lease()).await,
+            0 => who.call("refresh", lease.refresh()).await,
+            10..14 if who.has_value() => holder.put_value().await,
+            14 if who.has_value() => holder.read_value().await,
+            1 if worker.has_documents() => who.call("verify", lease.verify()).await,
+            2..10 if plan.group.is_some() && worker.has_documents() => who.refresh_group().await,
+            _ if plan.aim == Aim::Fence => who.write(lease).await,
+            _ if plan.aim == Aim::Transaction => who.transact(lease).await,
             _ => sleep(Duration::from_micros(left.min(rng.u64(5_000..60_000)))).await,
         }
     }
@@ -99,9 +107,71 @@ pub(super) async fn hold(worker: &Worker, plan: &Plan, held: Held, number: u64, 
         // A part of its work that knows the token and not that the lease is over. The fence refuses it if a later holder
         // has written.
         sleep(Duration::from_millis(rng.u64(1..600))).await;
-        writer.write(token).await;
+        who.write(token).await;
     }
     handed_to
+}
+
+impl Who<'_> {
+    /// The worker, the number of the lease, the key and the token.
+    fn ids(&self) -> (u32, u64, String, u64) {
+        (self.worker.spec.worker, self.number, self.plan.key.clone(), self.token.get())
+    }
+
+    fn say_write(&self, at: u64, valid: bool) {
+        let (worker, lease, key, token) = self.ids();
+        say(&Event::Write(Write { worker, lease, key, token, at, valid, accepted: None }));
+    }
+
+    fn say_call(&self, verb: &str, begin: u64, outcome: &str) {
+        let (worker, lease, key, token) = self.ids();
+        let (verb, outcome, within) = (verb.to_owned(), outcome.to_owned(), micros(OPERATION_TIMEOUT));
+        say(&Event::Call(Call { worker, lease, key, token, verb, begin, end: now(), within, outcome }));
+    }
+
+    fn say_value(&self, verb: &str, content: (u64, u64), begin: Micros, outcome: &str) {
+        let (worker, _, key, token) = self.ids();
+        let (verb, outcome) = (verb.to_owned(), outcome.to_owned());
+        say(&Event::Value(Value { worker, key, token, verb, content, begin, end: now(), outcome }));
+    }
+
+    fn ends(&self, how: &str) {
+        let (worker, lease, key, token) = self.ids();
+        say(&Event::Ends { worker, lease, key, token, at: now(), how: how.into() });
+    }
+
+    /// Makes a call and tells of it.
+    async fn call<T>(&self, verb: &str, call: impl Future<Output = Result<T>>) {
+        let begin = now();
+        let answer = call.await;
+        self.say_call(verb, begin, &said(&answer));
+    }
+
+    /// Which refreshes this lease, where it answers that it did.
+    async fn refresh_group(&self) {
+        let Some(group) = &self.plan.group else { return };
+        let begin = now();
+        let answer = self.worker.handles.seal.refresh_group(group.as_str(), self.plan.ttl).await;
+        let end = now();
+        let ours = |lease: &mongoseal::ListedLease| lease.holder.token == self.token;
+        let outcome = match &answer {
+            Ok(group) if group.refreshed.iter().any(ours) => {
+                let (worker, lease, key, token) = self.ids();
+                say(&Event::Refreshed { worker, lease, key, token, begin, end });
+                "ok".into()
+            }
+            Ok(_) => "missed".into(),
+            error => said(error),
+        };
+        self.say_call("refresh-group", begin, &outcome);
+    }
+
+    /// Whether it reads and writes the value of its key. Records of other keys are deleted soon, and those with a value are
+    /// not.
+    fn has_value(&self) -> bool {
+        let key = self.plan.key.as_str();
+        self.plan.limit == 0 && (HOT_KEYS.contains(&key) || WRITTEN_KEYS.contains(&key))
+    }
 }
 
 impl Holder<'_> {
@@ -109,14 +179,8 @@ impl Holder<'_> {
     fn write(&self) -> bool {
         let at = now();
         let valid = self.held.lease().is_valid();
-        self.say_write(at, valid);
+        self.who.say_write(at, valid);
         valid
-    }
-
-    fn say_write(&self, at: u64, valid: bool) {
-        let (key, limit, token) = (self.plan.key.clone(), self.plan.limit, self.token);
-        let (worker, lease) = (self.worker.spec.worker, self.number);
-        say(&Event::Write(Write { worker, lease, key, limit, token, at, valid, accepted: None }));
     }
 
     async fn lost(self, rng: &mut Rng) {
@@ -127,190 +191,108 @@ impl Holder<'_> {
             LeaseState::Lost { cause: LossCause::Removed } => ("removed", None),
             LeaseState::Lost { .. } => ("other", None),
             LeaseState::Ended { reason: EndReason::ShutDown } => ("shut-down", None),
-            state => return self.odd(&format!("is not valid and {state:?}")),
+            state => return self.who.say_call("hold", now(), &format!("is not valid and {state:?}")),
         };
-        let (worker, lease, key, token) = (self.worker.spec.worker, self.number, self.plan.key.clone(), self.token);
+        let (worker, lease, key, token) = self.who.ids();
         say(&Event::Lost { worker, lease, key, token, at: now(), cause: cause.into(), newer });
         // It does not know yet, and writes once more.
-        if rng.bool() && !self.worker.is_ending() {
+        if rng.bool() && !self.who.worker.is_ending() {
             sleep(Duration::from_millis(rng.u64(1..800))).await;
-            self.say_write(now(), false);
+            self.who.say_write(now(), false);
         }
     }
 
-    fn odd(&self, what: &str) {
-        self.say_call("hold", now(), u64::MAX, what);
-    }
-
-    fn say_call(&self, verb: &str, begin: u64, within: u64, outcome: &str) {
-        let (key, token) = (self.plan.key.clone(), self.token);
-        let (worker, lease) = (self.worker.spec.worker, self.number);
-        let (verb, outcome) = (verb.to_owned(), outcome.to_owned());
-        say(&Event::Call(Call { worker, lease, key, token, verb, begin, end: now(), within, outcome }));
-    }
-
-    async fn refresh(&self) {
-        let begin = now();
-        let answer = self.held.lease().refresh().await;
-        self.say_call("refresh", begin, micros(OPERATION_TIMEOUT), &said(answer.as_ref().err(), "ok"));
-    }
-
-    async fn verify(&self) {
-        let begin = now();
-        let answer = self.held.lease().verify().await;
-        self.say_call("verify", begin, micros(OPERATION_TIMEOUT), &said(answer.as_ref().err(), "ok"));
-    }
-
-    /// Which refreshes this lease, where it answers that it did.
-    async fn refresh_group(&self) {
-        let Some(group) = &self.plan.group else { return };
-        let begin = now();
-        let answer = self.worker.handles.seal.refresh_group(group.as_str(), self.plan.ttl).await;
-        let end = now();
-        let ours = |lease: &mongoseal::ListedLease| lease.holder.token.get() == self.token;
-        let outcome = match &answer {
-            Ok(group) if group.refreshed.iter().any(ours) => {
-                let (worker, lease, key, token) =
-                    (self.worker.spec.worker, self.number, self.plan.key.clone(), self.token);
-                say(&Event::Refreshed { worker, lease, key, token, begin, end });
-                "ok".into()
-            }
-            Ok(_) => "missed".into(),
-            Err(error) => said(Some(error), "ok"),
-        };
-        self.say_call("refresh-group", begin, micros(OPERATION_TIMEOUT), &outcome);
-    }
-
-    fn ends(&self, how: &str) {
-        let (worker, lease, key, token) = (self.worker.spec.worker, self.number, self.plan.key.clone(), self.token);
-        say(&Event::Ends { worker, lease, key, token, at: now(), how: how.into() });
-    }
-
     async fn end(self, rng: &mut Rng) -> Option<Transferred> {
-        match (&self.plan.group, rng.u8(..20)) {
-            _ if self.plan.aim == Aim::Drop => {
-                self.ends("drop");
+        let Who { worker, plan, .. } = self.who;
+        match (&plan.group, rng.u8(..20)) {
+            _ if plan.aim == Aim::Drop => {
+                self.who.ends("drop");
                 drop(self.held);
             }
             (Some(group), ..12) => {
-                self.ends("group");
-                let begin = now();
-                let answer = self.worker.handles.seal.release_group(group.as_str()).await;
-                let within = micros(OPERATION_TIMEOUT);
-                self.say_call("release-group", begin, within, &said(answer.as_ref().err(), "ok"));
+                self.who.ends("group");
+                self.who.call("release-group", worker.handles.seal.release_group(group.as_str())).await;
             }
             // Who takes up one that is shared may ask after others who were granted the key later.
-            (None, 16) if self.plan.aim == Aim::Hold && self.plan.limit == 0 => return self.transfer().await,
-            (_, 19) if self.plan.aim != Aim::Lead => {
-                self.ends("orphan");
+            (None, 16) if plan.aim == Aim::Hold && plan.limit == 0 => return self.transfer().await,
+            (_, 19) if plan.aim != Aim::Lead => {
+                self.who.ends("orphan");
                 if let Held::Lease(lease) = self.held {
                     lease.orphan();
                 }
             }
             (_, 17..) => {
-                self.ends("drop");
+                self.who.ends("drop");
                 drop(self.held);
             }
-            (_, 15) if self.has_value() && matches!(self.held, Held::Lease(_)) => self.release_with_value().await,
+            (_, 15) if self.who.has_value() && matches!(self.held, Held::Lease(_)) => self.release_with_value().await,
             _ => self.release().await,
         }
         None
     }
 
-    /// Whether it reads and writes the value of its key. Records of other keys are deleted soon, and those with a value are
-    /// not.
-    fn has_value(&self) -> bool {
-        let key = self.plan.key.as_str();
-        self.plan.limit == 0 && (HOT_KEYS.contains(&key) || WRITTEN_KEYS.contains(&key))
-    }
-
     /// The next value that it writes.
     fn next_value(&self) -> (u64, u64) {
-        (self.token, self.values.fetch_add(1, Ordering::Relaxed) + 1)
+        (self.who.token.get(), self.values.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     async fn read_value(&self) {
         let begin = now();
         let read = self.held.lease().value::<(u64, u64)>().await;
         let content = read.as_ref().ok().and_then(Option::as_ref).map_or((0, 0), |value| value.content);
-        self.say_value("read", content, begin, read.as_ref().err());
+        self.who.say_value("read", content, begin, &said(&read));
     }
 
     async fn put_value(&self) {
         let (begin, content) = (now(), self.next_value());
         let put = self.held.lease().put_value(&content).await;
-        self.say_value("put", content, begin, put.as_ref().err());
-    }
-
-    fn say_value(&self, verb: &str, content: (u64, u64), begin: Micros, error: Option<&Error>) {
-        let (key, worker, token) = (self.plan.key.clone(), self.worker.spec.worker, self.token);
-        let (verb, outcome) = (verb.to_owned(), said(error, "ok"));
-        say(&Event::Value(Value { worker, key, token, verb, content, begin, end: now(), outcome }));
+        self.who.say_value("put", content, begin, &said(&put));
     }
 
     async fn release_with_value(self) {
-        self.ends("release");
-        let (begin, content, token) = (now(), self.next_value(), self.token);
-        let (worker, lease, key) = (self.worker.spec.worker, self.number, self.plan.key.clone());
+        self.who.ends("release");
+        let (begin, content) = (now(), self.next_value());
         let Held::Lease(held) = self.held else { return };
-        let released = held.release_with_value(&content).await;
-        let outcome = said(released.as_ref().err(), "ok");
-        let (verb, end) = ("release-with".to_owned(), now());
-        say(&Event::Value(Value {
-            worker,
-            key: key.clone(),
-            token,
-            verb,
-            content,
-            begin,
-            end,
-            outcome: outcome.clone(),
-        }));
+        let outcome = said(&held.release_with_value(&content).await);
+        self.who.say_value("release-with", content, begin, &outcome);
         let outcome = match outcome.as_str() {
-            "ok" => "ours".into(),
-            "lost" => "gone".into(),
-            _ => outcome,
+            "ok" => "ours",
+            "lost" => "gone",
+            other => other,
         };
-        let (verb, within) = ("release".into(), micros(OPERATION_TIMEOUT));
-        say(&Event::Call(Call { worker, lease, key, token, verb, begin, end, within, outcome }));
+        self.who.say_call("release", begin, outcome);
     }
 
     /// Transfers the lease, which another client resumes if the transfer is confirmed.
     async fn transfer(self) -> Option<Transferred> {
-        self.ends("transfer");
-        let (worker, lease, key, token) = (self.worker.spec.worker, self.number, self.plan.key.clone(), self.token);
+        self.who.ends("transfer");
         let Held::Lease(held) = self.held else { return None };
         let (since, id) = (now(), LeaseId::random());
         let transferred = held.transfer(id).await;
-        let outcome = said(transferred.as_ref().err(), "ok");
-        let (verb, within) = ("transfer".into(), micros(OPERATION_TIMEOUT));
-        say(&Event::Call(Call { worker, lease, key, token, verb, begin: since, end: now(), within, outcome }));
+        self.who.say_call("transfer", since, &said(&transferred));
         Some(Transferred { id, token: transferred.ok()?, since })
     }
 
     async fn release(self) {
-        self.ends("release");
-        let (worker, lease, key, token) = (self.worker.spec.worker, self.number, self.plan.key.clone(), self.token);
+        self.who.ends("release");
         let begin = now();
-        let answer = self.held.release().await;
-        let outcome = match &answer {
+        let outcome = match self.held.release().await {
             Ok(ReleaseOutcome::Released) => "ours".into(),
             Ok(ReleaseOutcome::Unknown) => "unknown".into(),
             Ok(ReleaseOutcome::AlreadyLost { .. } | ReleaseOutcome::AlreadyTransferred) => "gone".into(),
-            other => said(other.as_ref().err(), "ok"),
+            other => said(&other),
         };
-        let (verb, within) = ("release".into(), micros(OPERATION_TIMEOUT));
-        say(&Event::Call(Call { worker, lease, key, token, verb, begin, end: now(), within, outcome }));
+        self.who.say_call("release", begin, &outcome);
     }
 }
 
-/// An error in one word, where it is one that can be expected.
-fn said(error: Option<&Error>, otherwise: &str) -> String {
-    match error {
-        None => otherwise.into(),
-        Some(Error::Unavailable { .. }) => "unavailable".into(),
-        Some(Error::Lost { .. } | Error::Ended { .. }) => "lost".into(),
-        Some(Error::Fenced { .. }) => "fenced".into(),
-        Some(error) => error.to_string(),
+/// `ok`, or an error in one word, where it is one that can be expected.
+fn said<T>(answer: &Result<T>) -> String {
+    match answer {
+        Ok(_) => "ok".into(),
+        Err(Error::Unavailable { .. }) => "unavailable".into(),
+        Err(Error::Lost { .. } | Error::Ended { .. }) => "lost".into(),
+        Err(Error::Fenced { .. }) => "fenced".into(),
+        Err(error) => error.to_string(),
     }
 }

@@ -16,9 +16,11 @@ use mongodb::{
 };
 use tokio::{runtime::Handle, time::sleep};
 
-use super::{BLOCK, Backing, STALL, Spec, THREADS, Worker, say};
-use crate::words::{Event, micros, now};
+use super::{BLOCK, Backing, Spec, THREADS, Worker, say};
+use crate::words::{Event, Micros, micros, now};
 
+/// From how long on a process that does not run says so.
+const STALL: Micros = 50_000;
 /// How long a runtime needs at most, after it was blocked, to do what was due.
 const SETTLING: Duration = Duration::from_millis(300);
 /// From how long on a write is slow, and how often one is made to see that.
@@ -26,14 +28,14 @@ const SLOW: Duration = Duration::from_millis(50);
 const WRITE_EVERY: Duration = Duration::from_millis(200);
 
 /// Reports when the process did not run, because it was stopped or because the machine was busy.
-pub(super) fn watch_for_stalls(worker: u32) {
+pub(crate) fn watch_for_stalls(worker: u32, tell: impl Fn(Event) + Send + 'static) {
     std::thread::spawn(move || {
         let mut last = now();
         loop {
             std::thread::sleep(Duration::from_millis(20));
             let to = now();
             if to - last > STALL {
-                say(&Event::Stall { worker, from: last, to });
+                tell(Event::Stall { worker, from: last, to });
             }
             last = to;
         }

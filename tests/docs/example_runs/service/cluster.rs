@@ -52,7 +52,7 @@ impl Cluster {
         let address = &self.addresses[number];
         let settings =
             [("LISTEN", address.clone()), ("ADVERTISED", address.clone()), ("TTL_SECONDS", TTL.as_secs().to_string())];
-        self.processes[number] = Some(Process::start(&self.example, address, &self.uri, &settings));
+        self.processes[number] = Some(Process::start(&self.example, &[address], &self.uri, &settings));
         self.until_it_is_ready(number).await;
     }
 

@@ -20,22 +20,8 @@ const RETRY: Duration = millis(50);
 /// Shorter than the time for which a process is stopped.
 const TIMEOUT: Duration = millis(700);
 
-/// How the orders were answered.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) accepted: Vec<String>,
-    /// 421, followed to the leader.
-    pub(super) misdirected: usize,
-    /// 503: no leader was known, or the outcome.
-    pub(super) unavailable: usize,
-    /// 409 of the fence.
-    pub(super) fenced: usize,
-    /// No answer: the process is dead or stopped.
-    pub(super) unanswered: usize,
-}
-
 pub(super) struct Load {
-    tally: Arc<Mutex<Tally>>,
+    accepted: Arc<Mutex<Vec<String>>>,
     end: CancellationToken,
     clients: JoinSet<()>,
 }
@@ -43,78 +29,60 @@ pub(super) struct Load {
 impl Load {
     /// Starts a client for each process.
     pub(super) fn begin(addresses: &[String]) -> Self {
-        let (tally, end) = (Arc::<Mutex<Tally>>::default(), CancellationToken::new());
+        let (accepted, end) = (Arc::<Mutex<Vec<_>>>::default(), CancellationToken::new());
         let mut clients = JoinSet::new();
         for first in 0..addresses.len() {
             let http = Client::builder().timeout(TIMEOUT).build().unwrap();
-            let client = PutOrders { http, addresses: addresses.to_vec(), first, tally: Arc::clone(&tally) };
-            clients.spawn(client.run(end.clone()));
+            let (addresses, accepted, end) = (addresses.to_vec(), Arc::clone(&accepted), end.clone());
+            clients.spawn(async move {
+                for number in (1..).take_while(|_| !end.is_cancelled()) {
+                    let id = format!("{first}-{number}");
+                    put(&http, &addresses, first, &id).await;
+                    accepted.lock().unwrap().push(id);
+                    sleep(PAUSE).await;
+                }
+            });
         }
-        Self { tally, end, clients }
+        Self { accepted, end, clients }
     }
 
-    pub(super) fn tally(&self) -> Tally {
-        self.tally.lock().unwrap().clone()
+    /// The orders that a process has accepted.
+    pub(super) fn accepted(&self) -> Vec<String> {
+        self.accepted.lock().unwrap().clone()
     }
 
     /// Lets each client finish its order.
-    pub(super) async fn end(mut self) -> Tally {
+    pub(super) async fn end(mut self) -> Vec<String> {
         self.end.cancel();
         while let Some(client) = timeout(secs(20), self.clients.join_next()).await.expect("an order is accepted") {
             client.unwrap();
         }
-        self.tally()
+        self.accepted()
     }
 }
 
-struct PutOrders {
-    http: Client,
-    addresses: Vec<String>,
-    /// The process to which each order goes first.
-    first: usize,
-    tally: Arc<Mutex<Tally>>,
-}
-
-impl PutOrders {
-    async fn run(self, end: CancellationToken) {
-        let mut number = 0_u32;
-        while !end.is_cancelled() {
-            number += 1;
-            self.put(format!("{}-{number}", self.first)).await;
-            sleep(PAUSE).await;
-        }
-    }
-
-    /// Sends an order until a process has accepted it.
-    async fn put(&self, id: String) {
-        let mut process = self.first;
-        let mut address = self.addresses[process].clone();
-        loop {
-            let answer = self.http.put(format!("http://{address}/orders/{id}")).body("pen").send().await;
-            match answer.as_ref().map(Response::status) {
-                Ok(StatusCode::OK) => return self.count(|tally| tally.accepted.push(id)),
-                Ok(StatusCode::MISDIRECTED_REQUEST) => {
-                    self.count(|tally| tally.misdirected += 1);
-                    answer.unwrap().headers()["leader"].to_str().unwrap().clone_into(&mut address);
-                    continue;
-                }
-                Ok(StatusCode::SERVICE_UNAVAILABLE) => {
-                    assert!(answer.unwrap().headers().contains_key(RETRY_AFTER));
-                    self.count(|tally| tally.unavailable += 1);
-                }
-                Ok(StatusCode::CONFLICT) => self.count(|tally| tally.fenced += 1),
-                Ok(other) => panic!("order {id} was answered with {other}"),
-                Err(_no_answer) => {
-                    self.count(|tally| tally.unanswered += 1);
-                    process = (process + 1) % self.addresses.len();
-                    address.clone_from(&self.addresses[process]);
-                }
+/// Sends an order until a process has accepted it, first to this process.
+async fn put(http: &Client, addresses: &[String], mut process: usize, id: &str) {
+    let mut address = addresses[process].clone();
+    loop {
+        let answer = http.put(format!("http://{address}/orders/{id}")).body("pen").send().await;
+        match answer.as_ref().map(Response::status) {
+            Ok(StatusCode::OK) => return,
+            Ok(StatusCode::MISDIRECTED_REQUEST) => {
+                answer.unwrap().headers()["leader"].to_str().unwrap().clone_into(&mut address);
+                continue;
             }
-            sleep(RETRY).await;
+            // No leader is known, or the outcome is not.
+            Ok(StatusCode::SERVICE_UNAVAILABLE) => assert!(answer.unwrap().headers().contains_key(RETRY_AFTER)),
+            // The fence refuses it.
+            Ok(StatusCode::CONFLICT) => {}
+            Ok(other) => panic!("order {id} was answered with {other}"),
+            // The process is dead or stopped.
+            Err(_no_answer) => {
+                process = (process + 1) % addresses.len();
+                address.clone_from(&addresses[process]);
+            }
         }
-    }
-
-    fn count(&self, note: impl FnOnce(&mut Tally)) {
-        note(&mut self.tally.lock().unwrap());
+        sleep(RETRY).await;
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    ops::Deref,
     os::unix::fs::chown,
     path::{Path, PathBuf},
 };
@@ -36,15 +37,13 @@ impl Postgres {
     pub fn url(&self) -> String {
         format!("postgres://postgres@{}/postgres", self.server.address())
     }
+}
 
-    /// The process it runs in.
-    pub fn process_id(&self) -> u32 {
-        self.server.process_id()
-    }
+impl Deref for Postgres {
+    type Target = Server;
 
-    /// Where its files are.
-    pub fn directory(&self) -> &Path {
-        self.server.home()
+    fn deref(&self) -> &Server {
+        &self.server
     }
 }
 

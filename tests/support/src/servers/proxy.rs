@@ -4,10 +4,10 @@ mod link;
 mod rules;
 mod wire;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use mongodb::bson::Document;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::Instant};
 
 use rules::Rules;
 
@@ -20,8 +20,6 @@ pub enum Peer {
     Member(usize),
     /// The clients with this `appName`; those without have the empty one.
     Client(String),
-    /// In a rule: every client.
-    Clients,
     /// In a rule: every client and member.
     Anyone,
 }
@@ -35,11 +33,7 @@ impl Peer {
 
     /// Whether `other`, an actual end of a connection, is meant by this one.
     fn covers(&self, other: &Self) -> bool {
-        match self {
-            Self::Anyone => true,
-            Self::Clients => matches!(other, Self::Client(_)),
-            Self::Member(_) | Self::Client(_) => self == other,
-        }
+        *self == Self::Anyone || self == other
     }
 }
 
@@ -119,13 +113,13 @@ impl Proxy {
     /// Lets the next `times` requests of the client `app_name` with one of these `commands` be executed, but
     /// drops their replies and closes their connections. Spaces separate the names of commands.
     pub fn swallow_reply(&self, app_name: &str, commands: &str, times: u32) -> Hits {
-        self.rules.swallow(app_name, commands, times)
+        self.rules.add(|rules| &mut rules.swallows, app_name, commands, times)
     }
 
     /// Forwards requests of the client `app_name` with one of these `commands` late by `by`, even those
     /// whose sender gave up. Spaces separate the names of commands.
     pub fn delay(&self, app_name: &str, commands: &str, by: Duration) -> Hits {
-        self.rules.delay(app_name, commands, by)
+        self.rules.add(|rules| &mut rules.delays, app_name, commands, by)
     }
 
     /// Delays each reply to the client `app_name` by the same time.
@@ -134,32 +128,26 @@ impl Proxy {
     /// on their way at a time. The rule covers all connections of the client, those of the driver's monitoring
     /// among them. If several such rules name a client, the last one counts. The hits count replies.
     pub fn delay_replies(&self, app_name: &str, by: Duration) -> Hits {
-        self.rules.delay_replies(app_name, by)
+        self.rules.add(|rules| &mut rules.latencies, app_name, "", by)
     }
 
     /// Accepts the next `times` connections of the client `app_name` and answers nothing on them, until the proxy is
     /// healed. The hits count connections.
     pub fn silence_next(&self, app_name: &str, times: u32) -> Hits {
-        self.rules.silence_next(app_name, times)
+        self.rules.add(|rules| &mut rules.silences, app_name, "", times)
     }
 
     /// Forgets the present connections of the client `app_name`, as a network address translation that has seen nothing on
     /// them for a while: requests on them are lost, and the client gets no error. Those of the driver's monitoring, which are never
     /// silent, stay. The hits count requests.
     pub fn forget_present(&self, app_name: &str) -> Hits {
-        self.rules.forget_present(app_name)
+        self.rules.add(|rules| &mut rules.forgotten, app_name, "", Instant::now())
     }
 
     /// Changes what clients and members tell each other, for ever: a client broken on purpose, without
     /// another build of it. To be called once.
     pub fn tamper_with(&self, tamper: impl Fn(&str, Way, &mut Document) -> bool + Send + Sync + 'static) {
         self.rules.tamper_with(Box::new(tamper));
-    }
-
-    /// How many connections there were so far, by who opened them and the member they went to.
-    #[must_use]
-    pub fn seen(&self) -> HashMap<(Peer, usize), u64> {
-        self.rules.seen()
     }
 }
 

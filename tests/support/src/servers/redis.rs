@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    ops::Deref,
     path::{Path, PathBuf},
 };
 
@@ -46,7 +47,7 @@ impl Redis {
         Self::start_instance(Instance { own_clock: true, ..Instance::new(options) }).await
     }
 
-    /// Starts one that speaks TLS only. The certificate of its authority is in [`directory`](Self::directory), as
+    /// Starts one that speaks TLS only. The certificate of its authority is in its [directory](Server::directory), as
     /// `authority.pem`.
     pub async fn start_tls() -> Self {
         let day = std::time::Duration::from_secs(24 * 3600);
@@ -64,52 +65,18 @@ impl Redis {
         format!("redis://{}", self.address())
     }
 
-    /// Its host and port.
-    #[must_use]
-    pub fn address(&self) -> String {
-        self.server.address()
-    }
-
-    /// Its port, on the loopback address.
-    #[must_use]
-    pub fn port(&self) -> u16 {
-        self.server.port()
-    }
-
-    /// Kills it and waits until it is gone.
-    pub fn kill(&self) {
-        self.server.kill();
-    }
-
-    /// Starts it again on its port and in its directory, after it was killed.
-    pub fn restart(&self) {
-        self.server.restart();
-    }
-
-    /// Stops it where it is, SIGSTOP.
-    pub fn pause(&self) {
-        self.server.pause();
-    }
-
-    /// Lets it go on, SIGCONT.
-    pub fn resume(&self) {
-        self.server.resume();
-    }
-
     /// Shifts the clock of one with [its own](Self::start_with_own_clock): `-1h`, `+30`, `+0`, as libfaketime reads it.
     /// The server notices it at once.
     pub fn set_clock(&self, shift: &str) {
-        clock::set(self.server.home(), shift);
+        clock::set(self.server.directory(), shift);
     }
+}
 
-    /// The process it runs, or last ran, in.
-    pub fn process_id(&self) -> u32 {
-        self.server.process_id()
-    }
+impl Deref for Redis {
+    type Target = Server;
 
-    /// Where its files are.
-    pub fn directory(&self) -> &Path {
-        self.server.home()
+    fn deref(&self) -> &Server {
+        &self.server
     }
 }
 

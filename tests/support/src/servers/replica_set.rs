@@ -223,7 +223,7 @@ impl Owned {
     }
 
     fn authority(&self) -> PathBuf {
-        authority_file(self.members[0].server.home())
+        authority_file(self.members[0].server.directory())
     }
 
     fn security(&self) -> String {

@@ -1,7 +1,6 @@
 //! The runtime of this crate, and its waits.
 
 use std::{
-    panic::resume_unwind,
     sync::LazyLock,
     time::{Duration, Instant},
 };
@@ -39,7 +38,12 @@ pub(crate) async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + S
 
 fn joined<T>(outcome: Result<T, tokio::task::JoinError>) -> T {
     outcome.unwrap_or_else(|error| match error.try_into_panic() {
-        Ok(panic) => resume_unwind(panic),
+        // Its message went to the output of whichever test started the thread, so it is said again here.
+        Ok(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            panic!("{}", text.unwrap_or_else(|| "the test support panicked".to_owned()))
+        }
         Err(error) => panic!("work of the test support was cancelled: {error}"),
     })
 }

@@ -45,7 +45,7 @@ pub(crate) trait Program {
 }
 
 /// A server on a loopback port of its own. Dropping it ends it and removes its directory.
-pub(crate) struct Server {
+pub struct Server {
     name: &'static str,
     ready: &'static str,
     port: u16,
@@ -84,18 +84,18 @@ impl Server {
         Ok(server)
     }
 
-    /// The port it listens on.
-    pub(crate) fn port(&self) -> u16 {
+    /// Its port, on the loopback address.
+    pub fn port(&self) -> u16 {
         self.port
     }
 
     /// `host:port`, as in a URI.
-    pub(crate) fn address(&self) -> String {
+    pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
     /// The process it runs, or last ran, in.
-    pub(crate) fn process_id(&self) -> u32 {
+    pub fn process_id(&self) -> u32 {
         self.process().id
     }
 
@@ -105,12 +105,12 @@ impl Server {
     }
 
     /// Its directory.
-    pub(crate) fn home(&self) -> &Path {
+    pub fn directory(&self) -> &Path {
         &self.home
     }
 
     /// Kills it and waits until it is gone. Blocks.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         let mut process = self.process();
         process.supervisor.kill();
         process.running = false;
@@ -124,7 +124,7 @@ impl Server {
     }
 
     /// Starts it again on its old port and data, and waits until it accepts connections. Blocks.
-    pub(crate) fn restart(&self) {
+    pub fn restart(&self) {
         assert!(!self.is_running(), "the {} at {} is running: kill it before restarting it", self.name, self.address());
         if let Err(log) = self.launch() {
             panic!("the {} at {} did not start again; the end of its log:\n{}", self.name, self.address(), tail(&log));
@@ -132,12 +132,12 @@ impl Server {
     }
 
     /// Stops it where it is, SIGSTOP.
-    pub(crate) fn pause(&self) {
+    pub fn pause(&self) {
         self.process().supervisor.pause();
     }
 
     /// Lets it go on, SIGCONT.
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         self.process().supervisor.resume();
     }
 

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
-use mongoseal::{Error, Fence, FencingToken, Lease, Result, fence::FencedWriter};
+use mongoseal::{Error, Fence, Lease, Result, fence::FencedWriter};
 use tokio::time::timeout;
 
-use super::{OPERATION_TIMEOUT, Plan, Worker, said, say};
+use super::{OPERATION_TIMEOUT, Who, said, say};
 use crate::words::{Entry, Event, Micros, micros, now};
 
 /// How long the work of a transaction may take.
@@ -21,16 +21,8 @@ pub(crate) fn contents(document: &Document) -> Option<(i64, u64)> {
     Some((document.get_i64("count").ok()?, token))
 }
 
-/// Who writes the document of a key, be it the holder or one who was and does not know.
-#[derive(Clone, Copy)]
-pub(super) struct Writer<'a> {
-    pub(super) worker: &'a Worker,
-    pub(super) plan: &'a Plan,
-    pub(super) number: u64,
-    pub(super) token: FencingToken,
-}
-
-impl Writer<'_> {
+/// The holder writes, or one who was it and does not know.
+impl Who<'_> {
     /// Writes at the fence.
     pub(super) async fn write(self, by: impl Into<FencedWriter<'_>>) {
         let begin = now();
@@ -38,7 +30,7 @@ impl Writer<'_> {
         let fenced = documents.fenced(by).operation_timeout(OPERATION_TIMEOUT);
         let one_more = fenced.find_one_and_update(doc! { "_id": &self.plan.key }, doc! { "$inc": { "count": 1_i64 } });
         let before = one_more.await.map(|found| found.as_ref().and_then(contents));
-        self.say(begin, OPERATION_TIMEOUT, before);
+        self.say_entry(begin, OPERATION_TIMEOUT, before);
     }
 
     /// Reads and writes the document, without a fence but the transaction.
@@ -58,24 +50,13 @@ impl Writer<'_> {
             timeout(WORK, work).await.unwrap_or_else(|_| Err(Error::unavailable("the work took too long")))
         });
         let before = done.await;
-        self.say(begin, 3 * OPERATION_TIMEOUT + WORK, before);
+        self.say_entry(begin, 3 * OPERATION_TIMEOUT + WORK, before);
     }
 
-    fn say(self, begin: Micros, within: Duration, before: Result<Option<(i64, u64)>>) {
-        let outcome = match &before {
-            Ok(None) => "the document is not there".into(),
-            other => said(other.as_ref().err(), "ok"),
-        };
-        say(&Event::Entry(Entry {
-            worker: self.worker.spec.worker,
-            lease: self.number,
-            key: self.plan.key.clone(),
-            token: Some(self.token.get()),
-            begin,
-            end: now(),
-            within: micros(within),
-            outcome,
-            before: before.ok().flatten(),
-        }));
+    fn say_entry(self, begin: Micros, within: Duration, before: Result<Option<(i64, u64)>>) {
+        let outcome = if matches!(before, Ok(None)) { "the document is not there".into() } else { said(&before) };
+        let ((worker, lease, key, token), end, within) = (self.ids(), now(), micros(within));
+        let (token, before) = (Some(token), before.ok().flatten());
+        say(&Event::Entry(Entry { worker, lease, key, token, begin, end, within, outcome, before }));
     }
 }

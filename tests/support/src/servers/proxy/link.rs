@@ -36,7 +36,7 @@ async fn serve(caller: TcpStream, member: usize, rules: &Rules) -> io::Result<()
     caller.set_nodelay(true)?;
     let (mut caller_in, caller_out) = caller.into_split();
     let first = Message::read(&mut caller_in).await?;
-    let (source, opened) = (rules.meet(&first, member), Instant::now());
+    let (source, opened) = (rules.source(&first), Instant::now());
     rules.keep_silent(&source).await;
     let target = Peer::Member(member);
 

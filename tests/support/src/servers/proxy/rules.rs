@@ -1,7 +1,6 @@
 //! The current faults of a proxy: what it cuts, drops and delays.
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU32, Ordering},
@@ -41,21 +40,21 @@ pub(super) struct Rules {
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     cuts: Vec<(Peer, Peer, How)>,
-    swallows: Vec<Rule<u32>>,
-    delays: Vec<Rule<Duration>>,
+    /// How many requests of a client are executed and not answered.
+    pub(super) swallows: Vec<Rule<u32>>,
+    pub(super) delays: Vec<Rule<Duration>>,
     /// Delays of all replies to a client.
-    latencies: Vec<(Peer, Duration, Hits)>,
+    pub(super) latencies: Vec<Rule<Duration>>,
     /// How many connections of a client are to be silent.
-    silences: Vec<(Peer, u32, Hits)>,
+    pub(super) silences: Vec<Rule<u32>>,
     /// Clients whose connections that were opened before this time are forgotten.
-    forgotten: Vec<(Peer, Instant, Hits)>,
-    seen: HashMap<(Peer, usize), u64>,
+    pub(super) forgotten: Vec<Rule<Instant>>,
 }
 
-/// A rule for the requests of one client with one of these commands, whose names are separated by spaces.
-struct Rule<T> {
+/// A rule for one client; some are for its requests with one of these commands, whose names are separated by spaces.
+pub(super) struct Rule<T> {
     client: Peer,
     commands: String,
     amount: T,
@@ -63,10 +62,6 @@ struct Rule<T> {
 }
 
 impl<T> Rule<T> {
-    fn new(app_name: &str, commands: &str, amount: T) -> Self {
-        Self { client: Peer::client(app_name), commands: commands.into(), amount, hits: Hits::default() }
-    }
-
     fn covers(&self, client: &Peer, command: &str) -> bool {
         self.client == *client && self.commands.split(' ').any(|covered| covered == command)
     }
@@ -96,40 +91,25 @@ impl Rules {
         self.changed.send_replace(());
     }
 
-    pub(super) fn swallow(&self, app_name: &str, commands: &str, times: u32) -> Hits {
-        let rule = Rule::new(app_name, commands, times);
-        let hits = rule.hits.clone();
-        self.state().swallows.push(rule);
-        hits
-    }
-
-    pub(super) fn delay(&self, app_name: &str, commands: &str, by: Duration) -> Hits {
-        let rule = Rule::new(app_name, commands, by);
-        let hits = rule.hits.clone();
-        self.state().delays.push(rule);
-        hits
-    }
-
-    pub(super) fn delay_replies(&self, app_name: &str, by: Duration) -> Hits {
+    /// Adds a rule to one of the lists.
+    pub(super) fn add<T>(
+        &self,
+        list: fn(&mut State) -> &mut Vec<Rule<T>>,
+        app_name: &str,
+        commands: &str,
+        amount: T,
+    ) -> Hits {
         let hits = Hits::default();
-        self.state().latencies.push((Peer::client(app_name), by, hits.clone()));
+        let (client, commands) = (Peer::client(app_name), commands.into());
+        list(&mut self.state()).push(Rule { client, commands, amount, hits: hits.clone() });
         hits
     }
 
     /// Returns the delay of a reply to `client`, and counts the hit.
     pub(super) fn latency(&self, client: &Peer) -> Duration {
         let state = self.state();
-        let Some((_, by, hits)) = state.latencies.iter().rfind(|(covered, _, _)| covered == client) else {
-            return Duration::ZERO;
-        };
-        hits.add();
-        *by
-    }
-
-    pub(super) fn silence_next(&self, app_name: &str, times: u32) -> Hits {
-        let hits = Hits::default();
-        self.state().silences.push((Peer::client(app_name), times, hits.clone()));
-        hits
+        let rule = state.latencies.iter().rfind(|rule| rule.client == *client);
+        rule.inspect(|rule| rule.hits.add()).map_or(Duration::ZERO, |rule| rule.amount)
     }
 
     /// If a new connection of `client` is to be silent, waits until no rule says so.
@@ -137,37 +117,28 @@ impl Rules {
         let mut changes = self.changed.subscribe();
         let is_silent = {
             let mut state = self.state();
-            let rule = state.silences.iter_mut().find(|(covered, times, _)| covered == client && *times > 0);
-            rule.inspect(|(_, _, hits)| hits.add()).map(|(_, times, _)| *times -= 1).is_some()
+            let rule = state.silences.iter_mut().find(|rule| rule.client == *client && rule.amount > 0);
+            rule.inspect(|rule| rule.hits.add()).map(|rule| rule.amount -= 1).is_some()
         };
         while is_silent && !self.state().silences.is_empty() {
             let _ = changes.changed().await;
         }
     }
 
-    pub(super) fn forget_present(&self, app_name: &str) -> Hits {
-        let hits = Hits::default();
-        self.state().forgotten.push((Peer::client(app_name), Instant::now(), hits.clone()));
-        hits
-    }
-
     /// If a connection of `client` is forgotten, waits with this request until no rule says so.
     pub(super) async fn lose_if_forgotten(&self, client: &Peer, opened: Instant, request: &Message) {
-        let is_forgotten = |rule: &&(Peer, Instant, Hits)| rule.0 == *client && opened <= rule.1;
         let mut changes = self.changed.subscribe();
-        if !self.state().forgotten.iter().any(|rule| is_forgotten(&rule)) {
-            return;
-        }
+        let forgotten = || {
+            let state = self.state();
+            let rule = state.forgotten.iter().find(|rule| rule.client == *client && opened <= rule.amount);
+            rule.map(|rule| rule.hits.clone())
+        };
+        let Some(hits) = forgotten() else { return };
         if request.command().is_none_or(|command| MONITORING.contains(&command.as_str())) {
             return;
         }
-        let mut is_counted = false;
-        loop {
-            let rule = self.state().forgotten.iter().find(is_forgotten).map(|(_, _, hits)| hits.clone());
-            let Some(hits) = rule else { return };
-            if !std::mem::replace(&mut is_counted, true) {
-                hits.add();
-            }
+        hits.add();
+        while forgotten().is_some() {
             let _ = changes.changed().await;
         }
     }
@@ -186,24 +157,12 @@ impl Rules {
     }
 
     pub(super) fn clear(&self) {
-        let mut state = self.state();
-        *state = State { seen: std::mem::take(&mut state.seen), ..State::default() };
-        drop(state);
+        *self.state() = State::default();
         self.changed.send_replace(());
     }
 
-    pub(super) fn seen(&self) -> HashMap<(Peer, usize), u64> {
-        self.state().seen.clone()
-    }
-
-    /// Finds out from its first message who opened a connection to `target`.
-    pub(super) fn meet(&self, first: &Message, target: usize) -> Peer {
-        let source = self.source(first);
-        *self.state().seen.entry((source.clone(), target)).or_default() += 1;
-        source
-    }
-
-    fn source(&self, first: &Message) -> Peer {
+    /// Finds out from its first message who opened a connection.
+    pub(super) fn source(&self, first: &Message) -> Peer {
         let hello = first.body().unwrap_or_default();
         let port = hello.get_str("hostInfo").ok().and_then(|address| address.rsplit(':').next()?.parse().ok());
         if let Some(member) = self.ports.iter().position(|own| Some(*own) == port) {

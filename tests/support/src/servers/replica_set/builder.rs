@@ -25,41 +25,25 @@ use crate::servers::{
 /// How to start a [`ReplicaSet`].
 #[derive(Clone)]
 #[must_use = "a set is started by `start().await`"]
-#[allow(clippy::struct_excessive_bools, reason = "each is one independent choice")]
 pub struct Builder {
     members: usize,
     election_timeout: Duration,
     chaining: bool,
     proxied: bool,
-    auth: bool,
-    tls: Option<(Vec<String>, Duration)>,
-    own_clocks: bool,
-    folder: Option<PathBuf>,
-    journal_interval: Option<Duration>,
-    parameters: Vec<(String, String)>,
+    options: Options,
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        let parameters = [
-            // Fail points, and the `hostInfo` by which a proxy knows members.
-            ("enableTestCommands", "1"),
-            ("ttlMonitorSleepSecs", "1"),
-        ];
-        let parameters = parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-        let election_timeout = Duration::from_secs(1);
-        Self {
+        let builder = Self {
             members: 1,
-            election_timeout,
+            election_timeout: Duration::from_secs(1),
             chaining: true,
             proxied: false,
-            auth: false,
-            tls: None,
-            own_clocks: false,
-            folder: None,
-            journal_interval: None,
-            parameters,
-        }
+            options: Options::default(),
+        };
+        // The first allows fail points, and has members send the `hostInfo` by which a proxy knows them.
+        builder.parameter("enableTestCommands", "1").parameter("ttlMonitorSleepSecs", "1")
     }
 }
 
@@ -94,43 +78,44 @@ impl Builder {
 
     /// Controls access. The set's own clients are root; see [`ReplicaSet::add_user`] for others.
     pub fn auth(mut self) -> Self {
-        self.auth = true;
+        self.options.key = Some("bW9uZ29zZWFsLXRlc3Qtc2V0".to_owned());
         self
     }
 
     /// Speaks TLS and nothing else, with one certificate for these names and addresses, good for so long from
-    /// the start on, of an authority made for it: see [`ReplicaSet::authority`]. Members and the set's own
+    /// now on, of an authority made for it: see [`ReplicaSet::authority`]. Members and the set's own
     /// clients go by `127.0.0.1`.
     pub fn tls(mut self, names: &[&str], lasts: Duration) -> Self {
         assert!(!self.proxied, "a proxy reads along, so it cannot stand in front of TLS");
-        self.tls = Some((names.iter().map(|name| (*name).to_owned()).collect(), lasts));
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        self.options.certificate = Some(Certificate::new(&names, lasts));
         self
     }
 
     /// Gives each member a clock that [`ReplicaSet::set_clock`] can shift.
     pub fn own_clocks(mut self) -> Self {
-        self.own_clocks = true;
+        self.options.own_clock = true;
         self
     }
 
     /// Keeps the files of each member in a new directory in `folder`, which must exist. By default they are in memory,
     /// where no write waits for a disk. The directories vanish with the set.
     pub fn on_disk(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.folder = Some(folder.into());
+        self.options.folder = Some(folder.into());
         self
     }
 
     /// How often each member writes its journal where no write waits for it. 100 ms by default, which is that of MongoDB,
     /// and 5 ms in a set of one member: there, a linearizable read waits for it.
     pub fn journal_interval(mut self, interval: Duration) -> Self {
-        self.journal_interval = Some(interval);
+        self.options.journal_interval = Some(interval);
         self
     }
 
     /// A `--setParameter` for every member, over the default for it.
     pub fn parameter(mut self, name: &str, value: &str) -> Self {
-        self.parameters.retain(|(other, _)| other != name);
-        self.parameters.push((name.to_owned(), value.to_owned()));
+        self.options.parameters.retain(|(other, _)| other != name);
+        self.options.parameters.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -142,15 +127,11 @@ impl Builder {
     }
 
     async fn launch(self) -> ReplicaSet {
-        let options = Options {
-            replica_set: Some(new_name()),
-            parameters: self.parameters.clone(),
-            key: self.auth.then(|| "bW9uZ29zZWFsLXRlc3Qtc2V0".to_owned()),
-            own_clock: self.own_clocks,
-            certificate: self.tls.as_ref().map(|(names, lasts)| Certificate::new(names, *lasts)),
-            folder: self.folder,
-            journal_interval: self.journal_interval.or((self.members == 1).then_some(Duration::from_millis(5))),
-        };
+        let mut options = self.options;
+        options.replica_set = Some(new_name());
+        if self.members == 1 {
+            options.journal_interval.get_or_insert(Duration::from_millis(5));
+        }
         let starting: Vec<_> = (0..self.members)
             .map(|_| {
                 let options = options.clone();
@@ -163,7 +144,7 @@ impl Builder {
             members.push(Member { server, client: OnceCell::new() });
         }
         let mut owned = Owned {
-            name: options.replica_set.unwrap_or_default(),
+            name: options.replica_set.clone().unwrap_or_default(),
             hosts: members.iter().map(|member| member.server.address()).collect(),
             members,
             proxy: None,
@@ -174,7 +155,7 @@ impl Builder {
             owned.put_behind_proxy().await;
         }
         let config = configuration(&owned.name, &owned.hosts, self.election_timeout, self.chaining);
-        owned.initiate(config, self.auth).await;
+        owned.initiate(config, options.key.is_some()).await;
         ReplicaSet::of(owned)
     }
 }

@@ -36,13 +36,24 @@ impl ReplicaSet {
     /// Shifts the wall clock of a member of a set with [`own_clocks`](super::Builder::own_clocks):
     /// `-1h`, `+30`, `+0`, as libfaketime reads it. The member notices within a second.
     pub fn set_clock(&self, member: usize, shift: &str) {
-        clock::set(self.inner.owned().members[member].server.home(), shift);
+        clock::set(self.inner.owned().members[member].server.directory(), shift);
     }
 
     /// Arms a fail point on one member with a whole `configureFailPoint` command.
     pub async fn fail_point(&self, member: usize, command: Document) -> FailPoint {
         let inner = self.inner.clone();
         run(FailPoint::arm(inner, member, command)).await
+    }
+
+    /// Stops all secondaries from applying writes, so that no majority confirms one.
+    pub async fn stop_replication(&self) -> Vec<FailPoint> {
+        let primary = self.primary().await;
+        let mut points = Vec::new();
+        for member in (0..self.hosts().len()).filter(|member| *member != primary) {
+            let stop = doc! { "configureFailPoint": "rsSyncApplyStop", "mode": "alwaysOn" };
+            points.push(self.fail_point(member, stop).await);
+        }
+        points
     }
 
     /// Arms `failCommand` on the primary: what `data` says happens to the next `times` of these

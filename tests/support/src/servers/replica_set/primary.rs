@@ -8,12 +8,13 @@ use mongodb::bson::{Document, doc};
 use super::{Inner, ReplicaSet};
 use crate::servers::runtime::{Waiting, run};
 
-/// More than half a minute went by before a member gave up a paused source to follow another.
-const LIMIT: Duration = Duration::from_secs(60);
+/// More than half a minute went by before a member gave up a paused source to follow another, and more than a minute
+/// on a machine with twenty times the work it can do.
+const LIMIT: Duration = Duration::from_secs(180);
 
 impl ReplicaSet {
     /// The member that is primary and accepts majority writes, waiting for there to be one for at
-    /// most 60 s.
+    /// most three minutes.
     ///
     /// A member may call itself primary for seconds before it can have writes confirmed, or after
     /// another was elected; so this makes it write.
