@@ -2,6 +2,7 @@
 
 pub(crate) mod acquire;
 pub(crate) mod acquire_all;
+pub(crate) mod acquire_any;
 pub(crate) mod acquire_options;
 pub(crate) mod group;
 mod inspect;

@@ -87,4 +87,4 @@ pub use lease_set::LeaseSet;
 pub use once::{RunOnce, TickLease};
 pub use open::Builder;
 pub use stream_iter::StreamIter;
-pub use verb::{Acquire, AcquireAll, Campaign, Leases, PutValue, Resume, Revoke, RewindTick};
+pub use verb::{Acquire, AcquireAll, AcquireAny, Campaign, Leases, PutValue, Resume, Revoke, RewindTick};

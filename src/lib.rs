@@ -27,6 +27,7 @@
 //! | open a handle, and shut it down | [`Mongoseal::connect`], [`Mongoseal::on_shared_client`], [`Builder`]; [`Mongoseal::scope`], [`Mongoseal::shutdown`] |
 //! | test code that acquires leases | [`Mongoseal::in_memory_on`] and [`store::MemoryStore`]; faults and a clock in the module `testing` of the feature `test-util`; [its page](guide::testing) |
 //! | acquire one key | [`Mongoseal::acquire`], [`Acquire`], [`Retry`], [`Acquire::with`] |
+//! | acquire the first free key of several | [`Mongoseal::acquire_any`], [`AcquireAny`] |
 //! | acquire several keys, or none | [`Mongoseal::acquire_all`], [`LeaseSet`] |
 //! | keep a checkpoint with the key, for the next holder | [`Lease::put_value`], [`Lease::value`], [`Lease::release_with_value`], [`Json`] |
 //! | run work once for each tick of a schedule | [`Mongoseal::once`], [`RunOnce`], [`Tick`], [`Mongoseal::rewind_tick`] |
@@ -65,8 +66,9 @@
 //! schedule, [`once`](Mongoseal::once) also stores which tick is completed: see [scheduled jobs](guide::schedules).
 //!
 //! **How many hold the key.** By default one lease holds it. [`shared_up_to`](Acquire::shared_up_to) is a semaphore, and
-//! [`shared`](Acquire::shared) has no limit; an exclusive lease excludes both. A [`LeaseSet`] is several keys that one caller
-//! acquires and releases together. A [group](Acquire::group) is a name for leases of any processes, to refresh or release
+//! [`shared`](Acquire::shared) has no limit; an exclusive lease excludes both. Its holders are alike: for slots that differ, such
+//! as GPUs, [`acquire_any`](Mongoseal::acquire_any) grants one key of several, with tokens that fence. A [`LeaseSet`] is several
+//! keys that one caller acquires and releases together. A [group](Acquire::group) is a name for leases of any processes, to refresh or release
 //! by one call.
 //!
 //! **How long the ttl is.** A dead holder's key is free after the ttl and the [grace](Builder::grace). The default of 30
@@ -184,6 +186,7 @@ mod types;
 pub use action::{
     acquire::Acquire,
     acquire_all::{AcquireAll, LeaseSet},
+    acquire_any::AcquireAny,
     group::RefreshedGroup,
     list::{LeaseStream, Leases},
     once::{OnceOutcome, RewindTick, RunOnce, Tick, TickLease},

@@ -3,35 +3,29 @@
 #[cfg(feature = "mongodb")]
 mod transaction;
 
-use std::{pin::pin, slice, time::Duration};
+use std::{collections::BTreeSet, pin::pin, slice, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
 use super::{
     acquire::Acquire,
-    acquire_options::{CheckedAcquire, ensure_acquirable},
+    acquire_options::{CheckedAcquire, several},
 };
 use crate::{
     engine::{
         lease_inner::end_together,
         lease_state::{LeaseState, ReleaseOutcome},
-        retry_policy::{Attempts, OnHeld},
         ungiven::Ungiven,
     },
     handle::{Async, Mongoseal, awaitable},
     lease::{Lease, work::run_while_held},
-    types::{
-        error::{Error, Result},
-        into_name::IntoName,
-        key::Key,
-        token::FencingToken,
-    },
+    types::{error::Result, into_name::IntoName, key::Key, token::FencingToken},
 };
 
 impl Mongoseal {
     /// Acquires several keys, all or none. Nothing is sent until the returned builder is awaited.
     pub fn acquire_all(&self, keys: impl IntoIterator<Item: IntoName<Key>>) -> AcquireAll {
-        AcquireAll::new(self, keys.into_iter().map(IntoName::into_name).collect(), Async)
+        AcquireAll::new(self, several(keys).map(BTreeSet::from_iter), Async)
     }
 }
 
@@ -81,40 +75,19 @@ impl Mongoseal {
 /// # Ok(())
 /// # }
 /// ```
-pub type AcquireAll<M = Async> = Acquire<M, Vec<Key>>;
+pub type AcquireAll<M = Async> = Acquire<M, BTreeSet<Key>>;
 
 impl<M> AcquireAll<M> {
     pub(crate) async fn send(self) -> Result<LeaseSet> {
         let Self { keys, options, mode: _mode } = self;
-        let mut keys = keys?;
-        keys.sort();
-        if keys.is_empty() {
-            return Err(Error::invalid("no key is given: name one or more"));
-        }
-        if let Some(twice) = keys.windows(2).find(|pair| pair.first() == pair.last()).and_then(<[Key]>::first) {
-            return Err(Error::invalid(format!("the key {twice:?} is given twice: name each key once")));
-        }
-        keys.iter().try_for_each(ensure_acquirable)?;
-        let acquire = options.check()?;
-        let policy = match &acquire.on_held {
-            OnHeld::Once => return attempt(&acquire, &keys, Duration::ZERO).await,
-            OnHeld::Wait(wait) => return attempt(&acquire, &keys, *wait).await,
-            OnHeld::Retry(policy) => policy,
-        };
-        let context = &acquire.handle.context;
-        let mut attempts = Attempts::of(policy, context.clock().now());
-        loop {
-            match attempt(&acquire, &keys, Duration::ZERO).await {
-                Err(error) => context.wait_to_retry(attempts.next(error, context.clock().now())?).await?,
-                granted => return granted,
-            }
-        }
+        let (keys, acquire) = (keys?, options.check()?);
+        acquire.attempts(|wait| attempt(&acquire, &keys, wait)).await
     }
 }
 
 /// Acquires the keys in their order, all or none. Waits up to `wait` for all of them together, and ends with the
 /// operation timeout after that: a take-back that is slower goes on in the background.
-async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Result<LeaseSet> {
+async fn attempt(acquire: &CheckedAcquire, keys: &BTreeSet<Key>, wait: Duration) -> Result<LeaseSet> {
     let acquire = acquire.clone().wait(wait);
     let context = &acquire.handle.context;
     let (clock, limit) = (context.clock(), acquire.limit());

@@ -4,6 +4,7 @@
 //! checked only here, before anything is sent.
 
 use std::{
+    collections::BTreeSet,
     panic::resume_unwind,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
@@ -18,7 +19,7 @@ use crate::{
         handle_inner::HandleInner,
         observer::{HandleEvent, Observers},
         refresh::Refreshing,
-        retry_policy::{OnHeld, Retry},
+        retry_policy::{Attempts, OnHeld, Retry},
         ungiven::Ungiven,
     },
     record::{HoldLimits, LeaseSpec},
@@ -209,6 +210,27 @@ pub(crate) fn ensure_acquirable(key: &Key) -> Result<()> {
     refuse_unseen(key.as_str(), "a key")
 }
 
+/// Checks the keys of an acquire of several, and returns them in the order given.
+pub(crate) fn several(keys: impl IntoIterator<Item: IntoName<Key>>) -> Result<Vec<Key>> {
+    let keys = keys.into_iter().map(IntoName::into_name).collect::<Result<Vec<Key>>>()?;
+    if keys.is_empty() {
+        return Err(no_key_error());
+    }
+    let mut seen = BTreeSet::new();
+    for key in &keys {
+        ensure_acquirable(key)?;
+        if !seen.insert(key) {
+            return Err(Error::invalid(format!("the key {key:?} is given twice: name each key once")));
+        }
+    }
+    Ok(keys)
+}
+
+/// The error of an acquire of several keys without a key.
+pub(crate) fn no_key_error() -> Error {
+    Error::invalid("no key is given: name one or more")
+}
+
 /// Checked options. One value can acquire several keys, or one key several times.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckedAcquire {
@@ -245,6 +267,26 @@ impl CheckedAcquire {
         }
         let lost = self.wait_ttl.duration().saturating_add(self.grace).saturating_add(Duration::from_secs(1));
         self.wait(lost)
+    }
+
+    /// Calls `attempt` by the policy: once, with the time to wait, or after each delay of a retry.
+    pub(crate) async fn attempts<T, F>(&self, attempt: impl Fn(Duration) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let policy = match &self.on_held {
+            OnHeld::Once => return attempt(Duration::ZERO).await,
+            OnHeld::Wait(wait) => return attempt(*wait).await,
+            OnHeld::Retry(policy) => policy,
+        };
+        let context = &self.handle.context;
+        let mut attempts = Attempts::of(policy, context.clock().now());
+        loop {
+            match attempt(Duration::ZERO).await {
+                Err(error) => context.wait_to_retry(attempts.next(error, context.clock().now())?).await?,
+                granted => return granted,
+            }
+        }
     }
 
     /// Ends with the call of which the acquire is a part.

@@ -4,6 +4,7 @@ use crate::{
     action::{
         acquire::Acquire,
         acquire_all::{AcquireAll, LeaseSet},
+        acquire_any::AcquireAny,
     },
     lease::Lease,
     types::error::{Error, Result},
@@ -38,10 +39,7 @@ impl Acquire {
     /// # }
     /// ```
     pub async fn with<T>(self, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T> {
-        let lease = self.await?;
-        let value = lease.run(work(&lease)).await?;
-        lease.end_work().await?;
-        Ok(value)
+        self.try_with(async |lease| Ok(work(lease).await)).await
     }
 
     /// Acquires the key, runs `work` that returns a `Result` while the lease is held, and releases it, as
@@ -72,13 +70,7 @@ impl Acquire {
     where
         E: From<Error>,
     {
-        let lease = self.await?;
-        let done = lease.run(work(&lease)).await?;
-        let released = lease.end_work().await;
-        // An error of the work says more than that the lease was lost meanwhile.
-        let value = done?;
-        released?;
-        Ok(value)
+        try_work(self.await?, work).await
     }
 }
 
@@ -108,10 +100,7 @@ impl AcquireAll {
     /// # }
     /// ```
     pub async fn with<T>(self, work: impl AsyncFnOnce(&LeaseSet) -> T) -> Result<T> {
-        let leases = self.await?;
-        let value = leases.run(work(&leases)).await?;
-        leases.end_work().await?;
-        Ok(value)
+        self.try_with(async |leases| Ok(work(leases).await)).await
     }
 
     /// Acquires all keys, runs `work` that returns a `Result` while all leases are held, and releases them. It is
@@ -135,6 +124,51 @@ impl AcquireAll {
         released?;
         Ok(value)
     }
+}
+
+impl AcquireAny {
+    /// Acquires one of the keys, runs `work` while the lease is held, and releases it: see [`Acquire::with`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Acquire::with`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Acquire::with`].
+    pub async fn with<T>(self, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T> {
+        self.try_with(async |lease| Ok(work(lease).await)).await
+    }
+
+    /// Acquires one of the keys, runs `work` that returns a `Result` while the lease is held, and releases it: see
+    /// [`Acquire::try_with`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Acquire::try_with`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Acquire::with`].
+    pub async fn try_with<T, E>(self, work: impl AsyncFnOnce(&Lease) -> Result<T, E>) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
+        try_work(self.await?, work).await
+    }
+}
+
+/// Runs `work` while the lease is held, and releases it.
+async fn try_work<T, E>(lease: Lease, work: impl AsyncFnOnce(&Lease) -> Result<T, E>) -> Result<T, E>
+where
+    E: From<Error>,
+{
+    let done = lease.run(work(&lease)).await?;
+    let released = lease.end_work().await;
+    // An error of the work says more than that the lease was lost meanwhile.
+    let value = done?;
+    released?;
+    Ok(value)
 }
 
 impl LeaseSet {

@@ -1,6 +1,7 @@
 //! The blocking handle and its verbs.
 
 use std::{
+    collections::BTreeSet,
     panic::{self, AssertUnwindSafe},
     time::Duration,
 };
@@ -8,11 +9,11 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    Acquire, AcquireAll, Campaign, Leases, PutValue, Resume, Revoke, RewindTick, RunOnce, StreamIter,
+    Acquire, AcquireAll, AcquireAny, Campaign, Leases, PutValue, Resume, Revoke, RewindTick, RunOnce, StreamIter,
     executor::Blocking,
 };
 use crate::{
-    action::{group::RefreshedGroup, once::Tick, watch::EventStream},
+    action::{acquire_options::several, group::RefreshedGroup, once::Tick, watch::EventStream},
     election::{LeaderInfo, LeaderStream},
     record::{Inspection, ListedLease, PastRun, StoreTime},
     store::Capabilities,
@@ -88,7 +89,13 @@ impl Mongoseal {
 
     /// Acquires several keys, all or none. Nothing is sent until `run` or `with` of the [`AcquireAll`] is called.
     pub fn acquire_all(&self, keys: impl IntoIterator<Item: IntoName<Key>>) -> AcquireAll {
-        AcquireAll::new(&self.seal, keys.into_iter().map(IntoName::into_name).collect(), self.executor.clone())
+        AcquireAll::new(&self.seal, several(keys).map(BTreeSet::from_iter), self.executor.clone())
+    }
+
+    /// Acquires one key of several, the first that is free. Nothing is sent until `run` or `with` of the [`AcquireAny`] is
+    /// called.
+    pub fn acquire_any(&self, keys: impl IntoIterator<Item: IntoName<Key>>) -> AcquireAny {
+        AcquireAny::new(&self.seal, several(keys), self.executor.clone())
     }
 
     /// Runs work once for a tick of a schedule. Nothing is sent until `run` or `begin` of the [`RunOnce`] is called.

@@ -11,7 +11,13 @@ use crate::{
     lease::{state_stream::StateStream, watchdog::Watchdog},
     record::KeyValue,
     types::{
-        error::Result, json::Json, key::Key, lease_id::LeaseId, metadata::Metadata, owner::Owner, token::FencingToken,
+        error::{Error, Result},
+        json::Json,
+        key::Key,
+        lease_id::LeaseId,
+        metadata::Metadata,
+        owner::Owner,
+        token::FencingToken,
     },
 };
 
@@ -295,9 +301,17 @@ impl Lease {
         self.wait(|lease| async move { lease.end_by_release().await })
     }
 
-    /// Releases the lease after its work has ended. Returns an error if the lease was lost before.
-    pub(super) fn end_work(self) -> Result<()> {
-        self.wait(|lease| async move { lease.end_work().await })
+    /// Runs `work` while the lease is held, and releases it.
+    pub(super) fn try_work<T, E>(self, work: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
+        let done = self.run(work)?;
+        let released = self.wait(|lease| async move { lease.end_work().await });
+        // An error of the work says more than that the lease was lost meanwhile.
+        let value = done?;
+        released?;
+        Ok(value)
     }
 }
 

@@ -53,13 +53,7 @@ impl Acquire {
     where
         E: From<Error>,
     {
-        let lease = self.run()?;
-        let done = lease.run(work)?;
-        let released = lease.end_work();
-        // An error of the work says more than that the lease was lost meanwhile.
-        let value = done?;
-        released?;
-        Ok(value)
+        self.run()?.try_work(work)
     }
 
     /// Acquires the key, runs `work` on the calling thread, and releases the key. Returns the value of the work.
@@ -80,6 +74,43 @@ impl Acquire {
     /// assert!(seal.acquire("reports/nightly").run()?.token() > token);
     /// # Ok::<(), mongoseal::Error>(())
     /// ```
+    pub fn with<T>(self, work: impl FnOnce(&Lease) -> T) -> Result<T> {
+        self.try_with(|lease| Ok(work(lease)))
+    }
+}
+
+/// Acquires one key of several: a [`mongoseal::AcquireAny`](crate::AcquireAny) that blocks.
+/// [`Mongoseal::acquire_any`](super::Mongoseal::acquire_any) makes it.
+pub type AcquireAny = crate::AcquireAny<Blocking>;
+
+impl AcquireAny {
+    /// Acquires one of the keys. Blocks until one is granted or all are refused.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`mongoseal::AcquireAny`](crate::AcquireAny).
+    pub fn run(self) -> Result<Lease> {
+        self.mode.clone().run(self.send(), Lease::new)
+    }
+
+    /// Acquires one of the keys, runs `work` that returns a `Result` on the calling thread, releases the key, and returns that
+    /// `Result`: see [`Acquire::try_with`].
+    ///
+    /// # Errors
+    ///
+    /// Those of the work, and those of `with`.
+    pub fn try_with<T, E>(self, work: impl FnOnce(&Lease) -> Result<T, E>) -> Result<T, E>
+    where
+        E: From<Error>,
+    {
+        self.run()?.try_work(work)
+    }
+
+    /// Acquires one of the keys, runs `work` on the calling thread, and releases the key: see [`Acquire::with`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`mongoseal::Acquire::with`](crate::Acquire::with).
     pub fn with<T>(self, work: impl FnOnce(&Lease) -> T) -> Result<T> {
         self.try_with(|lease| Ok(work(lease)))
     }

@@ -31,6 +31,7 @@ table! {
     Verb {
         Acquires: ["acquire"],
         AcquiresTwo: ["acquire_all"],
+        AcquiresAny: ["acquire_any"],
         RunsATick: ["once"],
         Campaigns: ["campaign", "value"],
         Resumes: ["resume"],
@@ -124,7 +125,7 @@ impl Choice {
 /// The axes that a verb takes. The others stay at their default.
 fn takes(verb: Choice, axis: Axis) -> bool {
     match verb {
-        Acquires | AcquiresTwo => true,
+        Acquires | AcquiresTwo | AcquiresAny => true,
         RunsATick => !matches!(axis, A::Mode | A::Group),
         Campaigns => matches!(
             axis,
@@ -194,10 +195,10 @@ impl Choices {
         let works_itself = self.has(With) || self.has(TriesWith);
         takes(verb, choice.axis())
             && match choice {
-                NeverExpires => matches!(verb, Acquires | AcquiresTwo),
+                NeverExpires => matches!(verb, Acquires | AcquiresTwo | AcquiresAny),
                 RefreshedByHand => !matches!(verb, RunsATick | Campaigns),
                 Retries => verb != Campaigns,
-                With | TriesWith => matches!(verb, Acquires | AcquiresTwo),
+                With | TriesWith => matches!(verb, Acquires | AcquiresTwo | AcquiresAny),
                 StopsPolling => matches!(verb, Acquires | Resumes),
                 Downgrades => matches!(verb, Acquires | AcquiresTwo) && self.has(Exclusive),
                 Relabels | Extends => matches!(verb, Acquires | AcquiresTwo | Resumes),

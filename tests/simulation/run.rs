@@ -19,7 +19,7 @@ use tokio::task::{LocalSet, spawn_local};
 use crate::{
     choices::{
         AXES, Choice,
-        Choice::{Acquires, AcquiresTwo, Campaigns, Resumes, RunsATick},
+        Choice::{Acquires, AcquiresAny, AcquiresTwo, Campaigns, Resumes, RunsATick},
         Choices,
     },
     link::Defect,
@@ -402,7 +402,7 @@ pub(crate) fn possible_pairs(place: Place) -> BTreeSet<(Choice, Choice)> {
         }
     };
     // Some need a third and a fourth choice that makes them possible.
-    for verb in [Acquires, AcquiresTwo, RunsATick, Campaigns, Resumes] {
+    for verb in [Acquires, AcquiresTwo, AcquiresAny, RunsATick, Campaigns, Resumes] {
         for (at, one) in choices.iter().enumerate() {
             for other in choices[at + 1..].iter().filter(|other| other.axis() != one.axis()) {
                 add(&[verb, *one, *other], *one, *other);

@@ -148,6 +148,17 @@ impl Running<'_> {
                 }
                 self.keep(acquire, Held::Set).await;
             }
+            AcquiresAny => {
+                let acquire = set_acquire!(seal.acquire_any(KEYS), self.step, self.group.as_str());
+                if self.has(With) {
+                    let worked = acquire.with(async |lease| self.work(&[lease]).await);
+                    return self.with(worked).await;
+                } else if self.has(TriesWith) {
+                    let worked = acquire.try_with(async |lease| self.try_work(&[lease]).await);
+                    return self.with(worked).await;
+                }
+                self.keep(acquire, Held::Lease).await;
+            }
             RunsATick => self.run_tick().await,
             Campaigns => self.campaign().await,
             Resumes => {

@@ -78,6 +78,13 @@ async fn a_bad_acquire_or_campaign_is_refused_and_nothing_is_sent() {
     ])
     .await;
 
+    are_invalid(vec![
+        (seal.acquire_any(Vec::<&str>::new()), "no key is given"),
+        (seal.acquire_any(["a", "job\n"]), "control character"),
+        (seal.acquire_any(["a", "b", "a"]), "\"a\" is given twice"),
+    ])
+    .await;
+
     let campaign = || seal.campaign("k").ttl(secs(30)).wait(secs(1));
     are_invalid(vec![
         (seal.campaign(""), "must not be empty"),

@@ -2,6 +2,7 @@
 
 pub(crate) mod elections;
 pub(crate) mod ended_by_others;
+pub(crate) mod first_free;
 pub(crate) mod given_away;
 pub(crate) mod holding;
 pub(crate) mod sharing;
@@ -24,6 +25,10 @@ macro_rules! bodies {
                 a_revocation_of_one_token_ends_its_lease_and_no_other_sharer,
                 a_group_is_refreshed_and_released_by_another_process_and_its_holders_and_waiters_are_told,
                 a_purge_never_touches_a_live_lease,
+            ],
+            first_free: [
+                the_keys_are_tried_in_their_order_and_the_first_free_one_is_granted,
+                who_waits_for_several_keys_is_queued_for_each_and_leaves_the_others_at_the_grant,
             ],
             given_away: [
                 a_lease_is_given_to_another_process_with_a_larger_token_and_nobody_comes_between,

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test spawns as users do")]
 
 mod acquire_all;
+mod acquire_any;
 mod bad_input;
 mod batch;
 mod blocking;
