@@ -93,41 +93,48 @@ const ANSWER_PART: f64 = 0.45;
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Mongoseal {
-    /// The name by which other processes see this handle's leases.
-    #[must_use]
-    pub fn owner(&self) -> &Owner {
-        &self.handle.context.settings.owner
-    }
-
-    /// What the store of this handle can do. Needs no request.
-    #[must_use]
-    pub fn capabilities(&self) -> Capabilities {
-        self.handle.context.store.capabilities()
-    }
-
-    /// Checks the deployment now instead of with the first acquire. The check fails unless:
+    /// Runs `work` with this handle, shuts the handle down, and returns the value of the work. So the handle is shut down
+    /// however the work ends: by a value, by an error in it, or by a panic.
     ///
-    /// - it is a replica set of MongoDB 6.0 or later, or an allowed sharded cluster;
-    /// - the client can reach the primary, and has logged in if that is required;
-    /// - a majority write is in the journal;
-    /// - the collection has no collation.
+    /// Clones of the handle are shut down, too. It takes as long as the work and a [`shutdown`](Self::shutdown).
     ///
-    /// It creates the TTL index if it is missing. On Redis the check fails unless the server is a primary of version 6.2 or
-    /// later without cluster mode, and evicts no keys. Another store has checks of its own.
+    /// # Panics
     ///
-    /// # Errors
-    ///
-    /// [`Error::Invalid`](crate::Error::Invalid) says what to change.
-    /// [`Error::Unavailable`](crate::Error::Unavailable): the store did not answer within the operation timeout.
+    /// If the work panics, with its panic.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future abandons the answer. The check may go on and does no harm.
-    pub async fn prepare(&self) -> Result<()> {
-        let context = &self.handle.context;
-        context.ensure_open()?;
-        let until = context.operation_deadline();
-        retry::until_definite(until, context.settings.attempt, |deadline| context.prepare(deadline)).await
+    /// Dropping the future drops the work. Its leases are released in the background, and the handle is not shut down.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use mongoseal::{Error, Mongoseal};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> mongoseal::Result<()> {
+    /// # let seal = Mongoseal::in_memory();
+    /// let failed = seal.scope(async |seal| {
+    ///     let _lease = seal.acquire("reports/nightly").await?;
+    ///     Err::<(), _>(Error::invalid("the work failed"))
+    /// });
+    /// assert!(failed.await.is_err(), "and the lease is released");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn scope<T>(self, work: impl AsyncFnOnce(&Self) -> T) -> T {
+        let ended = {
+            let mut work = pin!(work(&self));
+            poll_fn(|task| {
+                // The work is not polled again after a panic.
+                match panic::catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(task))) {
+                    Ok(polled) => polled.map(Ok),
+                    Err(panicked) => Poll::Ready(Err(panicked)),
+                }
+            })
+            .await
+        };
+        self.shutdown().await;
+        ended.unwrap_or_else(|panicked| panic::resume_unwind(panicked))
     }
 
     /// Shuts the handle down. No further acquire is possible. Every lease is over at once, with the
@@ -188,48 +195,41 @@ impl Mongoseal {
         }
     }
 
-    /// Runs `work` with this handle, shuts the handle down, and returns the value of the work. So the handle is shut down
-    /// however the work ends: by a value, by an error in it, or by a panic.
+    /// The name by which other processes see this handle's leases.
+    #[must_use]
+    pub fn owner(&self) -> &Owner {
+        &self.handle.context.settings.owner
+    }
+
+    /// What the store of this handle can do. Needs no request.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.handle.context.store.capabilities()
+    }
+
+    /// Checks the deployment now instead of with the first acquire. The check fails unless:
     ///
-    /// Clones of the handle are shut down, too. It takes as long as the work and a [`shutdown`](Self::shutdown).
+    /// - it is a replica set of MongoDB 6.0 or later, or an allowed sharded cluster;
+    /// - the client can reach the primary, and has logged in if that is required;
+    /// - a majority write is in the journal;
+    /// - the collection has no collation.
     ///
-    /// # Panics
+    /// It creates the TTL index if it is missing. On Redis the check fails unless the server is a primary of version 6.2 or
+    /// later without cluster mode, and evicts no keys. Another store has checks of its own.
     ///
-    /// If the work panics, with its panic.
+    /// # Errors
+    ///
+    /// [`Error::Invalid`](crate::Error::Invalid) says what to change.
+    /// [`Error::Unavailable`](crate::Error::Unavailable): the store did not answer within the operation timeout.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the work. Its leases are released in the background, and the handle is not shut down.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use mongoseal::{Error, Mongoseal};
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> mongoseal::Result<()> {
-    /// # let seal = Mongoseal::in_memory();
-    /// let failed = seal.scope(async |seal| {
-    ///     let _lease = seal.acquire("reports/nightly").await?;
-    ///     Err::<(), _>(Error::invalid("the work failed"))
-    /// });
-    /// assert!(failed.await.is_err(), "and the lease is released");
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn scope<T>(self, work: impl AsyncFnOnce(&Self) -> T) -> T {
-        let ended = {
-            let mut work = pin!(work(&self));
-            poll_fn(|task| {
-                // The work is not polled again after a panic.
-                match panic::catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(task))) {
-                    Ok(polled) => polled.map(Ok),
-                    Err(panicked) => Poll::Ready(Err(panicked)),
-                }
-            })
-            .await
-        };
-        self.shutdown().await;
-        ended.unwrap_or_else(|panicked| panic::resume_unwind(panicked))
+    /// Dropping the future abandons the answer. The check may go on and does no harm.
+    pub async fn prepare(&self) -> Result<()> {
+        let context = &self.handle.context;
+        context.ensure_open()?;
+        let until = context.operation_deadline();
+        retry::until_definite(until, context.settings.attempt, |deadline| context.prepare(deadline)).await
     }
 }
 

@@ -160,17 +160,20 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+// In the order in which the documentation has the methods of a handle and of a lease.
+mod connect;
+mod handle;
+mod lease;
+
 mod action;
+mod election;
+
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod builder;
-mod connect;
-mod election;
 mod engine;
 pub mod fence;
 pub mod guide;
-mod handle;
-mod lease;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 #[cfg(not(feature = "unstable-store"))]
@@ -202,14 +205,17 @@ pub use engine::{
     observer::{AcquireMode, AcquireOutcome, HandleEvent, Observer, RefreshOutcome},
     retry_policy::{Attempt, Retry},
 };
+#[doc(inline)]
 pub use fence::FenceGate;
 #[cfg(feature = "mongodb")]
+#[doc(inline)]
 pub use fence::{Fence, Fenced};
 pub use handle::{Async, Mongoseal};
 pub use lease::{Lease, state_stream::StateStream, watchdog::Watchdog};
 #[cfg(feature = "mongodb")]
 #[doc(no_inline)]
 pub use mongodb;
+#[doc(inline)]
 pub use record::{
     CompletedTick, Event, EventKind, HolderInfo, Inspection, KeyValue, ListedLease, PastRevocation, PastRun, StoreTime,
     WaiterInfo,

@@ -49,8 +49,8 @@ impl Mongoseal {
 ///
 /// # Errors
 ///
-/// The errors of an [`Acquire`], for the first key that was not granted. [`Error::Lost`] if one of the
-/// first leases was lost while the others were waited for. [`Error::Invalid`] if no key is given, or one is given
+/// The errors of an [`Acquire`], for the first key that was not granted. [`Error::Lost`](crate::Error::Lost) if one of the
+/// first leases was lost while the others were waited for. [`Error::Invalid`](crate::Error::Invalid) if no key is given, or one is given
 /// twice.
 ///
 /// # Cancel safety
@@ -182,7 +182,7 @@ impl LeaseSet {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] or [`Error::Ended`] of the first lease, in the order of the keys, that is over.
+    /// [`Error::Lost`](crate::Error::Lost) or [`Error::Ended`](crate::Error::Ended) of the first lease, in the order of the keys, that is over.
     pub fn check(&self) -> Result<()> {
         self.leases.iter().try_for_each(Lease::check)
     }
@@ -219,7 +219,7 @@ impl LeaseSet {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] or [`Error::Ended`] of the first lease that is over.
+    /// [`Error::Lost`](crate::Error::Lost) or [`Error::Ended`](crate::Error::Ended) of the first lease that is over.
     ///
     /// # Cancel safety
     ///

@@ -39,27 +39,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(30);
 const DEFAULT_COLLECTION: &str = "mongoseal";
 
 impl Mongoseal {
-    /// Makes a handle on a client of the caller's, on the collection `mongoseal` of a database, with the default settings. The
-    /// client is never closed. The deployment is checked with the first acquire, or by [`prepare`](Self::prepare).
-    ///
-    /// Prefer [`connect`](Self::connect), which opens a client and a thread for the leases, and [`client`](Self::client)
-    /// returns that client. This handle shares the caller's runtime: work that blocks all its threads stops the refreshes. It
-    /// shares the connections, 10 by default: slow queries delay refreshes, and each handle that waits or holds keeps one of
-    /// them for its change stream, so make [siblings](Builder::sibling_of), or set a larger `maxPoolSize` and
-    /// [`Builder::connections`]. And it shares the options, so set what `connect` sets. `maxAdaptiveRetries=0`: otherwise the
-    /// driver resends a command to an overloaded server, and an acquire can be granted after it was taken back.
-    /// `maxConnecting=8`: otherwise two connections that hang while they open stop all others. `maxIdleTimeMS=50000` behind a
-    /// [load balancer or NAT](crate::guide::services#behind-a-load-balancer-or-nat). `serverSelectionTimeoutMS` below the
-    /// operation timeout: otherwise errors cannot say why no server could be reached.
-    #[must_use]
-    pub fn on_shared_client(database: &Database) -> Self {
-        // A test proves that the default settings are valid, so this cannot fail.
-        match Self::builder().on_shared_client(database) {
-            Ok(seal) => seal,
-            Err(error) => unreachable!("the default settings are valid: {error}"),
-        }
-    }
-
     /// Connects to a MongoDB replica set with the default settings, and checks it.
     ///
     /// The client belongs to the handle, and [`shutdown`](Self::shutdown) closes it.
@@ -91,6 +70,27 @@ impl Mongoseal {
     /// of the driver can print a panic then, which ends nothing.
     pub async fn connect(uri: impl AsRef<str>) -> Result<Self> {
         Self::builder().connect(uri).await
+    }
+
+    /// Makes a handle on a client of the caller's, on the collection `mongoseal` of a database, with the default settings. The
+    /// client is never closed. The deployment is checked with the first acquire, or by [`prepare`](Self::prepare).
+    ///
+    /// Prefer [`connect`](Self::connect), which opens a client and a thread for the leases, and [`client`](Self::client)
+    /// returns that client. This handle shares the caller's runtime: work that blocks all its threads stops the refreshes. It
+    /// shares the connections, 10 by default: slow queries delay refreshes, and each handle that waits or holds keeps one of
+    /// them for its change stream, so make [siblings](Builder::sibling_of), or set a larger `maxPoolSize` and
+    /// [`Builder::connections`]. And it shares the options, so set what `connect` sets. `maxAdaptiveRetries=0`: otherwise the
+    /// driver resends a command to an overloaded server, and an acquire can be granted after it was taken back.
+    /// `maxConnecting=8`: otherwise two connections that hang while they open stop all others. `maxIdleTimeMS=50000` behind a
+    /// [load balancer or NAT](crate::guide::services#behind-a-load-balancer-or-nat). `serverSelectionTimeoutMS` below the
+    /// operation timeout: otherwise errors cannot say why no server could be reached.
+    #[must_use]
+    pub fn on_shared_client(database: &Database) -> Self {
+        // A test proves that the default settings are valid, so this cannot fail.
+        match Self::builder().on_shared_client(database) {
+            Ok(seal) => seal,
+            Err(error) => unreachable!("the default settings are valid: {error}"),
+        }
     }
 
     /// Returns the MongoDB client of the handle, for collections that belong to its leases: what is written in a
