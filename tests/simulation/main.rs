@@ -187,17 +187,17 @@ fn each_defect_is_noticed() {
         (Defect::UntoldHold, Place::Memory, Weather::Calm, 1_063, &["liveness"][..]),
         (Defect::UnknownMaximum, Place::Memory, Weather::Calm, 2, &["belief"]),
         (Defect::UnknownSharing, Place::Memory, Weather::Calm, 2, &["exclusion"]),
-        (Defect::ForgottenTick, Place::Memory, Weather::Calm, 4_876, &["tick"]),
-        (Defect::UntoldRevocation, Place::Memory, Weather::Calm, 2_667, &["revocation"]),
+        (Defect::ForgottenTick, Place::Memory, Weather::Calm, 5_923, &["tick"]),
+        (Defect::UntoldRevocation, Place::Memory, Weather::Calm, 3_376, &["revocation"]),
         (Defect::UntoldWork, Place::Memory, Weather::Calm, 1_000, &["exclusion"]),
-        (Defect::EndlessPlace, Place::Memory, Weather::Faulty, 20, &["rest"]),
-        (Defect::LateAnswers, Place::Memory, Weather::Calm, 4, &["time"]),
-        (Defect::RenewedDeadlines, Place::Memory, Weather::Faulty, 187, &["time"]),
+        (Defect::EndlessPlace, Place::Memory, Weather::Faulty, 26, &["rest"]),
+        (Defect::LateAnswers, Place::Memory, Weather::Calm, 5, &["time"]),
+        (Defect::RenewedDeadlines, Place::Memory, Weather::Faulty, 280, &["time"]),
         // A waiter does not learn that it is granted the key, or a holder that its lease was revoked.
         (Defect::Unheard, Place::Memory, Weather::Calm, 2, &["liveness", "revocation"]),
         // An abandoned release ends a lease, or an abandoned acquire is granted the key.
         (Defect::SendsAbandoned, Place::Table, Weather::Faulty, 4, &["I9", "I11"]),
-        (Defect::SwapsAnswers, Place::Table, Weather::Faulty, 6, &["I12"]),
+        (Defect::SwapsAnswers, Place::Table, Weather::Faulty, 10, &["I12"]),
         (Defect::Apart, Place::Table, Weather::Calm, 15, &["own"]),
     ] {
         let broken = (first..first + UNTIL_NOTICED).find_map(|seed| {
