@@ -7,10 +7,11 @@ use super::{
     acquire_options::{CheckedAcquire, no_key_error, several},
 };
 use crate::{
-    engine::ungiven::Ungiven,
+    engine::{call_limit::CallLimit, ungiven::Ungiven},
     handle::{Async, Mongoseal, awaitable},
     lease::Lease,
     types::{
+        deadline::Deadline,
         error::{Error, Result},
         into_name::IntoName,
         key::Key,
@@ -20,8 +21,8 @@ use crate::{
 impl Mongoseal {
     /// Acquires one key of several, the first that is free. Nothing is sent until the returned builder is awaited.
     ///
-    /// Use it for things of which a worker needs any one: a GPU, a shard, an account. Each key has tokens of its own, which
-    /// the holders of a [shared](Acquire::shared_up_to) key do not have.
+    /// Use it for things of which a worker needs any one: a GPU, a shard, an account. The token of each key fences; those of the
+    /// holders of a [shared](Acquire::shared_up_to) key do not fence them against each other.
     pub fn acquire_any(&self, keys: impl IntoIterator<Item: IntoName<Key>>) -> AcquireAny {
         AcquireAny::new(self, several(keys), Async)
     }
@@ -29,27 +30,28 @@ impl Mongoseal {
 
 /// Acquires one key of several. Awaiting it returns the [`Lease`], whose [`key`](Lease::key) says which one it is, or an error.
 ///
-/// [`Mongoseal::acquire_any`] makes it. The keys are tried one after another, in the order in which they are given. If all
-/// are held and the acquire waits, it has a place in the queue of each key. When it is granted one of them, it leaves the other
-/// queues in the background. If it is granted two at the same time, it keeps one, and the other is free at once.
+/// [`Mongoseal::acquire_any`] makes it. The keys are tried one after another, in the order in which they are given. If none is
+/// granted and the acquire waits, it has a place in the queue of each key. When it is granted one of them, it leaves the other
+/// queues in the background. If it is granted two at the same time, it keeps one, and the other is taken back in the background.
 ///
 /// Its options are those of an [`Acquire`], for each key, with these differences:
 ///
 /// - [`wait`](Acquire::wait) begins with the call, for all keys.
 /// - An attempt of a [`retry`](Acquire::retry) policy tries each key once.
 ///
-/// The [operation timeout](crate::Builder::operation_timeout) bounds all requests: it must be longer than the round trips for
-/// all keys.
+/// The [operation timeout](crate::Builder::operation_timeout) bounds all requests: it must be longer than two round trips for
+/// each key. A key that the store does not answer for takes a quarter of what is left of it, or more if less than three keys
+/// follow. Observers are told of an acquire of each key.
 ///
 /// # Errors
 ///
-/// Those of an [`Acquire`]. A key that is held, whose queue is full, or whose record is corrupt is passed over. If no key is
-/// granted, the error is the first that is not [`Error::Held`], or else that of the first key. [`Error::Unavailable`] ends the call.
-/// [`Error::Invalid`] if no key is given, or one is given twice.
+/// Those of an [`Acquire`]. A key that is refused is passed over. If no key is granted, the error is the [`Error::Held`] of the
+/// first key that is held, or else the error of the first key. [`Error::Invalid`] if no key is given, or one is given twice.
 ///
 /// # Cancel safety
 ///
-/// As an [`Acquire`]: dropping the future gives all keys up.
+/// As an [`Acquire`]: dropping the future gives all keys up. If it waits and is neither polled nor dropped, each of its keys can
+/// be granted and held meanwhile.
 ///
 /// # Examples
 ///
@@ -79,52 +81,48 @@ impl<M> AcquireAny<M> {
 
 awaitable!(AcquireAny => Lease);
 
-/// Tries each key once. If all are held, waits for all of them until `wait` after its start.
+/// Tries each key once. If none is granted, waits for all of them until `wait` after its start.
 async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Result<Ungiven> {
     let acquire = acquire.clone().wait(wait);
-    let acquire = acquire.clone().within(acquire.limit());
-    let clock = acquire.handle.context.clock();
+    let context = &acquire.handle.context;
+    let (clock, limit) = (context.clock(), acquire.limit());
     let until = clock.now().after(wait);
-    let (mut refusal, mut held) = (None, Vec::new());
-    for key in keys {
-        match acquire.clone().wait(Duration::ZERO).acquire(key.clone()).await {
-            Err(error) => {
-                if matches!(error, Error::Held { .. }) {
-                    held.push(key.clone());
-                }
-                refusal = Some(first_refusal(refusal, error)?);
-            }
+    let mut refused = Vec::new();
+    for (at, key) in keys.iter().enumerate() {
+        // A key whose record is locked leaves time for the others, and for the waits.
+        let later = keys.len().saturating_sub(at.saturating_add(usize::from(wait.is_zero())));
+        let parts = u32::try_from(later.min(3)).unwrap_or_default().saturating_add(1);
+        let part = limit.next(context).remaining().checked_div(parts).unwrap_or_default();
+        let limit = CallLimit::new(context, Deadline::after(clock, part));
+        match acquire.clone().wait(Duration::ZERO).within(limit).acquire(key.clone()).await {
+            Err(error) => refused.push((at, error)),
             granted => return granted,
         }
     }
     let left = until.since(clock.now());
-    let mut waits: Vec<_> = Vec::new();
+    let mut waits = Vec::new();
     if !left.is_zero() {
-        // Who holds the keys at the end of the wait is told then.
-        refusal = refusal.filter(|error| !matches!(error, Error::Held { .. }));
-        waits.extend(held.into_iter().map(|key| Box::pin(acquire.clone().wait(left).acquire(key))));
+        let acquire = acquire.clone().wait(left).within(limit);
+        for (at, _) in refused.extract_if(.., |(_, error)| !matches!(error, Error::Corrupt { .. })) {
+            waits.extend(keys.get(at).map(|key| (at, Box::pin(acquire.clone().acquire(key.clone())))));
+        }
     }
     // The drop of a wait gives up its place.
     poll_fn(|task| {
-        for mut wait in mem::take(&mut waits) {
+        for (at, mut wait) in mem::take(&mut waits) {
             match wait.as_mut().poll(task) {
-                Poll::Pending => waits.push(wait),
-                Poll::Ready(Err(error)) => refusal = Some(first_refusal(refusal.take(), error)?),
-                granted => return granted,
+                Poll::Pending => waits.push((at, wait)),
+                Poll::Ready(Err(error)) => refused.push((at, error)),
+                granted @ Poll::Ready(_) => return granted,
             }
         }
-        if waits.is_empty() { Poll::Ready(Err(refusal.take().unwrap_or_else(no_key_error))) } else { Poll::Pending }
+        if waits.is_empty() { Poll::Ready(Err(error_of_all(mem::take(&mut refused)))) } else { Poll::Pending }
     })
     .await
 }
 
-/// The error if no key is granted: the first that says more than that a key is held, or else the first. An error that is not
-/// of one key ends the call.
-fn first_refusal(refusal: Option<Error>, error: Error) -> Result<Error> {
-    match (refusal, error) {
-        (None | Some(Error::Held { .. }), error @ (Error::QueueFull { .. } | Error::Corrupt { .. })) => Ok(error),
-        (Some(refusal), Error::Held { .. } | Error::QueueFull { .. } | Error::Corrupt { .. }) => Ok(refusal),
-        (None, error @ Error::Held { .. }) => Ok(error),
-        (_, error) => Err(error),
-    }
+/// The error if no key is granted: that of the first key that is held, which a later call may be granted, or else of the first.
+fn error_of_all(refused: Vec<(usize, Error)>) -> Error {
+    let first = refused.into_iter().min_by_key(|(at, error)| (!matches!(error, Error::Held { .. }), *at));
+    first.map_or_else(no_key_error, |(_, error)| error)
 }

@@ -158,7 +158,8 @@ impl AcquireTask {
                 waited = handle.context.wait_to_retry(delay) => waited?,
             }
         };
-        if self.ttl > Ttl::MAX {
+        // Without a caller, the lease is taken back, and ends by its ttl if that fails.
+        if self.ttl > Ttl::MAX && !reply.is_closed() {
             let applied = refresh::apply_ttl(&handle.context, &lease, self.ttl, self.limit.next(&handle.context)).await;
             self.is_in_doubt.fetch_or(applied.is_err(), Ordering::Relaxed);
             applied?;

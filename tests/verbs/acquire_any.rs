@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture;
 
-use mongoseal::{Error, Retry};
+use mongoseal::{Error, Retry, record::Request};
 use tokio::time::Instant;
 
 use crate::{
@@ -45,21 +45,52 @@ async fn the_wait_is_for_all_keys_together_and_a_retry_attempts_each_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_wrong_with_one_key_is_told_only_if_no_other_is_granted() {
+async fn a_key_that_is_refused_is_passed_over_and_that_another_is_held_is_the_error() {
     let store = Faulty::new();
-    let limited = |limit| store.build(mongoseal::Mongoseal::builder().queue_limit(limit));
-    let (seal, other) = (limited(1), store.seal());
-    let mut held = vec![other.acquire("a").await.unwrap(), other.acquire("b").await.unwrap()];
+    let (seal, other) = (store.build(mongoseal::Mongoseal::builder().queue_limit(1)), store.seal());
+    let held = other.acquire("b").await.unwrap();
+    let _a = other.acquire("a").await.unwrap();
     let waits = tokio::spawn(other.acquire("a").wait(secs(3_600)).into_future());
     tokio::time::sleep(millis(10)).await;
-
-    let full = seal.acquire_any(["a", "b"]).wait(secs(5)).await;
-    assert!(matches!(&full, Err(Error::QueueFull { key, .. }) if key.as_str() == "a"), "{full:?}");
-    let any = tokio::spawn(seal.acquire_any(["a", "b"]).wait(secs(5)).into_future());
+    let any = || seal.acquire_any(["a", "b"]).wait(secs(5));
+    let refused = any().await;
+    assert!(
+        matches!(&refused, Err(Error::Held { key, .. }) if key.as_str() == "b"),
+        "the queue of a is full: {refused:?}"
+    );
+    let any = tokio::spawn(any().into_future());
     tokio::time::sleep(millis(10)).await;
-    held.pop().unwrap().release().await.unwrap();
-    assert_eq!(any.await.unwrap().unwrap().key().as_str(), "b");
+    held.release().await.unwrap();
+    let held = any.await.unwrap().unwrap();
+    assert_eq!(held.key().as_str(), "b");
+
+    let mut asked = 0;
+    store.script(move |call| {
+        asked += usize::from(matches!(call, Call::Apply(_)));
+        (asked == 1).then_some(Fault::Refuse)
+    });
+    let retried = seal.acquire_any(["c", "b"]).retry(Retry::fixed(millis(100)).attempts(3)).await.unwrap();
+    assert_eq!(retried.key().as_str(), "c", "it was free at the second attempt");
     waits.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_for_which_nothing_is_answered_holds_up_no_other() {
+    let store = Faulty::new();
+    let (seal, other) = (store.seal(), store.seal());
+    let (first, second) = (seal.acquire("a").await.unwrap(), other.acquire("b").await.unwrap());
+    // An acquire of a key waits for the release of the handle's own lease.
+    store.script(|call| matches!(call, Call::Jointly(_) | Call::Apply(Request::Release(_))).then_some(Fault::Hang));
+    drop(first);
+    let began = Instant::now();
+    let free = seal.acquire_any(["a", "c"]).await.unwrap();
+    assert_eq!(free.key().as_str(), "c");
+    assert!(began.elapsed() < secs(6), "{:?}", began.elapsed());
+    let waits = tokio::spawn(seal.acquire_any(["a", "b"]).wait(secs(3_600)).into_future());
+    tokio::time::sleep(secs(12)).await;
+    store.heal();
+    second.release().await.unwrap();
+    assert_eq!(waits.await.unwrap().unwrap().key().as_str(), "b");
 }
 
 #[tokio::test(start_paused = true)]

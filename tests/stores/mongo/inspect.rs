@@ -49,13 +49,13 @@ async fn an_inspection_is_one_read_a_list_one_aggregation_and_a_purge_one_comman
     assert_eq!(sent.take_names(), ["aggregate"]);
     assert_eq!((&listed[0].key, listed[0].holder.token, listed.len()), (lease.key(), lease.token(), 1));
 
-    let over = db.seal().acquire("over").ttl(millis(10)).without_refresh().await.unwrap();
-    let token = over.token();
-    forget(over);
-    tokio::time::sleep(secs(1)).await;
+    let over = Acquire { terms: terms(LeaseId::random(), 10), wait: None };
+    let store = store(&db, secs(24 * 3600));
+    store.apply(&key("over"), Request::Acquire(over), Deadline::after(store.clock(), secs(60))).await.unwrap();
+    tokio::time::sleep(millis(20)).await;
     let purged = seal.purge().await.unwrap();
     assert_eq!(sent.take_names(), ["aggregate", "findAndModify"]);
-    assert_eq!((purged.len(), purged[0].holder.token), (1, token));
+    assert_eq!((purged.len(), purged[0].key.as_str()), (1, "over"));
     assert!(db.record("over").await.is_some(), "the version protects the tokens");
     lease.verify().await.unwrap();
 }
