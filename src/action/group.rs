@@ -3,7 +3,7 @@
 //! Mechanism: list the leases of the group, and send a batch for them by key and token. While some of them lack its
 //! effect, list the group again and send the batch for those that are still held.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use crate::{
     engine::{
@@ -97,7 +97,7 @@ impl Mongoseal {
         let listed_at = context.clock().now();
         // Expired entries would keep the group from being listed as empty.
         let (expired, mut released) = split_expired(list_members(context, &selection, until).await?);
-        let mut expired: HashSet<_> = expired.into_iter().map(|lease| lease.key).collect();
+        let mut expired: BTreeSet<_> = expired.into_iter().map(|lease| lease.key).collect();
         released.reverse();
         let held = held_of(&self.handle.siblings().notifier, &released);
         let revoke = BatchRequest::Revoke { by: by.clone(), reason: reason.clone() };
@@ -207,7 +207,7 @@ impl Mongoseal {
 /// What the last list of a group showed, if a batch was not applied to all leases at once.
 struct Repeated {
     /// The leases that have not ended.
-    present: HashSet<(Key, FencingToken)>,
+    present: BTreeSet<(Key, FencingToken)>,
     /// Those that have expired.
     lapsed: Vec<ListedLease>,
 }
@@ -236,10 +236,10 @@ async fn apply_to_members(
             answer => answer.map(Ok),
         }
     };
-    let named: HashSet<_> = leases.iter().map(lease_ref).collect();
+    let named: BTreeSet<_> = leases.iter().map(lease_ref).collect();
     let mut left = lease_refs(leases.iter().map(lease_ref));
     // The keys that were not changed alone, and are left out of the batch.
-    let (mut backoff, mut aside) = (Backoff::new(), HashSet::new());
+    let (mut backoff, mut aside) = (Backoff::new(), BTreeSet::new());
     let mut answer = if left.is_empty() { Ok(true) } else { send(&left).await? };
     if matches!(answer, Ok(true)) {
         return Ok(None);
@@ -299,7 +299,7 @@ async fn list_members(context: &Context, selection: &Filter, until: Deadline) ->
 
 /// The leases of a list that this handle or a sibling holds.
 fn held_of(notifier: &Notifier, listed: &[ListedLease]) -> Vec<Arc<LeaseInner>> {
-    let listed: HashSet<_> = listed.iter().map(lease_ref).collect();
+    let listed: BTreeSet<_> = listed.iter().map(lease_ref).collect();
     let mut leases = notifier.leases();
     leases.retain(|lease| listed.contains(&(lease.key.clone(), lease.token)));
     leases

@@ -13,11 +13,15 @@
 //! Invariant: the command is sent after all of its leases have ended in this process, and before their tasks end.
 
 use std::{
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::debug;
 
 use crate::{
@@ -50,27 +54,34 @@ pub(crate) enum BatchOutcome {
 
 /// The outcome of a batch, for one of its leases.
 #[derive(Clone, Debug)]
-pub(crate) struct PendingOutcome(watch::Receiver<Option<BatchOutcome>>);
+pub(crate) struct PendingOutcome {
+    outcome: Arc<OnceLock<BatchOutcome>>,
+    // Its waiters wake in their order. Those of a `watch` channel wake in a random one, and drawn programs must repeat.
+    ended: CancellationToken,
+}
 
 /// Leases that are released together. If it is dropped without an outcome, each lease is released alone.
 #[derive(Debug)]
-pub(crate) struct ReleaseBatch(watch::Sender<Option<BatchOutcome>>);
+pub(crate) struct ReleaseBatch {
+    outcome: Arc<OnceLock<BatchOutcome>>,
+    _ends: DropGuard,
+}
 
 impl PendingOutcome {
-    pub(crate) async fn wait(mut self) -> BatchOutcome {
-        let outcome = self.0.wait_for(Option::is_some).await;
-        outcome.ok().and_then(|outcome| *outcome).unwrap_or(BatchOutcome::Unconfirmed)
+    pub(crate) async fn wait(self) -> BatchOutcome {
+        self.ended.cancelled().await;
+        self.outcome.get().copied().unwrap_or(BatchOutcome::Unconfirmed)
     }
 }
 
 impl ReleaseBatch {
     pub(crate) fn new() -> (Self, PendingOutcome) {
-        let (outcome, pending) = watch::channel(None);
-        (Self(outcome), PendingOutcome(pending))
+        let (outcome, ended) = (Arc::<OnceLock<_>>::default(), CancellationToken::new());
+        (Self { outcome: Arc::clone(&outcome), _ends: ended.clone().drop_guard() }, PendingOutcome { outcome, ended })
     }
 
     pub(crate) fn set(self, outcome: BatchOutcome) {
-        self.0.send_replace(Some(outcome));
+        self.outcome.get_or_init(|| outcome);
     }
 
     /// Sends the command.

@@ -4,7 +4,8 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use crate::choices::AXES;
 
-/// What programs do not choose, and why.
+/// What programs do not choose, and why. The blocking forms of the verbs, in `src/blocking`, are not drawn:
+/// `tests/verbs/blocking` has them.
 const LEFT_OUT: &[(&str, &str)] = &[
     (
         "makes a handle, which all processes of a program do in the same way",

@@ -57,6 +57,8 @@ pub(crate) enum Defect {
     Unheard,
     /// Each request of a call may take as long as the call.
     RenewedDeadlines,
+    /// The store answers no refresh.
+    UnansweredRefreshes,
 }
 
 impl fmt::Debug for Link {
@@ -169,6 +171,9 @@ impl Store for Link {
         if let Some(caller) = &self.caller {
             return caller.apply(key, request, deadline);
         }
+        if self.defect == Some(Defect::UnansweredRefreshes) && matches!(request, Request::Refresh(_)) {
+            return Box::pin(async { Err(away()) });
+        }
         let request = self.defect.map_or(request.clone(), |defect| defect.change(request));
         let answer = if self.route.world.is_on_server() {
             if let (Request::Revoke(revoke), false) = (&request, self.route.is_cut()) {
@@ -190,6 +195,9 @@ impl Store for Link {
     fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
         if let Some(caller) = &self.caller {
             return caller.apply_batch(leases, batch, deadline);
+        }
+        if self.defect == Some(Defect::UnansweredRefreshes) && matches!(batch, BatchRequest::Keep { .. }) {
+            return Box::pin(async { Err(away()) });
         }
         let (leases, batch, world) = (leases.clone(), batch.clone(), Arc::clone(&self.route.world));
         if world.is_on_server() {

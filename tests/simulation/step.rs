@@ -609,6 +609,7 @@ impl Running<'_> {
         };
         let led = self.beside_a_shutdown(async {
             tokio::select! {
+                biased;
                 led = leading => led,
                 () = giving_up => unreachable!("it does not end"),
             }

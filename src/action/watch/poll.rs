@@ -1,7 +1,7 @@
 //! Polls records, because the store has no stream of changes.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
@@ -65,7 +65,7 @@ impl<T: Watched> Watcher<T> {
     /// different.
     fn compare(&mut self, leases: Vec<ListedLease>) -> Vec<Key> {
         // The holders of each key that has entries, and when they expire.
-        let mut listed: HashMap<Key, BTreeMap<FencingToken, Option<StoreTime>>> = HashMap::new();
+        let mut listed: BTreeMap<Key, BTreeMap<FencingToken, Option<StoreTime>>> = BTreeMap::new();
         for ListedLease { key, holder, read_at, .. } in leases {
             self.record_clock(read_at);
             let live = listed.entry(key).or_default();

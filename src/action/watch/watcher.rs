@@ -11,7 +11,7 @@
 //! The first batch that is reported, which may be empty, says that the watch has begun.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     mem,
     sync::Arc,
     time::Duration,
@@ -82,7 +82,7 @@ pub(super) struct Watcher<T> {
     /// The store's time of the last state that was received.
     seen: StoreTime,
     /// The last states of the records, without expired holders.
-    pub(super) records: HashMap<Key, Record>,
+    pub(super) records: BTreeMap<Key, Record>,
     /// When, on the store's clock, the first holder of each of these records expires.
     expiries: BTreeSet<(StoreTime, Key)>,
     /// The hybrid time of the last state.
@@ -108,7 +108,7 @@ impl<T: Watched> Watcher<T> {
             pending: Vec::new(),
             is_interrupted: false,
             seen: StoreTime::default(),
-            records: HashMap::new(),
+            records: BTreeMap::new(),
             expiries: BTreeSet::new(),
             hlc: HybridTime { seconds: 0, ordinal: 0 },
             ahead: None,

@@ -44,6 +44,7 @@ impl Followers {
 /// Passes states on until the receiver is dropped.
 async fn pass_on(mut queued: UnboundedReceiver<FollowedState>, receiver: Sender<FollowedState>) {
     while let Some(state) = tokio::select! {
+        biased;
         state = queued.recv() => state,
         () = receiver.closed() => None,
     } {

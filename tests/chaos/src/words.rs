@@ -109,15 +109,16 @@ pub(crate) struct Run {
 
 /// Asking for a key.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct Acquire {
     pub(crate) worker: u32,
     /// Unique within the worker.
     pub(crate) lease: u64,
     pub(crate) key: String,
     /// 0 is exclusive.
+    #[serde(default)]
     pub(crate) limit: u32,
     pub(crate) ttl: Micros,
+    #[serde(default)]
     pub(crate) grace: Micros,
     pub(crate) group: Option<String>,
     pub(crate) begin: Micros,
@@ -126,19 +127,25 @@ pub(crate) struct Acquire {
     pub(crate) within: Micros,
     pub(crate) outcome: Outcome,
     /// How many requests were sent.
+    #[serde(default)]
     pub(crate) attempts: u32,
     /// How many of those had no answer that says whether they were applied.
+    #[serde(default)]
     pub(crate) doubts: u32,
     pub(crate) queued: Option<Queued>,
     /// Whether the record was seen to be gone just before.
+    #[serde(default)]
     pub(crate) anew: bool,
     /// Whether it is the check at the end that the key can be had.
+    #[serde(default)]
     pub(crate) probe: bool,
     /// Whether the handle refreshes the lease in the background.
+    #[serde(default)]
     pub(crate) refreshes: bool,
     /// When the transfer began by which the lease was granted.
     pub(crate) since: Option<Micros>,
     /// The minimum hold of the lease.
+    #[serde(default)]
     pub(crate) least: Micros,
 }
 

@@ -48,6 +48,14 @@ impl<'a> Notation<'a> {
         entry.get(name).or(by_default).unwrap_or_else(|| panic!("{entry} has no {name}"))
     }
 
+    /// Refuses an entry with a member that nothing reads.
+    fn ensure_known(&self, entry: &Value, kinds: &[&str], fixed: &[&str]) {
+        for name in entry.as_object().expect("an entry has members").keys() {
+            let has_default = kinds.iter().any(|kind| self.defaults[kind].get(name).is_some());
+            assert!(has_default || fixed.contains(&name.as_str()), "{entry} has a member {name}, which is unknown");
+        }
+    }
+
     fn time(&self, value: &Value) -> StoreTime {
         StoreTime::from_millis(self.now.millis() + value.as_i64().expect("a time is a number"))
     }
@@ -97,8 +105,10 @@ impl<'a> Notation<'a> {
         if value.is_null() {
             return None;
         }
+        self.ensure_known(value, &["record"], &["version"]);
         let list = |name: &str| self.field(value, &["record"], name).as_array().expect("it is a list");
         let holder = |entry: &Value| {
+            self.ensure_known(entry, &["terms", "holder"], &["lease", "caller", "version"]);
             let field = |name: &str| self.field(entry, &["holder"], name);
             Holder {
                 terms: self.terms(entry),
@@ -112,6 +122,7 @@ impl<'a> Notation<'a> {
             }
         };
         let waiter = |entry: &Value| {
+            self.ensure_known(entry, &["terms", "waiter"], &["lease", "caller"]);
             let field = |name: &str| self.field(entry, &["waiter"], name);
             Waiter {
                 terms: self.terms(entry),
@@ -138,15 +149,18 @@ impl<'a> Notation<'a> {
             by: entry["by"].as_str().unwrap().into(),
             at: self.time(&entry["at"]),
         };
-        let run = |entry: &Value| PastRun {
-            tick: long(&entry["tick"]),
-            token: self.token(&entry["token"]),
-            by: entry["by"].as_str().unwrap().into(),
-            since: self.time(&entry["since"]),
-            at: self.time(&entry["at"]),
-            is_failed: self.field(entry, &["run"], "failed").as_bool().unwrap(),
-            note: self.field(entry, &["run"], "note").as_str().unwrap().into(),
-            period: optional(self.field(entry, &["run"], "period")).map(long),
+        let run = |entry: &Value| {
+            self.ensure_known(entry, &["run"], &["tick", "token", "by", "since", "at"]);
+            PastRun {
+                tick: long(&entry["tick"]),
+                token: self.token(&entry["token"]),
+                by: entry["by"].as_str().unwrap().into(),
+                since: self.time(&entry["since"]),
+                at: self.time(&entry["at"]),
+                is_failed: self.field(entry, &["run"], "failed").as_bool().unwrap(),
+                note: self.field(entry, &["run"], "note").as_str().unwrap().into(),
+                period: optional(self.field(entry, &["run"], "period")).map(long),
+            }
         };
         let stored = |entry: &Value| StoredValue {
             content: content(entry),
