@@ -1,6 +1,12 @@
 //! Leases of a group, released and refreshed at once.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use mongoseal::{
     Deadline, Error, Lease, ListedLease, LossCause, Mongoseal, RefreshedGroup, ReleaseOutcome,
@@ -232,13 +238,22 @@ async fn a_lease_here_with_the_token_of_another_key_in_the_group_is_not_meant() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_of_more_than_is_listed_at_once_is_released_and_refreshed_whole() {
+async fn a_group_of_more_than_is_listed_at_once_is_released_and_refreshed_whole_and_listed_by_few_pages() {
     const MANY: usize = 2_001;
-    let seal = Mongoseal::in_memory();
+    let (store, seal) = Faulty::open();
     for number in 0..MANY {
         member(&seal, &number.to_string()).await.orphan();
     }
+    let pages = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&pages);
+    store.script(move |call| {
+        count.fetch_add(usize::from(matches!(call, Call::List)), Ordering::Relaxed);
+        None
+    });
+    let listed = seal.leases().await.unwrap().collect().await.unwrap();
+    assert_eq!((listed.len(), pages.swap(0, Ordering::Relaxed)), (MANY, 2), "500 leases, and up to 2,000");
     assert_eq!(seal.refresh_group("g", secs(60)).await.unwrap().refreshed.len(), MANY);
+    assert_eq!(pages.swap(0, Ordering::Relaxed), 2, "2,000 leases, and one");
     assert_eq!(seal.release_group("g").await.unwrap().len(), MANY);
     assert!(seal.leases().await.unwrap().next().await.is_none());
 }

@@ -154,3 +154,17 @@ async fn a_group_is_refreshed_and_released_but_for_a_record_that_a_transaction_h
     let left = seal.refresh_group("g", secs(600)).await.unwrap().refreshed;
     assert_eq!(left.iter().map(|lease| lease.key.as_str()).collect::<Vec<_>>(), ["b"]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refresh_of_a_group_that_the_server_does_not_answer_ends_with_the_operation_timeout() {
+    let db = TestDatabase::new("mongoseal_silent_group").await;
+    let builder = Mongoseal::builder().database("mongoseal_silent_group").operation_timeout(secs(2));
+    let seal = builder.connect(db.set.uri_with("appName=silent")).await.unwrap();
+    let lease = seal.acquire("a").group("g").ttl(secs(600)).await.unwrap();
+    let silent = doc! { "blockConnection": true, "blockTimeMS": 60_000 };
+    let silenced = db.set.fail_command("silent", &["update"], silent, 1).await;
+    let refreshed = tokio::time::timeout(secs(45), seal.refresh_group("g", secs(600))).await;
+    assert!(matches!(refreshed.expect("it does not wait for the server"), Err(Error::Unavailable { .. })));
+    silenced.hit(1).await;
+    lease.refresh().await.unwrap();
+}
