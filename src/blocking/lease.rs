@@ -17,6 +17,7 @@ use crate::{
         lease_id::LeaseId,
         metadata::Metadata,
         owner::Owner,
+        sharing::Sharing,
         token::FencingToken,
     },
 };
@@ -261,8 +262,8 @@ impl Lease {
     /// # Errors
     ///
     /// As [`mongoseal::Lease::downgrade`](crate::Lease::downgrade).
-    pub fn downgrade(&self, holders: u32) -> Result<()> {
-        self.wait(move |lease| async move { lease.downgrade(holders).await })
+    pub fn downgrade(&self, to: Sharing) -> Result<()> {
+        self.wait(move |lease| async move { lease.downgrade(to).await })
     }
 
     /// Makes a lease that shares its key exclude others, if no other lease holds the key: see

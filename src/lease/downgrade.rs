@@ -10,12 +10,13 @@ use crate::{
 };
 
 impl Lease {
-    /// Lets other holders share the key, up to this many, this one included; `u32::MAX` is any number. Waiters that share
-    /// the key are granted it in the same write, in the order of the queue, up to the first waiter that excludes others.
+    /// Lets other holders share the key: any number, or up to so many, this one included. Waiters that share the key are granted
+    /// it in the same write, in the order of the queue, up to the first waiter that excludes others.
     ///
     /// The lease, its [`id`](Self::id) and its token stay. From the call on, treat the key as shared: the store may let a
-    /// sharer in before this returns. There is no way back: release the key and acquire it again. A lease that shares the
-    /// key keeps its limit: to downgrade it to the same limit changes nothing, and another limit is refused.
+    /// sharer in before this returns. The way back is an [`upgrade`](Self::upgrade), which is a new
+    /// grant. A lease that shares the key keeps its limit: to downgrade it to the same limit changes nothing, and another limit is
+    /// refused.
     ///
     /// # Caveats
     ///
@@ -28,8 +29,8 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// As [`refresh`](Self::refresh), and [`Error::Invalid`] for fewer than 2 holders, or if the lease shares the key with
-    /// another limit. If it is [`Error::Unavailable`], the key may be shared: retry with the same limit.
+    /// As [`refresh`](Self::refresh). [`Error::Invalid`] for [`Sharing::Exclusive`] or fewer than 2 holders, or if the lease shares
+    /// the key with another limit. If it is [`Error::Unavailable`], the key may be shared: retry with the same limit.
     ///
     /// # Cancel safety
     ///
@@ -38,30 +39,32 @@ impl Lease {
     /// # Examples
     ///
     /// ```
-    /// # use mongoseal::Mongoseal;
+    /// use mongoseal::{Mongoseal, Sharing};
+    ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> mongoseal::Result<()> {
     /// # let seal = Mongoseal::in_memory();
     /// let writer = seal.acquire("index").await?;
     /// // Build the index alone, then let others read it.
-    /// writer.downgrade(u32::MAX).await?;
+    /// writer.downgrade(Sharing::Shared).await?;
     /// let reader = seal.acquire("index").shared().await?;
     /// assert!(writer.is_valid() && reader.token() > writer.token());
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn downgrade(&self, holders: u32) -> Result<()> {
+    pub async fn downgrade(&self, to: Sharing) -> Result<()> {
         let (lease, context) = (self.lease_inner(), self.context());
         lease.check()?;
-        if holders < 2 {
-            return Err(Error::invalid(format!(
-                "a lease cannot be downgraded to {holders} holders: this one counts, so pass 2 or more"
-            )));
+        if to.is_exclusive() {
+            return Err(Error::invalid(
+                "a lease cannot be downgraded to one holder, which is itself: pass `Sharing::Shared`, or `Sharing::UpTo` with 2 or more",
+            ));
         }
         context.ensure_open()?;
         // The store may apply a request whose answer is lost.
         lease.share();
-        let sharing = Sharing::from_limit(holders);
+        // As it is stored, so that a repeated request is the same.
+        let sharing = Sharing::from_limit(to.limit());
         let request = Downgrade { lease: lease.id, token: lease.token, sharing };
         match self.send(Request::Downgrade(request)).await?.outcome {
             Outcome::Downgraded => Ok(()),

@@ -7,7 +7,7 @@ use std::{pin::pin, task::Poll, time::Duration};
 use mongodb::bson::{Document, doc};
 use mongoseal::{
     CancellationToken, EndReason, Error, Fence, FencingToken, Key, Lease, LeaseId, LeaseState, LossCause, Metadata,
-    Mongoseal, OnceOutcome, Result, Retry, Tick, fence::Change,
+    Mongoseal, OnceOutcome, Result, Retry, Sharing, Tick, fence::Change,
 };
 
 use crate::{
@@ -373,7 +373,7 @@ impl Running<'_> {
                 self.within("relabels", OPERATION, lease.update_metadata(metadata)).await
             } else if self.has(Downgrades) {
                 belief.share(2);
-                self.within("downgrades", OPERATION, lease.downgrade(2)).await
+                self.within("downgrades", OPERATION, lease.downgrade(Sharing::UpTo(2))).await
             } else if self.has(Extends) {
                 match self.within("extends", OPERATION, lease.extend(secs(5))).await {
                     // A lease without expiry has none to extend.

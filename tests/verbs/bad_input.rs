@@ -10,7 +10,7 @@ use std::{
 };
 
 use mongoseal::{
-    Error, Mongoseal, Retry,
+    Error, Mongoseal, Retry, Sharing,
     store::{MemoryStore, Store},
 };
 use tokio::runtime::Runtime;
@@ -116,8 +116,8 @@ async fn a_bad_call_of_another_verb_is_refused_and_nothing_is_sent() {
         invalid(seal.release_group(text).await, "group");
         invalid(seal.refresh_group(text, secs(60)).await, "group");
     }
-    for holders in [0, 1] {
-        invalid(leader.lease().downgrade(holders).await, "2 or more");
+    for one in [Sharing::Exclusive, Sharing::UpTo(0), Sharing::UpTo(1)] {
+        invalid(leader.lease().downgrade(one).await, "2 or more");
     }
     invalid(leader.proclaim("x".repeat(5_000)).await, "at most 4096 bytes");
     assert_eq!(store.requests().len(), asked);

@@ -2,7 +2,9 @@
 
 use std::{future::IntoFuture, sync::Arc, time::Duration};
 
-use mongoseal::{EndReason, Error, FencingToken, Lease, LeaseId, LeaseState, Mongoseal, Reading, record::Request};
+use mongoseal::{
+    EndReason, Error, FencingToken, Lease, LeaseId, LeaseState, Mongoseal, Reading, Sharing, record::Request,
+};
 use tokio::time::timeout;
 
 use crate::{
@@ -42,7 +44,7 @@ async fn a_call_dropped_before_it_was_polled_sends_nothing() {
     tokio::time::sleep(secs(1)).await;
     assert!(store.requests().is_empty());
     let lease = store.seal().acquire("k").await.unwrap();
-    drop(lease.downgrade(2));
+    drop(lease.downgrade(Sharing::UpTo(2)));
     assert!(matches!(store.requests()[..], [Request::Acquire(_)]));
 }
 

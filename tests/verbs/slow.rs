@@ -2,7 +2,9 @@
 
 use std::{pin::Pin, time::Duration};
 
-use mongoseal::{FencingToken, Leader, Lease, LeaseId, Metadata, Mongoseal, OnceOutcome, RunOnce, Tick, TickLease};
+use mongoseal::{
+    FencingToken, Leader, Lease, LeaseId, Metadata, Mongoseal, OnceOutcome, RunOnce, Sharing, Tick, TickLease,
+};
 use tokio::time::Instant;
 
 use crate::{
@@ -122,7 +124,7 @@ fn table() -> Vec<(&'static str, Duration, Row)> {
         row!("extend", TIMEOUT, |scene| scene.lease.extend(secs(90)).await),
         row!("update_metadata", TIMEOUT, |scene| scene.lease.update_metadata(Metadata::default()).await),
         row!("verify", TIMEOUT, |scene| scene.lease.verify().await),
-        row!("downgrade", TIMEOUT, |scene| scene.lease.downgrade(3).await),
+        row!("downgrade", TIMEOUT, |scene| scene.lease.downgrade(Sharing::UpTo(3)).await),
         row!("transfer", TIMEOUT, |scene| scene.lease.transfer(LeaseId::random()).await),
         row!("release", TIMEOUT, |scene| scene.lease.release().await),
         row!("release of a set", TIMEOUT, |scene| let set = scene.seal.acquire_all(KEYS).await.unwrap(), set.release().await),

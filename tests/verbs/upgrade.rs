@@ -40,7 +40,7 @@ async fn an_exclusive_lease_is_refused_and_a_downgraded_one_is_upgraded() {
     let error = exclusive.upgrade().await.unwrap_err();
     assert!(error.to_string().contains("excludes others already"), "{error}");
     exclusive.verify().await.unwrap();
-    exclusive.downgrade(2).await.unwrap();
+    exclusive.downgrade(Sharing::UpTo(2)).await.unwrap();
     exclusive.upgrade().await.unwrap().verify().await.unwrap();
 }
 

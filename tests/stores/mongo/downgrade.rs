@@ -1,7 +1,7 @@
 //! Leases whose holder lets other holders in, on a real server.
 
 use mongodb::bson::{Document, doc};
-use mongoseal::{Error, Fence};
+use mongoseal::{Error, Fence, Sharing};
 
 use crate::{TestDatabase, bad_input::put, secs};
 
@@ -12,7 +12,7 @@ async fn a_stored_limit_of_1_is_exclusive_and_can_be_downgraded() {
     put(&db, "k", "holders.0.limit", Some(&1.into())).await;
     assert!(matches!(db.seal().acquire("k").shared().await, Err(Error::Held { .. })));
     writer.refresh().await.unwrap();
-    writer.downgrade(2).await.unwrap();
+    writer.downgrade(Sharing::UpTo(2)).await.unwrap();
     let _sharer = db.seal().acquire("k").shared().await.unwrap();
 }
 
@@ -31,7 +31,7 @@ async fn a_transaction_under_a_lease_that_is_downgraded_meanwhile_starts_over_an
             let added = doc! { "$inc": { "n": 1 } };
             orders.update_one(doc! { "_id": 1 }, added).session(session).await?;
             if runs == 1 {
-                lease.downgrade(2).await?;
+                lease.downgrade(Sharing::UpTo(2)).await?;
             }
             Ok(())
         })
@@ -52,7 +52,7 @@ async fn a_fence_refuses_a_downgraded_lease_once_a_later_sharer_has_written() {
         orders.fenced(lease).update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } }).await
     };
     write(&lease).await.unwrap();
-    lease.downgrade(2).await.unwrap();
+    lease.downgrade(Sharing::UpTo(2)).await.unwrap();
     write(&lease).await.unwrap();
     let sharer = seal.acquire("k").shared().await.unwrap();
     write(&lease).await.unwrap();

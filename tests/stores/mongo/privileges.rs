@@ -4,7 +4,9 @@ use mongodb::{
     Client, Collection, Database,
     bson::{Document, doc},
 };
-use mongoseal::{Error, Fence, FencingToken, Lease, LeaseId, Metadata, Mongoseal, OnceOutcome, Tick, TickLease};
+use mongoseal::{
+    Error, Fence, FencingToken, Lease, LeaseId, Metadata, Mongoseal, OnceOutcome, Sharing, Tick, TickLease,
+};
 use mongoseal_test_support::ReplicaSet;
 
 use crate::{millis, secrets::Said, secs};
@@ -164,7 +166,7 @@ impl LimitedUser {
             "update metadata" => lease().update_metadata(Metadata::default()).await?,
             "release" => drop(ready.expect("it is held").release().await?),
             "transfer" => drop(ready.expect("it is held").transfer(LeaseId::random()).await?),
-            "downgrade" => lease().downgrade(2).await?,
+            "downgrade" => lease().downgrade(Sharing::UpTo(2)).await?,
             "upgrade" => drop(lease().upgrade().await?),
             "put a value" | "release with a value" | "read the value" => {
                 act_on_value(what, ready.expect("it is held")).await?;

@@ -1,8 +1,8 @@
 //! All verbs that write, walked on a store that can confirm none of them.
 
 use mongoseal::{
-    Error, FencingToken, Lease, LeaseId, LeaseSet, Metadata, Mongoseal, OnceOutcome, ReleaseOutcome, Result, Tick,
-    TickLease,
+    Error, FencingToken, Lease, LeaseId, LeaseSet, Metadata, Mongoseal, OnceOutcome, ReleaseOutcome, Result, Sharing,
+    Tick, TickLease,
 };
 
 use crate::secs;
@@ -56,7 +56,7 @@ impl Walk {
             async { is_unconfirmed("put_value", put.put_value("after").await) },
             async { is_unconfirmed("clear_value", cleared.clear_value().await) },
             async { is_unconfirmed("release_with_value", with_value.release_with_value("last").await) },
-            async { is_unconfirmed("downgrade", downgraded.downgrade(3).await) },
+            async { is_unconfirmed("downgrade", downgraded.downgrade(Sharing::UpTo(3)).await) },
             async { is_unconfirmed("upgrade", shared.upgrade().await) },
             async { is_unconfirmed("transfer", transferred.transfer(LeaseId::random()).await) },
             async { is_unconfirmed("update_metadata", noted.update_metadata(Metadata::default()).await) },

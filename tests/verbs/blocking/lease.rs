@@ -3,7 +3,7 @@
 use std::{sync::mpsc, thread};
 
 use mongoseal::{
-    EndReason, Error, LeaseId, LeaseState, LossCause, Metadata, ReleaseOutcome, Watchdog,
+    EndReason, Error, LeaseId, LeaseState, LossCause, Metadata, ReleaseOutcome, Sharing, Watchdog,
     blocking::{Lease, Mongoseal},
 };
 
@@ -67,7 +67,7 @@ fn metadata_can_be_replaced_and_a_key_be_shared_later() {
     metadata.insert("step", "2").unwrap();
     lease.update_metadata(metadata.clone()).unwrap();
     assert_eq!(seal.inspect("k").unwrap().unwrap().holders[0].metadata, metadata);
-    lease.downgrade(2).unwrap();
+    lease.downgrade(Sharing::UpTo(2)).unwrap();
     let sharer = seal.acquire("k").shared_up_to(2).run().unwrap();
     assert!(lease.is_valid() && sharer.token() > lease.token());
 }

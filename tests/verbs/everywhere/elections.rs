@@ -9,7 +9,7 @@ use std::{
 };
 
 use mongoseal::{
-    CancellationToken, Elector, Error, LeadershipState, LeadershipWatch, Mongoseal, OnceOutcome, Result, Tick,
+    CancellationToken, Elector, Error, LeadershipState, LeadershipWatch, Mongoseal, OnceOutcome, Result, Sharing, Tick,
 };
 use mongoseal_test_support::secs;
 use tokio::{
@@ -67,7 +67,7 @@ pub(crate) async fn a_key_that_is_shared_or_only_kept_has_no_leader(world: &Worl
     let only = sharer.upgrade().await.unwrap();
     assert_eq!(named("k").await, Some(only.token()));
     assert_eq!(next().await, Some(only.token()), "an observer is told of no sharer");
-    only.downgrade(3).await.unwrap();
+    only.downgrade(Sharing::UpTo(3)).await.unwrap();
     assert_eq!(named("k").await, None);
     assert_eq!(next().await, None, "an observer is told that others are let in");
 

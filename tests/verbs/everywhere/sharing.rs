@@ -20,7 +20,7 @@ pub(crate) async fn a_downgrade_lets_waiting_sharers_in_up_to_its_limit(world: &
     let waits = tokio::spawn(world.seal().acquire("k").shared().ttl(secs(600)).wait(secs(3_600)).into_future());
     world.queued(1).await;
     let (id, token, remaining) = (writer.id(), writer.token(), writer.remaining());
-    writer.downgrade(2).await.unwrap();
+    writer.downgrade(Sharing::UpTo(2)).await.unwrap();
     let reader = soon(waits).await.unwrap().unwrap();
     assert!(reader.token() > token);
     assert_eq!((writer.id(), writer.token(), writer.state()), (id, token, LeaseState::Held));
@@ -28,8 +28,8 @@ pub(crate) async fn a_downgrade_lets_waiting_sharers_in_up_to_its_limit(world: &
     assert!(matches!(world.seal().acquire("k").shared().await, Err(Error::Held { .. })), "two hold it");
     let seen = world.seal().inspect("k").await.unwrap().unwrap();
     assert_eq!((seen.holders[0].sharing, seen.holders[0].token), (Sharing::UpTo(2), token));
-    writer.downgrade(2).await.unwrap();
-    let refused = writer.downgrade(3).await.unwrap_err();
+    writer.downgrade(Sharing::UpTo(2)).await.unwrap();
+    let refused = writer.downgrade(Sharing::UpTo(3)).await.unwrap_err();
     let says = refused.to_string().contains("with up to 2 holders already");
     assert!(matches!(refused, Error::Invalid { .. }) && says, "{refused}");
     writer.refresh().await.unwrap();
@@ -39,13 +39,13 @@ pub(crate) async fn a_downgrade_lets_waiting_sharers_in_up_to_its_limit(world: &
 pub(crate) async fn a_downgrade_for_all_lets_any_number_of_sharers_in_and_no_exclusive_holder(world: &World) {
     let seal = world.seal();
     let writer = seal.acquire("k").await.unwrap();
-    writer.downgrade(u32::MAX).await.unwrap();
+    writer.downgrade(Sharing::Shared).await.unwrap();
     let mut readers = Vec::new();
     for _ in 0..5 {
         readers.push(seal.acquire("k").shared().await.unwrap());
     }
     assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
-    writer.downgrade(u32::MAX).await.unwrap();
+    writer.downgrade(Sharing::Shared).await.unwrap();
 }
 
 pub(crate) async fn a_sharer_that_is_alone_becomes_exclusive_with_a_larger_token(world: &World) {

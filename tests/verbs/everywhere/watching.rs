@@ -1,6 +1,6 @@
 //! What watches report. Some stores have no streams and poll, so each event is read before the next one happens.
 
-use mongoseal::{EventKind, EventStream, FencingToken, Json, LeaseId};
+use mongoseal::{EventKind, EventStream, FencingToken, Json, LeaseId, Sharing};
 use mongoseal_test_support::secs;
 
 use crate::world::{World, soon};
@@ -45,7 +45,7 @@ pub(crate) async fn a_watch_reports_each_way_in_which_a_lease_ends(world: &World
     let lease = world.seal().acquire("k").ttl(secs(600)).await.unwrap();
     is_granted(&mut events, "k", lease.token()).await;
     // A downgrade is no event.
-    lease.downgrade(2).await.unwrap();
+    lease.downgrade(Sharing::UpTo(2)).await.unwrap();
     world.remove("k").await;
     assert_eq!(next(&mut events).await, told(EventKind::Removed, lease.token()));
     let last = world.seal().acquire("k").ttl(secs(600)).await.unwrap();
