@@ -5,6 +5,7 @@ mod features;
 mod layers;
 mod links;
 mod monitoring;
+mod options;
 
 use std::{fs, path::Path};
 

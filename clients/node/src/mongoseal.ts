@@ -29,7 +29,7 @@ export interface TickOptions extends WaitOptions {
   maxHoldMs?: number | undefined;
   /** The lease is lost if there is no `progress` for this long, in milliseconds. Default: no limit. */
   stalledAfterMs?: number | undefined;
-  /** Texts that other processes see. */
+  /** Texts that other processes see. Default: none. */
   metadata?: Readonly<Record<string, string>> | undefined;
 }
 
