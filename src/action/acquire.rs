@@ -87,7 +87,8 @@ impl<M, K> Acquire<M, K> {
     option_setters! {
         /// Waits up to this long if the key is held. The acquire is queued at the store, in order of arrival across all
         /// processes, and a release hands the key to the first waiter. Zero is one attempt. Default: the handle's wait,
-        /// which is one attempt unless it was set.
+        /// which is one attempt unless it was set. The program and the clients for other languages wait without a limit by
+        /// default, because a script is started for its work: see [what waits](crate::guide::settings#what-waits).
         ///
         /// When the wait ends, the acquire gives up its place and sends a last attempt, behind the acquires that still
         /// wait.

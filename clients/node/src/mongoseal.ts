@@ -90,7 +90,10 @@ export class Mongoseal implements AsyncDisposable {
     this.#start = typeof how === "function" ? how : programStart(how);
   }
 
-  /** Waits for the key, and holds it. */
+  /**
+   * Waits for the key, and holds it. It waits without a limit unless `waitMs` is given, as the program does. In Rust one attempt
+   * is the default.
+   */
   async acquire(key: string, options: AcquireOptions = {}): Promise<Lease> {
     const fields: Fields = {
       do: "acquire",

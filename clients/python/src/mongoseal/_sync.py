@@ -261,6 +261,8 @@ class Mongoseal:
     ) -> Lease:
         """Acquires a key. Times are in seconds.
 
+        It waits without a limit unless `wait` is given, as the program does. In Rust one attempt is the default.
+
         | option | meaning | default |
         |---|---|---|
         | `wait` | longest wait for the key; 0: no wait | no limit |
