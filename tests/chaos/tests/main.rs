@@ -123,7 +123,7 @@ fn is_caught(name: &str, only: &str, by: &[&str], more: &[&str]) {
     let (minutes, seed) = match name {
         // It needs a failover, from a member with a clock that is behind to one with a clock ahead, within a fraction of a
         // second of an expiry: two of three clocks are ahead by this seed.
-        "no-grace" => ("6", "13"),
+        "no-grace" => ("15", "13"),
         // It is seen when the run is over.
         "slow-close" => ("0.3", "3"),
         _ => ("6", "3"),
