@@ -84,6 +84,13 @@ impl<M, K> Acquire<M, K> {
         Self { keys, options: AcquireOptions::new(&seal.handle), mode }
     }
 
+    /// The same acquire to await, and its mode.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn into_async(self) -> (Acquire<Async, K>, M) {
+        let Self { keys, options, mode } = self;
+        (Acquire { keys, options, mode: Async }, mode)
+    }
+
     option_setters! {
         /// Waits up to this long if the key is held. The acquire is queued at the store, in order of arrival across all
         /// processes, and a release hands the key to the first waiter. Zero is one attempt. Default: the handle's wait,
@@ -207,7 +214,7 @@ impl<M, K> Acquire<M, K> {
     }
 }
 
-impl<M> Acquire<M> {
+impl Acquire {
     pub(crate) async fn send(self) -> Result<Lease> {
         let Self { keys, options, mode: _mode } = self;
         options.check()?.acquire(keys?).await.map(Ungiven::give)

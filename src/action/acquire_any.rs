@@ -40,8 +40,8 @@ impl Mongoseal {
 /// - An attempt of a [`retry`](Acquire::retry) policy tries each key once.
 ///
 /// The [operation timeout](crate::Builder::operation_timeout) bounds all requests: it must be longer than two round trips for
-/// each key. A key that the store does not answer for takes a quarter of what is left of it, or more if less than three keys
-/// follow. Observers are told of an acquire of each key.
+/// each key. A key that the store does not answer for takes a quarter of what is left of it, or more if fewer than three keys
+/// follow. The handle notifies its observers of an acquire of each key.
 ///
 /// # Errors
 ///
@@ -71,7 +71,7 @@ impl Mongoseal {
 /// ```
 pub type AcquireAny<M = Async> = Acquire<M, Vec<Key>>;
 
-impl<M> AcquireAny<M> {
+impl AcquireAny {
     pub(crate) async fn send(self) -> Result<Lease> {
         let Self { keys, options, mode: _mode } = self;
         let (keys, acquire) = (keys?, options.check()?);

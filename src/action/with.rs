@@ -4,13 +4,17 @@ use crate::{
     action::{
         acquire::Acquire,
         acquire_all::{AcquireAll, LeaseSet},
-        acquire_any::AcquireAny,
     },
+    handle::Async,
     lease::Lease,
     types::error::{Error, Result},
 };
 
-impl Acquire {
+/// Of one key, and of the first free one of several.
+impl<K> Acquire<Async, K>
+where
+    Self: IntoFuture<Output = Result<Lease>>,
+{
     /// Acquires the key, runs `work` while the lease is held, and releases it. Returns the value of the work.
     ///
     /// If the lease is lost, the work is dropped. The lease is released when the work has ended, by its value, an error
@@ -70,7 +74,13 @@ impl Acquire {
     where
         E: From<Error>,
     {
-        try_work(self.await?, work).await
+        let lease = self.await?;
+        let done = lease.run(work(&lease)).await?;
+        let released = lease.end_work().await;
+        // An error of the work says more than that the lease was lost meanwhile.
+        let value = done?;
+        released?;
+        Ok(value)
     }
 }
 
@@ -124,51 +134,6 @@ impl AcquireAll {
         released?;
         Ok(value)
     }
-}
-
-impl AcquireAny {
-    /// Acquires one of the keys, runs `work` while the lease is held, and releases it: see [`Acquire::with`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Acquire::with`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Acquire::with`].
-    pub async fn with<T>(self, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T> {
-        self.try_with(async |lease| Ok(work(lease).await)).await
-    }
-
-    /// Acquires one of the keys, runs `work` that returns a `Result` while the lease is held, and releases it: see
-    /// [`Acquire::try_with`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Acquire::try_with`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Acquire::with`].
-    pub async fn try_with<T, E>(self, work: impl AsyncFnOnce(&Lease) -> Result<T, E>) -> Result<T, E>
-    where
-        E: From<Error>,
-    {
-        try_work(self.await?, work).await
-    }
-}
-
-/// Runs `work` while the lease is held, and releases it.
-async fn try_work<T, E>(lease: Lease, work: impl AsyncFnOnce(&Lease) -> Result<T, E>) -> Result<T, E>
-where
-    E: From<Error>,
-{
-    let done = lease.run(work(&lease)).await?;
-    let released = lease.end_work().await;
-    // An error of the work says more than that the lease was lost meanwhile.
-    let value = done?;
-    released?;
-    Ok(value)
 }
 
 impl LeaseSet {

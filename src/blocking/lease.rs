@@ -11,13 +11,7 @@ use crate::{
     lease::{state_stream::StateStream, watchdog::Watchdog},
     record::KeyValue,
     types::{
-        error::{Error, Result},
-        json::Json,
-        key::Key,
-        lease_id::LeaseId,
-        metadata::Metadata,
-        owner::Owner,
-        sharing::Sharing,
+        error::Result, json::Json, key::Key, lease_id::LeaseId, metadata::Metadata, owner::Owner, sharing::Sharing,
         token::FencingToken,
     },
 };
@@ -302,17 +296,9 @@ impl Lease {
         self.wait(|lease| async move { lease.end_by_release().await })
     }
 
-    /// Runs `work` while the lease is held, and releases it.
-    pub(super) fn try_work<T, E>(self, work: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E>
-    where
-        E: From<Error>,
-    {
-        let done = self.run(work)?;
-        let released = self.wait(|lease| async move { lease.end_work().await });
-        // An error of the work says more than that the lease was lost meanwhile.
-        let value = done?;
-        released?;
-        Ok(value)
+    /// Releases the lease after its work has ended. Returns an error if the lease was lost before.
+    pub(super) fn end_work(self) -> Result<()> {
+        self.wait(|lease| async move { lease.end_work().await })
     }
 }
 

@@ -6,6 +6,7 @@
 use super::{Leader, Lease, LeaseSet, StreamIter, executor::Blocking};
 use crate::{
     action::list::LeaseStream,
+    handle::Async,
     record::{CompletedTick, HolderInfo},
     types::error::{Error, Result},
 };
@@ -33,14 +34,23 @@ use crate::{
 /// ```
 pub type Acquire = crate::Acquire<Blocking>;
 
-impl Acquire {
+/// Acquires one key of several: a [`mongoseal::AcquireAny`](crate::AcquireAny) that blocks.
+/// [`Mongoseal::acquire_any`](super::Mongoseal::acquire_any) makes it.
+pub type AcquireAny = crate::AcquireAny<Blocking>;
+
+/// Of one key, and of the first free one of several.
+impl<K> crate::Acquire<Blocking, K>
+where
+    crate::Acquire<Async, K>: IntoFuture<Output = Result<crate::Lease>, IntoFuture: Send + 'static>,
+{
     /// Acquires the key. Blocks until it is granted or refused.
     ///
     /// # Errors
     ///
     /// Those of [`mongoseal::Acquire`](crate::Acquire).
     pub fn run(self) -> Result<Lease> {
-        self.mode.clone().run(self.send(), Lease::new)
+        let (acquire, executor) = self.into_async();
+        executor.run(acquire.into_future(), Lease::new)
     }
 
     /// Acquires the key, runs `work` that returns a `Result` on the calling thread, releases the key, and returns that
@@ -53,7 +63,13 @@ impl Acquire {
     where
         E: From<Error>,
     {
-        self.run()?.try_work(work)
+        let lease = self.run()?;
+        let done = lease.run(work)?;
+        let released = lease.end_work();
+        // An error of the work says more than that the lease was lost meanwhile.
+        let value = done?;
+        released?;
+        Ok(value)
     }
 
     /// Acquires the key, runs `work` on the calling thread, and releases the key. Returns the value of the work.
@@ -74,43 +90,6 @@ impl Acquire {
     /// assert!(seal.acquire("reports/nightly").run()?.token() > token);
     /// # Ok::<(), mongoseal::Error>(())
     /// ```
-    pub fn with<T>(self, work: impl FnOnce(&Lease) -> T) -> Result<T> {
-        self.try_with(|lease| Ok(work(lease)))
-    }
-}
-
-/// Acquires one key of several: a [`mongoseal::AcquireAny`](crate::AcquireAny) that blocks.
-/// [`Mongoseal::acquire_any`](super::Mongoseal::acquire_any) makes it.
-pub type AcquireAny = crate::AcquireAny<Blocking>;
-
-impl AcquireAny {
-    /// Acquires one of the keys. Blocks until one is granted or all are refused.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`mongoseal::AcquireAny`](crate::AcquireAny).
-    pub fn run(self) -> Result<Lease> {
-        self.mode.clone().run(self.send(), Lease::new)
-    }
-
-    /// Acquires one of the keys, runs `work` that returns a `Result` on the calling thread, releases the key, and returns that
-    /// `Result`: see [`Acquire::try_with`].
-    ///
-    /// # Errors
-    ///
-    /// Those of the work, and those of `with`.
-    pub fn try_with<T, E>(self, work: impl FnOnce(&Lease) -> Result<T, E>) -> Result<T, E>
-    where
-        E: From<Error>,
-    {
-        self.run()?.try_work(work)
-    }
-
-    /// Acquires one of the keys, runs `work` on the calling thread, and releases the key: see [`Acquire::with`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`mongoseal::Acquire::with`](crate::Acquire::with).
     pub fn with<T>(self, work: impl FnOnce(&Lease) -> T) -> Result<T> {
         self.try_with(|lease| Ok(work(lease)))
     }

@@ -389,7 +389,7 @@ impl LeaseInner {
 
     /// Ends the lease, unless it has ended, and sends the keeper no message: the caller does. Returns whether this call has set what
     /// happens to the lease at the store. `None`: the lease had ended. After the deadline an end by the holder counts as an expiry,
-    /// even if nobody saw the deadline pass: the store keeps the key for the grace.
+    /// even if the keeper has not noticed the deadline yet: the store keeps the key for the grace.
     pub(crate) fn end_untold(&self, mut action: Option<EndAction>, end: &LeaseState) -> Option<bool> {
         let by_will = [LeaseState::RELEASED, LeaseState::SHUT_DOWN].contains(end);
         let ended = self.update(|held| {

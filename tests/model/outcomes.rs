@@ -51,7 +51,7 @@ pub(crate) enum Breach {
 /// An outcome that an exploration must reach, so that its promises are about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rare {
-    /// Somebody believes to hold the key.
+    /// A process believes that it holds the key.
     Believed,
     /// A collected record is made again, and believed in.
     MadeAgain,

@@ -82,7 +82,7 @@ pub(crate) fn waiter(terms: LeaseSpec, ttl: Time, until: Time) -> Waiter {
     }
 }
 
-/// A record of a key that nobody holds.
+/// A record without a holder.
 pub(crate) fn record(version: FencingToken) -> Record {
     Record {
         version,

@@ -6,8 +6,8 @@ use std::{pin::pin, task::Poll, time::Duration};
 
 use mongodb::bson::{Document, doc};
 use mongoseal::{
-    CancellationToken, EndReason, Error, Fence, FencingToken, Key, Lease, LeaseId, LeaseState, LossCause, Metadata,
-    Mongoseal, OnceOutcome, Result, Retry, Sharing, Tick, fence::Change,
+    Acquire, Async, CancellationToken, EndReason, Error, Fence, FencingToken, Key, Lease, LeaseId, LeaseState,
+    LossCause, Metadata, Mongoseal, OnceOutcome, Result, Retry, Sharing, Tick, fence::Change,
 };
 
 use crate::{
@@ -126,17 +126,7 @@ impl Running<'_> {
     pub(crate) async fn run(&self) {
         let (key, seal) = (self.step.key, &self.handle);
         match self.step.choices.verb() {
-            Acquires => {
-                let acquire = set_acquire!(seal.acquire(key), self.step, self.group.as_str());
-                if self.has(With) {
-                    let worked = acquire.with(async |lease| self.work(&[lease]).await);
-                    return self.with(worked).await;
-                } else if self.has(TriesWith) {
-                    let worked = acquire.try_with(async |lease| self.try_work(&[lease]).await);
-                    return self.with(worked).await;
-                }
-                self.keep(acquire, Held::Lease).await;
-            }
+            Acquires => self.acquire(set_acquire!(seal.acquire(key), self.step, self.group.as_str())).await,
             AcquiresTwo => {
                 let acquire = set_acquire!(seal.acquire_all(KEYS), self.step, self.group.as_str());
                 if self.has(With) {
@@ -148,17 +138,7 @@ impl Running<'_> {
                 }
                 self.keep(acquire, Held::Set).await;
             }
-            AcquiresAny => {
-                let acquire = set_acquire!(seal.acquire_any(KEYS), self.step, self.group.as_str());
-                if self.has(With) {
-                    let worked = acquire.with(async |lease| self.work(&[lease]).await);
-                    return self.with(worked).await;
-                } else if self.has(TriesWith) {
-                    let worked = acquire.try_with(async |lease| self.try_work(&[lease]).await);
-                    return self.with(worked).await;
-                }
-                self.keep(acquire, Held::Lease).await;
-            }
+            AcquiresAny => self.acquire(set_acquire!(seal.acquire_any(KEYS), self.step, self.group.as_str())).await,
             RunsATick => self.run_tick().await,
             Campaigns => self.campaign().await,
             Resumes => {
@@ -216,6 +196,22 @@ impl Running<'_> {
             Duration::ZERO
         };
         waits + OPERATION
+    }
+
+    /// Acquires one key, and works under its lease or holds it.
+    async fn acquire<K>(&self, acquire: Acquire<Async, K>)
+    where
+        Acquire<Async, K>: IntoFuture<Output = Result<Lease>>,
+    {
+        if self.has(With) {
+            let worked = acquire.with(async |lease| self.work(&[lease]).await);
+            self.with(worked).await;
+        } else if self.has(TriesWith) {
+            let worked = acquire.try_with(async |lease| self.try_work(&[lease]).await);
+            self.with(worked).await;
+        } else {
+            self.keep(acquire, Held::Lease).await;
+        }
     }
 
     /// Acquires, and holds what is granted.

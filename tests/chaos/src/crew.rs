@@ -33,7 +33,7 @@ pub(crate) const SLOTS: u32 = 5;
 
 /// As many places as there are workers at a time.
 pub(crate) struct Crew {
-    /// What each worker is told, but who it is.
+    /// What the runner passes to each worker, without its number.
     spec: Spec,
     /// By slot.
     uris: Vec<String>,

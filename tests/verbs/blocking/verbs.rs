@@ -50,6 +50,10 @@ fn a_set_is_acquired_released_and_lost_as_a_whole() {
     assert_eq!(set.cancelled().unwrap().0.as_str(), "b");
     assert_eq!(set.release().unwrap().len(), 2);
     assert_eq!(seal.acquire_all(["a", "b"]).with(|set| set.tokens().count()).unwrap(), 2);
+    let first = seal.acquire_any(["a", "b"]).run().unwrap();
+    let second = seal.acquire_any(["a", "b"]).wait(SOON).with(|lease| lease.key().clone()).unwrap();
+    assert_eq!((first.key().as_str(), second.as_str()), ("a", "b"));
+    first.release().unwrap();
     drop(seal.acquire_all(["a", "b"]).run().unwrap());
     drop(seal.acquire_all(["a", "b"]).wait(SOON).run().unwrap());
 }

@@ -52,7 +52,7 @@ struct Who<'a> {
     token: FencingToken,
 }
 
-/// A lease and what is told of it.
+/// A lease, and what the worker reports of it.
 struct Holder<'a> {
     who: Who<'a>,
     held: Held,
