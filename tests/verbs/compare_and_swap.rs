@@ -115,6 +115,7 @@ impl Backend for Table {
     }
 
     fn swap(&self, swap: Swap, _: Deadline) -> BoxFuture<Result<bool>> {
+        assert_eq!(swap.max_age, secs(10), "as the documents say");
         let (table, delay) = (self.clone(), std::mem::take(&mut self.state().delay));
         // On a task of its own, as a driver's request: it arrives although the caller has given up.
         let arrives = tokio::spawn(async move {
