@@ -15,8 +15,8 @@ use std::{
 };
 
 use mongoseal::{
-    Clock, Deadline, Error, Key, Mongoseal, Result,
-    store::{Backend, BoxFuture, CompareAndSwap, Loaded, LoadedKeys, Store, Swap},
+    Error, Key, Mongoseal, Result,
+    store::{Backend, BoxFuture, Clock, CompareAndSwap, Deadline, Loaded, LoadedKeys, Store, Swap},
 };
 
 /// How long the store keeps an idle record: longer than each ttl.

@@ -8,7 +8,8 @@
 use std::{env, time::Duration};
 
 use mongoseal::{
-    CancellationToken, Error, Fence, Leader, Mongoseal, Result,
+    CancellationToken, Error, Fence, Mongoseal, Result,
+    election::Leader,
     mongodb::{
         Client, Collection,
         bson::{Document, doc},

@@ -9,7 +9,8 @@
 use std::{env, process::ExitCode, time::Duration};
 
 use mongoseal::{
-    Error, Mongoseal, OnceOutcome, Result, RunOnce, Tick, TickLease,
+    Error, Mongoseal, OnceOutcome, Result, Skipped, Tick, TickLease,
+    action::RunOnce,
     mongodb::{
         Client, ClientSession, Database, IndexModel,
         bson::{Document, doc},
@@ -67,14 +68,14 @@ async fn run_open_steps(seal: &Mongoseal, database: &Database, name: &str, steps
                 run_step(step, lease, database).await
             });
             match ran.await {
-                Ok(OnceOutcome::Superseded { tick, by, .. }) if tick > newest => {
+                Ok(OnceOutcome::Skipped(Skipped::Superseded { tick, by, .. })) if tick > newest => {
                     return Err(Error::invalid(format!(
                         "{by} has run step {tick}, and this release knows {newest}: deploy a later release"
                     )));
                 }
+                Ok(OnceOutcome::Skipped(Skipped::Busy { .. })) => {} // another pod holds the key: retry
                 // Steps are completed in order: if a later one is, this one is, too.
-                Ok(OnceOutcome::Ran(()) | OnceOutcome::AlreadyDone { .. } | OnceOutcome::Superseded { .. }) => break,
-                Ok(_) => {} // another pod holds the key: retry
+                Ok(_) => break,
                 Err(error @ (Error::Lost { .. } | Error::Unavailable { .. })) => println!("{name} retries: {error}"),
                 Err(error) => return Err(error),
             }

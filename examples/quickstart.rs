@@ -19,8 +19,8 @@ async fn work(alice: &Mongoseal, bob: &Mongoseal) -> mongoseal::Result<()> {
     println!("{} acquired {:?} with token {}", lease.owner(), lease.key(), lease.token());
 
     match bob.acquire("reports/nightly").await {
-        Err(Error::Held { owner, token, remaining, .. }) => {
-            println!("bob is refused: {owner:?} holds it with token {token} for another {remaining:.0?}");
+        Err(Error::Held { owner, token, free_in, .. }) => {
+            println!("bob is refused: {owner:?} holds it with token {token} and it is free in {free_in:.0?}");
             assert_eq!((&owner, token), (lease.owner(), lease.token()));
         }
         other => panic!("a held key must be refused: {other:?}"),

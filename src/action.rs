@@ -1,4 +1,6 @@
-//! The verbs of a handle: one file for each verb, with its builder and its checks.
+//! The builders of the verbs: a method of the handle or of a lease makes each, and its options are setters on it.
+//!
+//! An option is checked when the builder is awaited or run.
 
 // In the order of use, which the documentation of the handle has.
 pub(crate) mod acquire;
@@ -19,3 +21,13 @@ pub(crate) mod purge;
 mod raise;
 pub(crate) mod revoke;
 pub(crate) mod watch;
+
+pub use acquire::Acquire;
+pub use acquire_all::AcquireAll;
+pub use acquire_any::AcquireAny;
+pub use group::RefreshedGroup;
+pub use list::Leases;
+pub use once::{RewindTick, RunOnce};
+pub use resume::Resume;
+pub use revoke::Revoke;
+pub use value::PutValue;

@@ -66,7 +66,7 @@
 //!
 //! # The rest of the API
 //!
-//! [`Mongoseal::block_on`] runs a future on the threads of the handle: for an [`Elector`](crate::Elector), a
+//! [`Mongoseal::block_on`] runs a future on the threads of the handle: for an [`Elector`](crate::election::Elector), a
 //! [transaction](crate::Lease::transaction), or a fenced write of an asynchronous client.
 
 mod executor;

@@ -99,7 +99,7 @@ impl<M> Builder<M> {
         /// the holder still stops first. The cost: the key of a holder that died is free that much later.
         ///
         /// Default: a tenth of the ttl, up to 500 ms and up to what the [`retention`](Self::retention) leaves. For a
-        /// lease [without expiry](crate::Acquire::without_expiry) the ttl is the handle's. `Duration::ZERO` is no
+        /// lease [without expiry](crate::action::Acquire::without_expiry) the ttl is the handle's. `Duration::ZERO` is no
         /// grace: then, after a failover to a clock that is ahead, two holders can believe that they hold the key.
         pub fn grace(grace: Duration);
 
@@ -139,15 +139,15 @@ impl<M> Builder<M> {
         pub fn queue_limit(waiters: u32);
 
         /// Sets how long an acquire waits for a held key, unless the acquire sets it: see
-        /// [`Acquire::wait`](crate::Acquire::wait). Default: zero, which is one attempt.
+        /// [`Acquire::wait`](crate::action::Acquire::wait). Default: zero, which is one attempt.
         pub fn wait(at_most: Duration);
 
         /// Sets the policy by which an acquire retries a held key, unless the acquire sets it: see
-        /// [`Acquire::retry`](crate::Acquire::retry). It contradicts a [`wait`](Self::wait). Default: one attempt.
+        /// [`Acquire::retry`](crate::action::Acquire::retry). It contradicts a [`wait`](Self::wait). Default: one attempt.
         pub fn retry(policy: Retry);
     }
 
-    /// Adds an observer, which receives the [events](crate::HandleEvent) of the handle and its leases. Default: none.
+    /// Adds an observer, which receives the [events](crate::observe::HandleEvent) of the handle and its leases. Default: none.
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.options.observers.add(observer);
         self

@@ -40,8 +40,9 @@ pub struct LeaderInfo {
     pub since: StoreTime,
     /// When this was read, on the store's clock.
     pub seen_at: StoreTime,
-    /// How long no other candidate can lead if the leader stops refreshing, by the store's clock. `None` is for ever.
-    pub remaining: Option<Duration>,
+    /// How long until another candidate can lead if this leader does not refresh, by the store's clock. [`Duration::MAX`]:
+    /// without expiry.
+    pub free_in: Duration,
     /// The secret lease id, by which a candidate recognises itself.
     lease: LeaseId,
 }
@@ -51,7 +52,7 @@ impl Mongoseal {
     /// awaited.
     ///
     /// A leadership is a lease on the key of this name. An acquire of that key takes part in the election. A key that is
-    /// [shared](crate::Acquire::shared) has no leader, and a candidate waits until all sharers have gone.
+    /// [shared](crate::action::Acquire::shared) has no leader, and a candidate waits until all sharers have gone.
     pub fn campaign(&self, name: impl IntoName<Key>) -> Campaign {
         Campaign::new(self, name, Async)
     }
@@ -109,7 +110,7 @@ impl LeaderInfo {
             token: holder.version,
             since: holder.since,
             seen_at,
-            remaining: holder.remaining(seen_at),
+            free_in: holder.free_in(seen_at),
             lease: holder.terms.lease,
         })
     }

@@ -1,8 +1,11 @@
 //! The pages of `docs`: a tutorial, tasks, reference and explanation.
 //!
-//! The pages link to each other and to the API by labels, which each page defines for its readers in the repository.
-//! `guide/links.md` defines the same labels for rustdoc and is included first: in Markdown, the first definition of a
-//! label wins. `tests/docs/links.rs` holds the two in step.
+#![doc = include_str!("guide/links.md")]
+#![doc = include_str!("guide/wants.md")]
+
+// The pages link to each other and to the API by labels, which each page defines for its readers in the repository.
+// `guide/links.md` defines the same labels for rustdoc and is included first: in Markdown, the first definition of a
+// label wins. `tests/docs/links.rs` holds the two in step. README has the table of `guide/wants.md`, too.
 
 macro_rules! pages {
     ($($(#[$attribute:meta])* $page:ident = $file:literal),* $(,)?) => {

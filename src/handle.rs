@@ -52,6 +52,7 @@ pub struct Mongoseal {
 // The `send` of a verb binds its mode by name: without the feature `blocking` nothing else reads the field.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
+#[allow(unnameable_types, reason = "a caller never writes it: it is the default of the builders")]
 pub struct Async;
 
 /// Makes a builder awaitable: awaiting it calls its `send`.
@@ -142,8 +143,8 @@ impl Mongoseal {
     /// released at the store. The tasks of all leases have ended when
     /// this returns.
     ///
-    /// A lease under which [`run`](crate::Lease::run), [`with`](crate::Acquire::with), [`once`](Self::once) or an
-    /// [elector](crate::Elector) runs work is released when the work has ended. If it has not ended after four fifths of
+    /// A lease under which [`run`](crate::Lease::run), [`with`](crate::action::Acquire::with), [`once`](Self::once) or an
+    /// [elector](crate::election::Elector) runs work is released when the work has ended. If it has not ended after four fifths of
     /// the operation timeout, because it blocks its thread or is not polled, the lease is not released: it expires. Any
     /// other lease is released at once, so end its work before this call.
     ///

@@ -18,7 +18,24 @@
 //! # }
 //! ```
 //!
-//! The [tutorial](guide::tutorial) goes from here to a fence and a clean shutdown.
+//! If this process is paused past the end of its lease, only the storage can refuse its late writes. A [`Fence`] is a
+//! collection of MongoDB that compares tokens:
+//!
+//! ```no_run
+//! # #[cfg(feature = "mongodb")]
+//! # mod fenced {
+//! use mongoseal::{Fence, Lease, mongodb::{Collection, bson::{Document, doc}}};
+//!
+//! async fn pack(lease: &Lease, orders: &Collection<Document>) -> mongoseal::Result<()> {
+//!     let packed = doc! { "$set": { "state": "packed" } };
+//!     // Returns Err(Fenced) if a later holder has written.
+//!     orders.fenced(lease).update_one(doc! { "_id": 4711 }, packed).await?;
+//!     Ok(())
+//! }
+//! # }
+//! ```
+//!
+//! The [tutorial](guide::tutorial) goes from here to a clean shutdown, and the [guide] has the tasks.
 //!
 //! # Contents
 //!
@@ -26,19 +43,19 @@
 //! |---|---|
 //! | open a handle, and shut it down | [`Mongoseal::connect`], [`Mongoseal::on_shared_client`], [`Builder`]; [`Mongoseal::scope`], [`Mongoseal::shutdown`] |
 //! | test code that acquires leases | [`Mongoseal::in_memory_on`] and [`store::MemoryStore`]; faults and a clock in the module `testing` of the feature `test-util`; [its page](guide::testing) |
-//! | acquire one key | [`Mongoseal::acquire`], [`Acquire`], [`Retry`], [`Acquire::with`] |
-//! | acquire the first free key of several | [`Mongoseal::acquire_any`], [`AcquireAny`] |
+//! | acquire one key | [`Mongoseal::acquire`], [`Acquire`](action::Acquire), [`Retry`], [`Acquire::with`](action::Acquire::with) |
+//! | acquire the first free key of several | [`Mongoseal::acquire_any`], [`AcquireAny`](action::AcquireAny) |
 //! | acquire several keys, or none | [`Mongoseal::acquire_all`], [`LeaseSet`] |
 //! | keep a checkpoint with the key, for the next holder | [`Lease::put_value`], [`Lease::value`], [`Lease::release_with_value`], [`Json`] |
-//! | run work once for each tick of a schedule | [`Mongoseal::once`], [`RunOnce`], [`Tick`], [`Mongoseal::rewind_tick`] |
+//! | run work once for each tick of a schedule | [`Mongoseal::once`], [`RunOnce`](action::RunOnce), [`Tick`], [`Mongoseal::rewind_tick`] |
 //! | keep, check and end a lease | [`Lease`], [`LeaseState`], [`CancellationToken`], [`Watchdog`] |
 //! | go on with a lease of an earlier process | [`Mongoseal::resume`], [`Lease::orphan`], [`Lease::transfer`] |
 //! | refuse the writes of earlier holders | [`Fence`], [`Lease::transaction`], [`FenceGate`], [`fence`] |
-//! | elect a leader | [`Mongoseal::campaign`], [`Elector`], [`Mongoseal::leader`], [`Mongoseal::observe`] |
-//! | know whether this process leads, and which one does | [`Elector::leadership`], [`LeadershipWatch`], [`LeadershipState`], [`Elector::health`] |
+//! | elect a leader | [`Mongoseal::campaign`], [`Elector`](election::Elector), [`Mongoseal::leader`], [`Mongoseal::observe`] |
+//! | know whether this process leads, and which one does | [`Elector::leadership`](election::Elector::leadership), [`LeadershipWatch`](election::LeadershipWatch), [`LeadershipState`](election::LeadershipState), [`Elector::health`](election::Elector::health) |
 //! | refresh or release leases of several keys and processes by one call | [`Mongoseal::refresh_group`], [`Mongoseal::release_group`] |
 //! | look and intervene | [`Mongoseal::now`], [`Mongoseal::inspect`], [`Mongoseal::leases`], [`Mongoseal::watch`], [`Mongoseal::watch_prefix`], [`Mongoseal::revoke`], [`Mongoseal::raise_token_floor`], [`Mongoseal::purge`] |
-//! | observe acquires, refreshes and losses | [`Observer`], [`HandleEvent`], [`Builder::observer`] |
+//! | observe acquires, refreshes and losses | [`Observer`](observe::Observer), [`HandleEvent`](observe::HandleEvent), [`Builder::observer`] |
 //! | publish metrics | the module `metrics` of the feature `metrics`, and [its page](guide::metrics) |
 //! | use leases without async | the module `blocking` of the feature `blocking` |
 //! | handle an error | [`Error`] has one variant for each reaction; the [runbook](guide::runbook) has the messages |
@@ -58,22 +75,22 @@
 //! second holder or checks the token: see [Redis](guide::redis).
 //!
 //! **What to do if the key is held.** One attempt, the default, fails at once with [`Error::Held`].
-//! [`wait`](Acquire::wait) queues at the store: waiters of all processes are served in order, and each hand-over is one
-//! write. [`retry`](Acquire::retry) attempts again with delays and takes no place in the queue, so a retrying acquire is not
+//! [`wait`](action::Acquire::wait) queues at the store: waiters of all processes are served in order, and each hand-over is one
+//! write. [`retry`](action::Acquire::retry) attempts again with delays and takes no place in the queue, so a retrying acquire is not
 //! granted while any waiter is queued. Prefer `wait`; use `retry` for work that may as well be skipped.
 //!
 //! **How often work runs.** A lease excludes two runs at the same time, not a second run after the first. For work of a
 //! schedule, [`once`](Mongoseal::once) also stores which tick is completed: see [scheduled jobs](guide::schedules).
 //!
-//! **How many hold the key.** By default one lease holds it. [`shared_up_to`](Acquire::shared_up_to) is a semaphore, and
-//! [`shared`](Acquire::shared) has no limit; an exclusive lease excludes both. Its holders are alike: for slots that differ, such
+//! **How many hold the key.** By default one lease holds it. [`shared_up_to`](action::Acquire::shared_up_to) is a semaphore, and
+//! [`shared`](action::Acquire::shared) has no limit; an exclusive lease excludes both. Its holders are alike: for slots that differ, such
 //! as GPUs, [`acquire_any`](Mongoseal::acquire_any) grants one key of several, with tokens that fence. A [`LeaseSet`] is several
-//! keys that one caller acquires and releases together. A [group](Acquire::group) is a name for leases of any processes, to refresh or release
+//! keys that one caller acquires and releases together. A [group](action::Acquire::group) is a name for leases of any processes, to refresh or release
 //! by one call.
 //!
 //! **How long the ttl is.** A dead holder's key is free after the ttl and the [grace](Builder::grace). The default of 30
 //! seconds outlasts an election of MongoDB. The lease is refreshed, so the work may take hours.
-//! [`max_hold`](Acquire::max_hold) bounds that.
+//! [`max_hold`](action::Acquire::max_hold) bounds that.
 //!
 //! # One handle per process
 //!
@@ -84,7 +101,7 @@
 //! # Tasks and lifetimes
 //!
 //! A handle that [connects](Mongoseal::connect) has a thread of its own, and all its tasks run there. So work that blocks all
-//! threads of its own runtime keeps its leases; [`stalled_after`](Acquire::stalled_after) and [`max_hold`](Acquire::max_hold)
+//! threads of its own runtime keeps its leases; [`stalled_after`](action::Acquire::stalled_after) and [`max_hold`](action::Acquire::max_hold)
 //! bound a holder that hangs. The tasks of a handle in memory, on a store or on a client of yours run on the tokio runtime in
 //! which the handle was made, or that of its first call if it was made outside of one: that runtime must outlive the handle.
 //! A closure of a [`Retry`] policy and an [observer](Builder::observer) run there, too, and must return at once. Those of a handle of the module `blocking` run on its threads.
@@ -94,7 +111,7 @@
 //! | of a lease | the acquire | the release, the loss, or the end of a take-back of a dropped acquire |
 //! | of the refresh schedule | the first lease that is held for a second | the last such lease |
 //! | of the notifier, which reads the change stream | the first waiter, or the first lease that is held for a second | 10 to 20 seconds after the last of these |
-//! | of an [`EventStream`] | [`Mongoseal::watch`], [`Mongoseal::watch_prefix`] | its drop |
+//! | of an [`EventStream`](inspect::EventStream) | [`Mongoseal::watch`], [`Mongoseal::watch_prefix`] | its drop |
 //! | of the driver | the client | the client |
 //!
 //! Dropping a [`Lease`] releases it in the background. Dropping the future of a verb never drops a request half-way: the page
@@ -165,8 +182,8 @@ mod connect;
 mod handle;
 mod lease;
 
-mod action;
-mod election;
+pub mod action;
+pub mod election;
 
 #[cfg(feature = "blocking")]
 pub mod blocking;
@@ -186,23 +203,35 @@ pub mod store;
 pub mod testing;
 mod types;
 
+/// What a store tells about keys: their holders, their queues, their runs, and the events of their records.
+///
+/// [`Mongoseal::inspect`], [`Mongoseal::leases`], [`Mongoseal::runs`] and [`Mongoseal::watch`] return these types.
+pub mod inspect {
+    pub use crate::{
+        action::{
+            list::LeaseStream,
+            watch::{EventStream, WatchItem},
+        },
+        record::{
+            CompletedTick, Event, EventKind, HolderInfo, Inspection, ListedLease, PastRevocation, PastRun, StoreTime,
+            WaiterInfo,
+        },
+    };
+}
+
+/// What the leases of a handle report to an [`Observer`](observe::Observer), which [`Builder::observer`] sets.
+pub mod observe {
+    pub use crate::engine::observer::{AcquireMode, AcquireOutcome, HandleEvent, Observer, RefreshOutcome};
+}
+
+#[doc(inline)]
 pub use action::{
-    acquire::Acquire,
-    acquire_all::{AcquireAll, LeaseSet},
-    acquire_any::AcquireAny,
-    group::RefreshedGroup,
-    list::{LeaseStream, Leases},
-    once::{OnceOutcome, RewindTick, RunOnce, Tick, TickLease},
-    resume::Resume,
-    revoke::Revoke,
-    value::PutValue,
-    watch::{EventStream, WatchItem},
+    acquire_all::LeaseSet,
+    once::{BeginOutcome, OnceOutcome, Skipped, Tick, TickLease},
 };
 pub use builder::Builder;
-pub use election::{Campaign, Elector, Leader, LeaderInfo, LeaderStream, LeadershipState, LeadershipWatch, Readiness};
 pub use engine::{
     lease_state::{LeaseState, ReleaseOutcome},
-    observer::{AcquireMode, AcquireOutcome, HandleEvent, Observer, RefreshOutcome},
     retry_policy::{Attempt, Retry},
 };
 #[doc(inline)]
@@ -210,28 +239,20 @@ pub use fence::FenceGate;
 #[cfg(feature = "mongodb")]
 #[doc(inline)]
 pub use fence::{Fence, Fenced};
-pub use handle::{Async, Mongoseal};
+pub use handle::Mongoseal;
 pub use lease::{Lease, state_stream::StateStream, watchdog::Watchdog};
 #[cfg(feature = "mongodb")]
 #[doc(no_inline)]
 pub use mongodb;
 #[doc(inline)]
-pub use record::{
-    CompletedTick, Event, EventKind, HolderInfo, Inspection, KeyValue, ListedLease, PastRevocation, PastRun, StoreTime,
-    WaiterInfo,
-};
+pub use record::KeyValue;
 #[cfg(all(fuzzing, feature = "mongodb"))]
 #[doc(hidden)]
 pub use store::mongo::fuzzing;
 #[doc(no_inline)]
 pub use tokio_util::sync::CancellationToken;
-#[cfg(feature = "unstable-store")]
-pub use types::token::HybridTime;
 pub use types::{
-    acquire_id::{AcquireId, HandleId},
-    clock::Clock,
-    deadline::Deadline,
-    error::{EndReason, Error, LossCause, Result, Source},
+    error::{EndReason, Error, LossCause, Result},
     group::Group,
     into_name::IntoName,
     json::Json,
@@ -239,8 +260,7 @@ pub use types::{
     lease_id::LeaseId,
     metadata::Metadata,
     owner::Owner,
-    reading::Reading,
+    parse_error::ParseError,
     sharing::Sharing,
     token::FencingToken,
-    ttl::Ttl,
 };

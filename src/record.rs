@@ -214,7 +214,7 @@ pub struct PastRun {
     pub since: StoreTime,
     /// When the tick was completed.
     pub at: StoreTime,
-    /// Whether the work failed: see [`RunOnce::complete_on_error`](crate::RunOnce::complete_on_error).
+    /// Whether the work failed: see [`RunOnce::complete_on_error`](crate::action::RunOnce::complete_on_error).
     #[serde(rename = "failed")]
     pub is_failed: bool,
     /// The [note](crate::TickLease::note) of the work. Empty: none.
@@ -272,9 +272,9 @@ pub struct Record {
     pub value: Option<StoredValue>,
 }
 
-/// The time until an expiry. `None` if that is longer than the longest ttl: then the lease has no expiry.
-pub(crate) fn remaining(expires_at: StoreTime, now: StoreTime) -> Option<Duration> {
-    Some(expires_at.since(now)).filter(|left| *left <= Ttl::MAX.duration())
+/// The time until an expiry. [`Duration::MAX`] if that is longer than the longest ttl: then the lease has no expiry.
+pub(crate) fn time_until(expires_at: StoreTime, now: StoreTime) -> Duration {
+    Some(expires_at.since(now)).filter(|left| *left <= Ttl::MAX.duration()).unwrap_or(Duration::MAX)
 }
 
 impl Holder {
@@ -283,17 +283,17 @@ impl Holder {
         self.terms.lease == lease && self.version == token
     }
 
-    /// How long it lasts from `now` without a refresh. `None`: without expiry.
+    /// How long from `now` until the key is free without a refresh. [`Duration::MAX`]: without expiry.
     #[must_use]
-    pub fn remaining(&self, now: StoreTime) -> Option<Duration> {
-        remaining(self.expires_at, now)
+    pub fn free_in(&self, now: StoreTime) -> Duration {
+        time_until(self.expires_at, now)
     }
 
     /// The error of a request that it keeps from the key, at this reading of the store's clock.
     pub(crate) fn held_error(self, key: &Key, at: Option<StoreClock>) -> Error {
         Error::Held {
             key: key.clone(),
-            remaining: at.map(|at| self.remaining(at.now).unwrap_or(Duration::MAX)).unwrap_or_default(),
+            free_in: at.map(|at| self.free_in(at.now)).unwrap_or_default(),
             is_released: self.released_at.is_some(),
             owner: self.terms.owner,
             token: self.version,

@@ -84,15 +84,24 @@ pub use memory::MemoryStore;
 pub use mongo::MongoStore;
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 
+#[cfg(feature = "unstable-store")]
+pub use crate::types::token::HybridTime;
+#[cfg(not(feature = "unstable-store"))]
+use crate::types::token::HybridTime;
+pub use crate::types::{
+    acquire_id::{AcquireId, HandleId},
+    clock::Clock,
+    deadline::Deadline,
+    error::Source,
+    instant::Instant,
+    ttl::Ttl,
+};
+
 use crate::{
     record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Position, Request, StoreTime},
     types::{
-        acquire_id::HandleId,
-        clock::Clock,
-        deadline::Deadline,
         error::{Error, Result},
         key::Key,
-        token::HybridTime,
     },
 };
 

@@ -13,9 +13,9 @@ use mongodb::{
     options::WriteConcern,
 };
 use mongoseal::{
-    Deadline, Key,
+    Key,
     record::{BatchRequest, lease_refs},
-    store::{MongoStore, Store},
+    store::{Deadline, MongoStore, Store},
 };
 use plotters::{coord::combinators::BindKeyPoints, prelude::*};
 

@@ -4,7 +4,10 @@ mod progress;
 
 use std::{sync::Arc, time::Duration};
 
-use mongoseal::{Builder, Clock, Error, Mongoseal, Reading, Result};
+use mongoseal::{
+    Builder, Error, Mongoseal, Result,
+    store::{Clock, Instant},
+};
 use tokio::time::sleep;
 
 use crate::{
@@ -28,7 +31,7 @@ pub(crate) struct Wait<'a> {
     keys: &'a [String],
     limit: Duration,
     verbose: bool,
-    began: Reading,
+    began: Instant,
 }
 
 impl<'a> Wait<'a> {

@@ -261,13 +261,13 @@ pub(crate) struct Ls {
     /// Only leases held for at least this long, for example 1h
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) older: Option<Duration>,
-    /// Only leases with less time remaining, for example 10s
+    /// Only leases whose key is free in less time, for example 10s
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) expiring: Option<Duration>,
     /// Also expired leases that are still in their records
     #[arg(long)]
     pub(crate) expired: bool,
-    /// Sort by key, owner, token, held, remaining or waiters
+    /// Sort by key, owner, token, held, free-in or waiters
     ///
     /// The order is ascending. The program reads all leases before it prints the first. Without this option and --reverse
     /// it prints them as it reads them.
@@ -293,7 +293,7 @@ pub(crate) enum SortColumn {
     Owner,
     Token,
     Held,
-    Remaining,
+    FreeIn,
     Waiters,
 }
 
@@ -302,7 +302,7 @@ pub(crate) enum SortColumn {
 pub(crate) enum LsOutput {
     Wide,
     Json,
-    /// Of each key: its leases, its waiters, the longest hold and the shortest remaining time.
+    /// Of each key: its leases, its waiters, the longest hold and the shortest time until it is free.
     Prometheus,
 }
 

@@ -21,7 +21,10 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Clock, LeaseState, LossCause, Mongoseal, Reading, ReleaseOutcome};
+use mongoseal::{
+    LeaseState, LossCause, Mongoseal, ReleaseOutcome,
+    store::{Clock, Instant},
+};
 use nix::sys::signal::{SigSet, Signal::SIGTTOU};
 use rustix::process::{Pid, Signal};
 use tokio::{
@@ -148,12 +151,12 @@ struct Job {
     reports: Lines<BufReader<OwnedReadHalf>>,
     times: Times,
     /// The deadline that the guard knows.
-    until: Reading,
+    until: Instant,
     group: Option<Pid>,
     /// The children of this process that are not of the command: a shell may have started them before its exec.
     others: HashSet<Pid>,
     /// When this process killed the command.
-    killed_at: Option<Reading>,
+    killed_at: Option<Instant>,
     terminal: Terminal,
 }
 
@@ -233,7 +236,7 @@ impl Job {
     }
 
     /// Returns the time at which this process kills the command, shortly after the guard should have.
-    fn kill_at(&self) -> Reading {
+    fn kill_at(&self) -> Instant {
         self.until.before(self.times.kill_before / 2)
     }
 

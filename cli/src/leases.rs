@@ -3,10 +3,13 @@
 use std::{env, ffi::OsString, fmt, str::FromStr, time::Duration};
 
 use futures_util::future::select_all;
-use mongoseal::{Clock, FencingToken, Lease, LeaseId, LeaseState, LossCause, Reading};
+use mongoseal::{
+    FencingToken, Lease, LeaseId, LeaseState, LossCause,
+    store::{Clock, Instant},
+};
 
 /// The deadline of leases without expiry: a time on the boot-time clock that is never reached.
-const NEVER: Reading = Reading::at(Duration::from_secs(1 << 40));
+const NEVER: Instant = Instant::at(Duration::from_secs(1 << 40));
 
 /// The variables by which a command finds its leases. With several leases, the first three end with a number.
 const KEY: &str = "MONGOSEAL_KEY";
@@ -49,7 +52,7 @@ impl<'a> Leases<'a> {
     }
 
     /// Returns the first deadline of the leases on the boot-time clock, or slightly less.
-    pub(crate) fn deadline(&self) -> Reading {
+    pub(crate) fn deadline(&self) -> Instant {
         let now = Clock::Boot.now();
         now.after(self.remaining()).min(NEVER)
     }

@@ -3,7 +3,7 @@
 use std::{str::FromStr, time::Duration};
 
 use ::time::{OffsetDateTime, format_description::well_known::Rfc3339};
-use mongoseal::{StoreTime, Tick};
+use mongoseal::{Tick, inspect::StoreTime};
 
 /// The numbers that are printed as times: the years from 2000 to 2099, in milliseconds since the Unix epoch.
 const TIMES: std::ops::Range<u64> = 946_684_800_000..4_102_444_800_000;

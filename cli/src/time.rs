@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mongoseal::StoreTime;
+use mongoseal::inspect::StoreTime;
 
 /// The units of durations, in milliseconds.
 const UNITS: [(&str, u128); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
@@ -52,9 +52,14 @@ pub(crate) fn brief(duration: Duration) -> String {
     format(if is_short { duration } else { Duration::from_secs(duration.as_secs()) })
 }
 
-/// Formats the remaining time of a lease.
-pub(crate) fn remaining(remaining: Option<Duration>) -> String {
-    remaining.map_or_else(|| "unlimited".into(), brief)
+/// Formats the time until a key is free.
+pub(crate) fn free_in(time: Duration) -> String {
+    finite(time).map_or_else(|| "unlimited".into(), brief)
+}
+
+/// Returns a time, unless it is for ever.
+pub(crate) fn finite(time: Duration) -> Option<Duration> {
+    Some(time).filter(|time| *time != Duration::MAX)
 }
 
 /// Formats a time of the store's clock without its date, in UTC and whole seconds, such as `02:04:13Z`.

@@ -17,7 +17,8 @@ use axum::{
 };
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use mongoseal::{
-    CancellationToken, Error, Fence, FencingToken, Leader, LeadershipState, LeadershipWatch, Mongoseal, Readiness,
+    CancellationToken, Error, Fence, FencingToken, Mongoseal,
+    election::{Leader, LeadershipState, LeadershipWatch, Readiness},
     metrics::MetricsObserver,
     mongodb::{
         Client, Collection,

@@ -22,8 +22,8 @@ impl Mongoseal {
 /// Acquires a key. Awaiting it returns the [`Lease`] or [`Error::Held`](crate::Error::Held): at once, after a [`wait`](Self::wait) in the
 /// key's queue, or after the attempts of a [`retry`](Self::retry).
 ///
-/// [`Mongoseal::acquire`](crate::Mongoseal::acquire) makes it. Of several keys it is an [`AcquireAll`](crate::AcquireAll)
-/// or an [`AcquireAny`](crate::AcquireAny), which have the same options. If the same handle or a sibling has just released or dropped a lease
+/// [`Mongoseal::acquire`](crate::Mongoseal::acquire) makes it. Of several keys it is an [`AcquireAll`](crate::action::AcquireAll)
+/// or an [`AcquireAny`](crate::action::AcquireAny), which have the same options. If the same handle or a sibling has just released or dropped a lease
 /// of the key, the acquire first waits for that release.
 ///
 /// # Errors

@@ -30,11 +30,11 @@ use crate::{
         duration::format_duration,
         error::{Error, Result},
         group::Group,
+        instant::Instant,
         into_name::IntoName,
         key::Key,
         lease_id::LeaseId,
         metadata::Metadata,
-        reading::Reading,
         sharing::Sharing,
         string_newtype::refuse_unseen,
         ttl::{self, Ttl},
@@ -207,7 +207,7 @@ impl AcquireOptions {
 
 /// Refuses a key that a person would take for another one.
 pub(crate) fn ensure_acquirable(key: &Key) -> Result<()> {
-    refuse_unseen(key.as_str(), "a key")
+    Ok(refuse_unseen(key.as_str(), "a key")?)
 }
 
 /// Checks the keys of an acquire of several, and returns them in the order given.
@@ -301,7 +301,7 @@ impl CheckedAcquire {
         let after_wait = match &self.on_held {
             OnHeld::Once => context.operation_deadline(),
             OnHeld::Wait(wait) => context.operation_deadline().later_by(*wait),
-            OnHeld::Retry(_) => Deadline::at(context.clock(), Reading::MAX),
+            OnHeld::Retry(_) => Deadline::at(context.clock(), Instant::MAX),
         };
         CallLimit::new(context, after_wait)
     }

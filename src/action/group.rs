@@ -33,8 +33,8 @@ use crate::{
 pub struct RefreshedGroup {
     /// The leases that were refreshed, as they are after the refresh, the oldest first.
     ///
-    /// `holder.remaining` is the least time for which the store keeps the key from the lease's `read_at` on: the ttl and
-    /// the [`grace`](crate::Acquire::grace) of the lease, or the time that was left before if that is more.
+    /// `holder.free_in` is the least time for which the store keeps the key from the lease's `read_at` on: the ttl and
+    /// the [`grace`](crate::action::Acquire::grace) of the lease, or the time that was left before if that is more.
     pub refreshed: Vec<ListedLease>,
     /// The leases that were not: they had expired before the call, or ended during it. They are as they were listed, the
     /// oldest first. A lease that ended earlier is in neither list if its record has no entry of it.
@@ -115,7 +115,7 @@ impl Mongoseal {
             expired.extend(lapsed.into_iter().map(|lease| lease.key));
             // A lease may have expired instead.
             let elapsed = context.clock().now().since(listed_at);
-            released.retain(|lease| lease.holder.remaining.is_none_or(|remaining| remaining > elapsed));
+            released.retain(|lease| lease.holder.free_in > elapsed);
         }
         for key in expired {
             let prune = |deadline| context.store.apply(&key, Request::Prune, deadline);
@@ -130,7 +130,7 @@ impl Mongoseal {
     /// If the work of a group needs all of its leases, check that none is gone and that none is missing; if one is, call
     /// [`release_group`](Self::release_group) and start again.
     ///
-    /// A refresh never shortens a lease, and each lease keeps its own [`grace`](crate::Acquire::grace). A lease without
+    /// A refresh never shortens a lease, and each lease keeps its own [`grace`](crate::action::Acquire::grace). A lease without
     /// expiry stays without. The deadlines of this handle's leases are extended. Another process keeps its own ttl, and
     /// learns of the new expiry with its next refresh. Each key is refreshed by itself: its leases of the group together.
     /// 1,000 leases take two commands.
@@ -159,7 +159,7 @@ impl Mongoseal {
     ///
     /// let group = seal.refresh_group("job-17", Duration::from_secs(60)).await?;
     /// assert_eq!((group.refreshed.len(), group.gone.len()), (1, 0));
-    /// assert!(group.refreshed[0].holder.remaining >= Some(Duration::from_secs(60)));
+    /// assert!(group.refreshed[0].holder.free_in >= Duration::from_secs(60));
     /// assert!(lease.remaining() > Duration::from_secs(50));
     /// # Ok(())
     /// # }
@@ -183,7 +183,7 @@ impl Mongoseal {
         let lacks_it = |ListedLease { holder, .. }: &ListedLease| {
             let since = clock.now().since(sent);
             let refreshed = ttl.duration().saturating_add(holder.grace);
-            holder.remaining.is_some_and(|left| left.saturating_add(since) < refreshed)
+            holder.free_in.saturating_add(since) < refreshed
         };
         let repeated = apply_to_members(context, &selection, &refreshed, &refresh, until, lacks_it).await?;
         if let Some(Repeated { present, .. }) = repeated {
@@ -196,9 +196,9 @@ impl Mongoseal {
         }
         // The store has refreshed them after it listed them, and a refresh never shortens a lease.
         for lease in &mut refreshed {
-            let HolderInfo { last_seen, remaining, grace, .. } = &mut lease.holder;
+            let HolderInfo { last_seen, free_in, grace, .. } = &mut lease.holder;
             *last_seen = lease.read_at;
-            *remaining = remaining.map(|before| before.max(ttl.duration().saturating_add(*grace)));
+            *free_in = ttl.duration().saturating_add(*grace).max(*free_in);
         }
         Ok(RefreshedGroup { refreshed, gone })
     }
@@ -272,7 +272,7 @@ async fn apply_to_members(
                 return Ok(repeated);
             }
             let next = context.clock().now().after(backoff.next());
-            if next >= until.reading() {
+            if next >= until.instant() {
                 let error = Error::unavailable("the leases of the group were not all reached: retry");
                 return Err(alone.err().into_iter().fold(error, Error::caused_by));
             }

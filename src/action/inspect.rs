@@ -38,7 +38,7 @@ impl Mongoseal {
     /// let lease = seal.acquire("reports/nightly").await?;
     /// let record = seal.inspect("reports/nightly").await?.expect("the key was acquired");
     /// for holding in &record.holders {
-    ///     println!("{} for another {:?}", holding.owner, holding.remaining);
+    ///     println!("{} for another {:?}", holding.owner, holding.free_in);
     ///     assert_eq!(holding.token, lease.token());
     /// }
     /// assert!(seal.inspect("never/asked-for").await?.is_none());
@@ -58,7 +58,7 @@ impl Mongoseal {
     /// the key has no record or is not that of a schedule.
     ///
     /// A run whose tick was not completed is not in it: its work failed, or its lease was lost. It is kept as long as the
-    /// last completed tick: see [`RunOnce::keep_for`](crate::RunOnce::keep_for).
+    /// last completed tick: see [`RunOnce::keep_for`](crate::action::RunOnce::keep_for).
     ///
     /// # Errors
     ///

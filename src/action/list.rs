@@ -49,7 +49,7 @@ const FIRST_PAGE: u32 = 500;
 /// let nightly = seal.acquire("reports/nightly").ttl(Duration::from_secs(5)).await?;
 /// let _weekly = seal.acquire("reports/weekly").ttl(Duration::from_secs(60)).await?;
 ///
-/// let mut soon_over = seal.leases().prefix("reports/").remaining_less_than(Duration::from_secs(10)).await?;
+/// let mut soon_over = seal.leases().prefix("reports/").free_in_less_than(Duration::from_secs(10)).await?;
 /// while let Some(lease) = soon_over.next().await {
 ///     let lease = lease?;
 ///     println!("{:?} is held by {:?}", lease.key, lease.holder.owner);
@@ -128,16 +128,16 @@ impl<M> Leases<M> {
         self.set(Ok(time), |selection, time| selection.since_after = Some(time))
     }
 
-    /// Only leases that last for less than this without a refresh, by the store's clock. Leases without expiry are not
-    /// among them.
-    pub fn remaining_less_than(self, time: Duration) -> Self {
-        self.set(Ok(time), |selection, time| selection.remaining_less_than = Some(time))
+    /// Only leases whose key is free in less than this without a refresh, by the store's clock. Leases without expiry are
+    /// not among them.
+    pub fn free_in_less_than(self, time: Duration) -> Self {
+        self.set(Ok(time), |selection, time| selection.free_in_less_than = Some(time))
     }
 
-    /// Only leases that last for at least this without a refresh, by the store's clock. Leases without expiry are among
-    /// them.
-    pub fn remaining_at_least(self, time: Duration) -> Self {
-        self.set(Ok(time), |selection, time| selection.remaining_at_least = Some(time))
+    /// Only leases whose key is not free for at least this without a refresh, by the store's clock. Leases without expiry
+    /// are among them.
+    pub fn free_in_at_least(self, time: Duration) -> Self {
+        self.set(Ok(time), |selection, time| selection.free_in_at_least = Some(time))
     }
 
     /// Includes expired leases that are still in their record, because their key was not requested since.

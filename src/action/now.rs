@@ -6,8 +6,8 @@ impl Mongoseal {
     /// Reads the store's clock, which ends all leases: the time at which the store answered, between the call and its return.
     ///
     /// It is a linearizable read of one round trip: on MongoDB the clock is that of the primary which a majority follows at
-    /// that moment. Compare it with the times of an [`Inspection`](crate::Inspection), a
-    /// [`ListedLease`](crate::ListedLease) or a document with a date of the store's server. It decides nothing: after a
+    /// that moment. Compare it with the times of an [`Inspection`](crate::inspect::Inspection), a
+    /// [`ListedLease`](crate::inspect::ListedLease) or a document with a date of the store's server. It decides nothing: after a
     /// failover the next primary has its own clock, and this process may be paused before it uses the answer.
     ///
     /// # Errors

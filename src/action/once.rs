@@ -8,7 +8,7 @@
 mod reset;
 mod tick;
 
-use std::{pin::pin, sync::Mutex, time::Duration};
+use std::{fmt, pin::pin, sync::Mutex, time::Duration};
 
 pub use reset::RewindTick;
 pub use tick::Tick;
@@ -27,12 +27,12 @@ use crate::{
     types::{
         deadline::Deadline,
         error::{Error, Result},
+        instant::Instant,
         into_name::IntoName,
         keep,
         key::Key,
         lock::lock,
         owner::Owner,
-        reading::Reading,
         token::FencingToken,
         ttl,
     },
@@ -66,7 +66,7 @@ impl Mongoseal {
 /// # Waiting
 ///
 /// A runner that finds the key held waits for as long as a holder that dies may keep the key: for the ttl, the grace and a
-/// second. So if the holder dies, another runner takes over. If the wait ends first, the runner returns [`OnceOutcome::Busy`]. With
+/// second. So if the holder dies, another runner takes over. If the wait ends first, the runner returns [`Skipped::Busy`]. With
 /// a [`wait`](Self::wait) of zero it does not wait. If the holder then dies, no runner may be left for the tick, and the tick
 /// is skipped.
 ///
@@ -74,7 +74,7 @@ impl Mongoseal {
 ///
 /// ```
 /// use std::time::Duration;
-/// use mongoseal::{Mongoseal, OnceOutcome, Tick};
+/// use mongoseal::{Mongoseal, OnceOutcome, Skipped, Tick};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> mongoseal::Result<()> {
@@ -91,7 +91,7 @@ impl Mongoseal {
 /// assert!(matches!(ran, OnceOutcome::Ran(_)));
 ///
 /// let again = seal.once("reports/hourly", hourly).run(async |_| -> mongoseal::Result<()> { Ok(()) }).await?;
-/// assert!(matches!(again, OnceOutcome::AlreadyDone { .. }));
+/// assert!(matches!(again, OnceOutcome::Skipped(Skipped::AlreadyDone { .. })));
 /// # Ok(())
 /// # }
 /// ```
@@ -106,14 +106,28 @@ pub struct RunOnce<M = Async> {
     pub(crate) mode: M,
 }
 
-/// What a call of [`RunOnce::run`] or [`RunOnce::begin`] did.
+/// What a call of [`RunOnce::run`] did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OnceOutcome<T> {
+    /// The work ran and the tick is completed: the value of the work.
+    Ran(T),
+    /// The work did not run.
+    Skipped(Skipped),
+}
+
+/// What a call of [`RunOnce::begin`] did.
+#[derive(Debug)]
+pub enum BeginOutcome<L = Lease> {
+    /// The caller holds the key, and can run the work.
+    Started(TickLease<L>),
+    /// The caller does not hold the key.
+    Skipped(Skipped),
+}
+
+/// Why the work of a tick did not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum OnceOutcome<T> {
-    /// The work ran and the tick is completed: the value of the work. [`RunOnce::run`] returns it.
-    Ran(T),
-    /// The key is held, and the caller can run the work: the lease. [`RunOnce::begin`] returns it.
-    Started(T),
+pub enum Skipped {
     /// The tick was completed before.
     AlreadyDone {
         /// The owner of the lease that completed it, or the operator that reset the schedule to it.
@@ -121,7 +135,7 @@ pub enum OnceOutcome<T> {
         /// When, on the store's clock.
         at: StoreTime,
     },
-    /// A later tick was completed, and it is not known whether this one was. The work did not run.
+    /// A later tick was completed, and it is not known whether this one was.
     Superseded {
         /// The last completed tick.
         tick: u64,
@@ -137,15 +151,13 @@ pub enum OnceOutcome<T> {
     },
 }
 
-impl<T> OnceOutcome<T> {
-    /// Returns the value if there is one, and otherwise what was found instead.
-    pub(crate) fn into_result<U>(self) -> Result<T, OnceOutcome<U>> {
-        Err(match self {
-            Self::Ran(value) | Self::Started(value) => return Ok(value),
-            Self::AlreadyDone { by, at } => OnceOutcome::AlreadyDone { by, at },
-            Self::Superseded { tick, by, at } => OnceOutcome::Superseded { tick, by, at },
-            Self::Busy { owner } => OnceOutcome::Busy { owner },
-        })
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AlreadyDone { by, at } => write!(f, "{by:?} completed the tick at {at}"),
+            Self::Superseded { tick, by, at } => write!(f, "{by:?} completed the later tick {tick} at {at}"),
+            Self::Busy { owner } => write!(f, "{owner:?} holds the key of the tick"),
+        }
     }
 }
 
@@ -164,7 +176,7 @@ pub(crate) struct TickRun {
     keep: Duration,
     /// In milliseconds, never 0.
     period: Option<u64>,
-    begun: Reading,
+    begun: Instant,
     note: Mutex<String>,
 }
 
@@ -286,36 +298,36 @@ impl<M> RunOnce<M> {
     }
 
     option_setters! {
-        /// Waits up to this long if another runner holds the key: see [`Acquire::wait`](crate::Acquire::wait). Zero
+        /// Waits up to this long if another runner holds the key: see [`Acquire::wait`](crate::action::Acquire::wait). Zero
         /// does not wait. Default: the handle's wait. If it has none, the ttl, the grace and a second: see
         /// [waiting](Self#waiting).
         pub fn wait(at_most: Duration);
 
-        /// Retries by this policy if another runner holds the key: see [`Acquire::retry`](crate::Acquire::retry). It
+        /// Retries by this policy if another runner holds the key: see [`Acquire::retry`](crate::action::Acquire::retry). It
         /// contradicts a [`wait`](Self::wait). Default: the handle's policy.
         pub fn retry(policy: Retry);
 
         /// Sets how long the lease lasts without a refresh. Default: the handle's ttl.
         pub fn ttl(ttl: Duration);
 
-        /// Sets how much longer than the ttl the store keeps the key: see [`Acquire::grace`](crate::Acquire::grace).
+        /// Sets how much longer than the ttl the store keeps the key: see [`Acquire::grace`](crate::action::Acquire::grace).
         /// Default: the handle's grace.
         pub fn grace(grace: Duration);
 
-        /// Sets the minimum hold: see [`Acquire::min_hold`](crate::Acquire::min_hold). It applies to work that has
+        /// Sets the minimum hold: see [`Acquire::min_hold`](crate::action::Acquire::min_hold). It applies to work that has
         /// begun, also if the work fails. Default: none.
         pub fn min_hold(time: Duration);
 
-        /// Sets the maximum hold: see [`Acquire::max_hold`](crate::Acquire::max_hold). Work that takes longer is
+        /// Sets the maximum hold: see [`Acquire::max_hold`](crate::action::Acquire::max_hold). Work that takes longer is
         /// dropped, and the next runner runs it again. Default: none.
         pub fn max_hold(time: Duration);
 
         /// Loses the lease if the work has not called [`TickLease::progress`] for this long: see
-        /// [`Acquire::stalled_after`](crate::Acquire::stalled_after). Default: no limit.
+        /// [`Acquire::stalled_after`](crate::action::Acquire::stalled_after). Default: no limit.
         pub fn stalled_after(time: Duration);
     }
 
-    /// Sets the interval between refreshes: see [`Acquire::refresh_every`](crate::Acquire::refresh_every). Default: a third
+    /// Sets the interval between refreshes: see [`Acquire::refresh_every`](crate::action::Acquire::refresh_every). Default: a third
     /// of the ttl.
     pub fn refresh_every(mut self, interval: Duration) -> Self {
         self.options.refreshing = Refreshing::Every(interval);
@@ -328,7 +340,7 @@ impl<M> RunOnce<M> {
         self
     }
 
-    /// Calls `report` when it is queued: as [`Acquire::on_queued`](crate::Acquire::on_queued).
+    /// Calls `report` when it is queued: as [`Acquire::on_queued`](crate::action::Acquire::on_queued).
     pub fn on_queued(mut self, report: impl Fn(usize) + Send + Sync + 'static) -> Self {
         self.options.on_queued(report);
         self
@@ -351,7 +363,7 @@ impl<M> RunOnce<M> {
     }
 
     /// Acquires the key, unless the tick is completed.
-    pub(crate) async fn send(self) -> Result<OnceOutcome<TickLease>> {
+    pub(crate) async fn send(self) -> Result<BeginOutcome> {
         let Self { key, tick, options, keep_for, mode: _mode, .. } = self;
         let key = key.and_then(|key| ensure_acquirable(&key).map(|()| key))?;
         let waits = options.wait.is_some() || options.retry.is_some();
@@ -369,25 +381,25 @@ impl<M> RunOnce<M> {
         let limit = acquire.limit();
         let (now, done) = read(context, &key, limit.next(context)).await?;
         let tick = tick.number_at(now)?;
-        if let Some(ended) = ended(done, tick) {
-            return Ok(ended);
+        if let Some(skipped) = skipped(done, tick) {
+            return Ok(BeginOutcome::Skipped(skipped));
         }
         let lease = match acquire.within(limit.clone()).acquire(key.clone()).await {
             Ok(lease) => lease,
-            Err(error) => return busy(error),
+            Err(error) => return Ok(BeginOutcome::Skipped(busy(error)?)),
         };
-        let ended = match read(context, &key, limit.next(context)).await {
-            Ok((_, done)) => ended(done, tick).map(Ok),
+        let unused = match read(context, &key, limit.next(context)).await {
+            Ok((_, done)) => skipped(done, tick).map(Ok),
             Err(error) => Some(Err(error)),
         };
-        if let Some(ended) = ended {
+        if let Some(skipped) = unused {
             // A take-back that is slower goes on in the background.
             limit.next(context).wait_for(lease.take_back()).await;
-            return ended;
+            return skipped.map(BeginOutcome::Skipped);
         }
         debug!(key = %lease.key(), token = %lease.token(), tick, "runs");
         let run = TickRun { tick, keep, period, begun: context.clock().now(), note: Mutex::default() };
-        Ok(OnceOutcome::Started(TickLease { lease: lease.give(), run }))
+        Ok(BeginOutcome::Started(TickLease { lease: lease.give(), run }))
     }
 }
 
@@ -404,7 +416,7 @@ impl RunOnce {
     /// - [`Error::Unavailable`]: the store did not answer within the operation timeout. If the work has run, the tick may be
     ///   completed or not.
     /// - [`Error::Invalid`]: an option is wrong, or the tick is ahead of the store's time by more than its period.
-    /// - [`Error::QueueFull`], [`Error::Corrupt`]: as of an [`Acquire`](crate::Acquire).
+    /// - [`Error::QueueFull`], [`Error::Corrupt`]: as of an [`Acquire`](crate::action::Acquire).
     ///
     /// # Cancel safety
     ///
@@ -415,9 +427,9 @@ impl RunOnce {
         E: From<Error>,
     {
         let complete_on_error = self.complete_on_error;
-        let lease = match Box::pin(self.send()).await?.into_result() {
-            Ok(lease) => lease,
-            Err(ended) => return Ok(ended),
+        let lease = match Box::pin(self.send()).await? {
+            BeginOutcome::Started(lease) => lease,
+            BeginOutcome::Skipped(skipped) => return Ok(OnceOutcome::Skipped(skipped)),
         };
         let value = {
             let inner = lease.lease.lease_inner();
@@ -453,19 +465,20 @@ impl RunOnce {
     /// # Examples
     ///
     /// ```
-    /// # use mongoseal::{Mongoseal, OnceOutcome, Tick};
+    /// # use mongoseal::{BeginOutcome, Mongoseal, Skipped, Tick};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> mongoseal::Result<()> {
     /// # let seal = Mongoseal::in_memory();
-    /// if let OnceOutcome::Started(tick) = seal.once("batches", Tick::number(7)).begin().await? {
+    /// if let BeginOutcome::Started(tick) = seal.once("batches", Tick::number(7)).begin().await? {
     ///     // Run the work, and end it if `tick.lease()` is lost.
     ///     tick.complete().await?;
     /// }
-    /// assert!(matches!(seal.once("batches", Tick::number(7)).begin().await?, OnceOutcome::AlreadyDone { .. }));
+    /// let again = seal.once("batches", Tick::number(7)).begin().await?;
+    /// assert!(matches!(again, BeginOutcome::Skipped(Skipped::AlreadyDone { .. })));
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn begin(self) -> Result<OnceOutcome<TickLease>> {
+    pub async fn begin(self) -> Result<BeginOutcome> {
         Box::pin(self.send()).await
     }
 }
@@ -479,20 +492,16 @@ async fn read(context: &Context, key: &Key, until: Deadline) -> Result<(StoreTim
     Ok((now, None))
 }
 
-/// What a runner of this tick returns if the last completed tick is not before it.
-fn ended<T>(done: Option<CompletedTick>, tick: u64) -> Option<OnceOutcome<T>> {
+/// Why a runner of this tick does not run it, if the last completed tick is not before it.
+fn skipped(done: Option<CompletedTick>, tick: u64) -> Option<Skipped> {
     let CompletedTick { tick: last, by, at, .. } = done.filter(|done| done.tick >= tick)?;
-    Some(if last == tick {
-        OnceOutcome::AlreadyDone { by, at }
-    } else {
-        OnceOutcome::Superseded { tick: last, by, at }
-    })
+    Some(if last == tick { Skipped::AlreadyDone { by, at } } else { Skipped::Superseded { tick: last, by, at } })
 }
 
-/// What a runner returns whose acquire was refused.
-fn busy<T>(error: Error) -> Result<OnceOutcome<T>> {
+/// Why a runner does not run whose acquire was refused, unless that is an error.
+fn busy(error: Error) -> Result<Skipped> {
     match error {
-        Error::Held { owner, .. } => Ok(OnceOutcome::Busy { owner }),
+        Error::Held { owner, .. } => Ok(Skipped::Busy { owner }),
         Error::RetriesExhausted { held, .. } => busy(*held),
         error => Err(error),
     }

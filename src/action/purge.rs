@@ -56,8 +56,8 @@ impl Mongoseal {
         let context = &self.handle.context;
         context.ensure_open()?;
         // The store's clock counts milliseconds: what lasts for less than one has expired.
-        let remaining_less_than = Some(Duration::from_millis(1));
-        let expired = Filter { with_expired: true, remaining_less_than, ..Filter::default() };
+        let free_in_less_than = Some(Duration::from_millis(1));
+        let expired = Filter { with_expired: true, free_in_less_than, ..Filter::default() };
         let expired = context.list_all(&expired, || context.operation_deadline()).await?;
         let mut keys: Vec<Key> = expired.into_iter().map(|lease| lease.key).collect();
         keys.dedup();

@@ -127,7 +127,7 @@ impl<M> Revoke<M> {
     /// Revokes only leases whose token is at most this. Default: the version of the record when the revocation reads
     /// it.
     ///
-    /// An operator who has seen a record passes its [`version`](crate::Inspection::version). A lease that was granted
+    /// An operator who has seen a record passes its [`version`](crate::inspect::Inspection::version). A lease that was granted
     /// after that has a larger token, and is left.
     pub fn up_to(mut self, token: FencingToken) -> Self {
         self.up_to = Some(token);

@@ -31,7 +31,7 @@ use crate::{
 impl Mongoseal {
     /// Watches a key: returns what happens to its leases, in order.
     ///
-    /// First come the holders, as [`Holds`](crate::EventKind::Holds). Then comes each event after this call has
+    /// First come the holders, as [`Holds`](crate::inspect::EventKind::Holds). Then comes each event after this call has
     /// returned, with the token that it is about. See [`EventStream`].
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Mongoseal {
     /// # Examples
     ///
     /// ```
-    /// use mongoseal::{EventKind, Mongoseal, WatchItem};
+    /// use mongoseal::{Mongoseal, inspect::{EventKind, WatchItem}};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> mongoseal::Result<()> {
@@ -79,7 +79,7 @@ impl Mongoseal {
     /// Watches all keys that begin with this text, byte for byte: returns what happens to their leases. No character is
     /// special. An empty text watches all keys.
     ///
-    /// First come the holders of all these keys, as [`Holds`](crate::EventKind::Holds), in the order of their tokens.
+    /// First come the holders of all these keys, as [`Holds`](crate::inspect::EventKind::Holds), in the order of their tokens.
     /// Then comes each event after this call has returned. Each event has its key. See [`EventStream`].
     ///
     /// A document that is not a record has no events, as in a list.
@@ -101,7 +101,7 @@ impl Mongoseal {
     /// # Examples
     ///
     /// ```
-    /// use mongoseal::{EventKind, Mongoseal, WatchItem};
+    /// use mongoseal::{Mongoseal, inspect::{EventKind, WatchItem}};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> mongoseal::Result<()> {
@@ -152,7 +152,7 @@ impl WatchItem {
 }
 
 /// The events of a key, or of the keys with a prefix, in order. The items of a
-/// [`LeaderStream`](crate::LeaderStream) are leaders instead.
+/// [`LeaderStream`](crate::election::LeaderStream) are leaders instead.
 ///
 /// It is a [`Stream`]. It ends when it is dropped, when its handle is shut down, or with an error that a retry does not
 /// remove; that error is its last item.

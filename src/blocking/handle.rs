@@ -220,7 +220,7 @@ impl Mongoseal {
     /// # Examples
     ///
     /// ```
-    /// use mongoseal::{EventKind, WatchItem, blocking::Mongoseal};
+    /// use mongoseal::{blocking::Mongoseal, inspect::{EventKind, WatchItem}};
     ///
     /// let seal = Mongoseal::in_memory()?;
     /// let lease = seal.acquire("reports/nightly").run()?;

@@ -2,19 +2,19 @@
 
 use super::{Lease, executor::Blocking};
 use crate::{
-    action::once::OnceOutcome,
+    action::once::{BeginOutcome, OnceOutcome},
     engine::lease_state::ReleaseOutcome,
     types::error::{Error, Result},
 };
 
-/// Runs work once for a tick of a schedule: a [`mongoseal::RunOnce`](crate::RunOnce) that blocks.
+/// Runs work once for a tick of a schedule: a [`mongoseal::action::RunOnce`](crate::action::RunOnce) that blocks.
 /// [`Mongoseal::once`](super::Mongoseal::once) makes it.
 ///
 /// # Examples
 ///
 /// ```
 /// use std::time::Duration;
-/// use mongoseal::{OnceOutcome, Tick, blocking::Mongoseal};
+/// use mongoseal::{OnceOutcome, Skipped, Tick, blocking::Mongoseal};
 ///
 /// # let seal = Mongoseal::in_memory()?;
 /// let hourly = Tick::of(Duration::from_secs(3_600));
@@ -22,10 +22,10 @@ use crate::{
 /// assert!(matches!(ran, OnceOutcome::Ran(_)));
 ///
 /// let again = seal.once("reports/hourly", hourly).run(|_| Ok::<_, mongoseal::Error>(()))?;
-/// assert!(matches!(again, OnceOutcome::AlreadyDone { .. }));
+/// assert!(matches!(again, OnceOutcome::Skipped(Skipped::AlreadyDone { .. })));
 /// # Ok::<(), mongoseal::Error>(())
 /// ```
-pub type RunOnce = crate::RunOnce<Blocking>;
+pub type RunOnce = crate::action::RunOnce<Blocking>;
 
 impl RunOnce {
     /// Runs the work on the calling thread, unless the tick is completed or another runner holds the key.
@@ -35,15 +35,15 @@ impl RunOnce {
     ///
     /// # Errors
     ///
-    /// Those of [`mongoseal::RunOnce::run`](crate::RunOnce::run).
+    /// Those of [`mongoseal::action::RunOnce::run`](crate::action::RunOnce::run).
     pub fn run<T, E>(self, work: impl FnOnce(&TickLease) -> Result<T, E>) -> Result<OnceOutcome<T>, E>
     where
         E: From<Error>,
     {
         let complete_on_error = self.complete_on_error;
-        let lease = match self.begin()?.into_result() {
-            Ok(lease) => lease,
-            Err(ended) => return Ok(ended),
+        let lease = match self.begin()? {
+            BeginOutcome::Started(lease) => lease,
+            BeginOutcome::Skipped(skipped) => return Ok(OnceOutcome::Skipped(skipped)),
         };
         let value = {
             let _at_work = lease.lease.as_ref().lease_inner().begin_work();
@@ -59,17 +59,17 @@ impl RunOnce {
     }
 
     /// Acquires the key for the tick, and leaves the work to the caller: see
-    /// [`mongoseal::RunOnce::begin`](crate::RunOnce::begin).
+    /// [`mongoseal::action::RunOnce::begin`](crate::action::RunOnce::begin).
     ///
     /// # Errors
     ///
-    /// Those of [`mongoseal::RunOnce::begin`](crate::RunOnce::begin).
-    pub fn begin(self) -> Result<OnceOutcome<TickLease>> {
-        self.mode.clone().run(self.send(), |outcome, executor| match outcome.into_result() {
-            Ok(crate::TickLease { lease, run }) => {
-                OnceOutcome::Started(TickLease { lease: Lease::new(lease, executor), run })
+    /// Those of [`mongoseal::action::RunOnce::begin`](crate::action::RunOnce::begin).
+    pub fn begin(self) -> Result<BeginOutcome<Lease>> {
+        self.mode.clone().run(self.send(), |outcome, executor| match outcome {
+            BeginOutcome::Started(crate::TickLease { lease, run }) => {
+                BeginOutcome::Started(TickLease { lease: Lease::new(lease, executor), run })
             }
-            Err(ended) => ended,
+            BeginOutcome::Skipped(skipped) => BeginOutcome::Skipped(skipped),
         })
     }
 }

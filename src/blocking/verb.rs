@@ -11,7 +11,7 @@ use crate::{
     types::error::{Error, Result},
 };
 
-/// Acquires a key: a [`mongoseal::Acquire`](crate::Acquire) that blocks. [`Mongoseal::acquire`](super::Mongoseal::acquire)
+/// Acquires a key: a [`mongoseal::action::Acquire`](crate::action::Acquire) that blocks. [`Mongoseal::acquire`](super::Mongoseal::acquire)
 /// makes it.
 ///
 /// # Examples
@@ -32,22 +32,22 @@ use crate::{
 /// # lease.release()?;
 /// # Ok::<(), Error>(())
 /// ```
-pub type Acquire = crate::Acquire<Blocking>;
+pub type Acquire = crate::action::Acquire<Blocking>;
 
-/// Acquires one key of several: a [`mongoseal::AcquireAny`](crate::AcquireAny) that blocks.
+/// Acquires one key of several: a [`mongoseal::action::AcquireAny`](crate::action::AcquireAny) that blocks.
 /// [`Mongoseal::acquire_any`](super::Mongoseal::acquire_any) makes it.
-pub type AcquireAny = crate::AcquireAny<Blocking>;
+pub type AcquireAny = crate::action::AcquireAny<Blocking>;
 
 /// Of one key, and of the first free one of several.
-impl<K> crate::Acquire<Blocking, K>
+impl<K> crate::action::Acquire<Blocking, K>
 where
-    crate::Acquire<Async, K>: IntoFuture<Output = Result<crate::Lease>, IntoFuture: Send + 'static>,
+    crate::action::Acquire<Async, K>: IntoFuture<Output = Result<crate::Lease>, IntoFuture: Send + 'static>,
 {
     /// Acquires the key. Blocks until it is granted or refused.
     ///
     /// # Errors
     ///
-    /// Those of [`mongoseal::Acquire`](crate::Acquire).
+    /// Those of [`mongoseal::action::Acquire`](crate::action::Acquire).
     pub fn run(self) -> Result<Lease> {
         let (acquire, executor) = self.into_async();
         executor.run(acquire.into_future(), Lease::new)
@@ -79,7 +79,7 @@ where
     ///
     /// # Errors
     ///
-    /// Those of [`mongoseal::Acquire::with`](crate::Acquire::with).
+    /// Those of [`mongoseal::action::Acquire::with`](crate::action::Acquire::with).
     ///
     /// # Examples
     ///
@@ -95,16 +95,16 @@ where
     }
 }
 
-/// Acquires several keys, all or none: a [`mongoseal::AcquireAll`](crate::AcquireAll) that blocks.
+/// Acquires several keys, all or none: a [`mongoseal::action::AcquireAll`](crate::action::AcquireAll) that blocks.
 /// [`Mongoseal::acquire_all`](super::Mongoseal::acquire_all) makes it.
-pub type AcquireAll = crate::AcquireAll<Blocking>;
+pub type AcquireAll = crate::action::AcquireAll<Blocking>;
 
 impl AcquireAll {
     /// Acquires the keys. Blocks until all are granted or one is refused.
     ///
     /// # Errors
     ///
-    /// Those of [`mongoseal::AcquireAll`](crate::AcquireAll).
+    /// Those of [`mongoseal::action::AcquireAll`](crate::action::AcquireAll).
     pub fn run(self) -> Result<LeaseSet> {
         self.mode.clone().run(self.send(), LeaseSet::new)
     }
@@ -131,63 +131,63 @@ impl AcquireAll {
     ///
     /// # Errors
     ///
-    /// Those of [`mongoseal::AcquireAll::with`](crate::AcquireAll::with).
+    /// Those of [`mongoseal::action::AcquireAll::with`](crate::action::AcquireAll::with).
     pub fn with<T>(self, work: impl FnOnce(&LeaseSet) -> T) -> Result<T> {
         self.try_with(|leases| Ok(work(leases)))
     }
 }
 
-/// Takes up a lease that is still held: a [`mongoseal::Resume`](crate::Resume) that blocks.
+/// Takes up a lease that is still held: a [`mongoseal::action::Resume`](crate::action::Resume) that blocks.
 /// [`Mongoseal::resume`](super::Mongoseal::resume) makes it.
-pub type Resume = crate::Resume<Blocking>;
+pub type Resume = crate::action::Resume<Blocking>;
 
 impl Resume {
     /// Takes the lease up.
     ///
     /// # Errors
     ///
-    /// Those of [`mongoseal::Resume`](crate::Resume).
+    /// Those of [`mongoseal::action::Resume`](crate::action::Resume).
     pub fn run(self) -> Result<Lease> {
         self.mode.clone().run(self.send(), Lease::new)
     }
 }
 
-/// Campaigns for a leadership: a [`mongoseal::Campaign`](crate::Campaign) that blocks.
+/// Campaigns for a leadership: a [`mongoseal::election::Campaign`](crate::election::Campaign) that blocks.
 /// [`Mongoseal::campaign`](super::Mongoseal::campaign) makes it.
-pub type Campaign = crate::Campaign<Blocking>;
+pub type Campaign = crate::election::Campaign<Blocking>;
 
 impl Campaign {
     /// Campaigns. Blocks until this candidate is elected, for ever unless a [`wait`](Self::wait) is set.
     ///
     /// # Errors
     ///
-    /// Those of [`mongoseal::Campaign`](crate::Campaign).
+    /// Those of [`mongoseal::election::Campaign`](crate::election::Campaign).
     pub fn run(self) -> Result<Leader> {
         self.mode.clone().run(self.send(), |leader, executor| {
-            let crate::Leader { lease, metadata } = leader;
+            let crate::election::Leader { lease, metadata } = leader;
             Leader { lease: Lease::new(lease, executor), metadata }
         })
     }
 }
 
-/// Revokes the leases of a key: a [`mongoseal::Revoke`](crate::Revoke) that blocks.
+/// Revokes the leases of a key: a [`mongoseal::action::Revoke`](crate::action::Revoke) that blocks.
 /// [`Mongoseal::revoke`](super::Mongoseal::revoke) makes it.
-pub type Revoke = crate::Revoke<Blocking>;
+pub type Revoke = crate::action::Revoke<Blocking>;
 
-/// Lowers the last completed tick of a schedule: a [`mongoseal::RewindTick`](crate::RewindTick) that blocks.
+/// Lowers the last completed tick of a schedule: a [`mongoseal::action::RewindTick`](crate::action::RewindTick) that blocks.
 /// [`Mongoseal::rewind_tick`](super::Mongoseal::rewind_tick) makes it.
-pub type RewindTick = crate::RewindTick<Blocking>;
+pub type RewindTick = crate::action::RewindTick<Blocking>;
 
-/// Lists leases: a [`mongoseal::Leases`](crate::Leases) that blocks. [`Mongoseal::leases`](super::Mongoseal::leases) makes
+/// Lists leases: a [`mongoseal::action::Leases`](crate::action::Leases) that blocks. [`Mongoseal::leases`](super::Mongoseal::leases) makes
 /// it.
-pub type Leases = crate::Leases<Blocking>;
+pub type Leases = crate::action::Leases<Blocking>;
 
 impl Revoke {
     /// Revokes the leases, and returns them.
     ///
     /// # Errors
     ///
-    /// Those of [`mongoseal::Revoke`](crate::Revoke).
+    /// Those of [`mongoseal::action::Revoke`](crate::action::Revoke).
     pub fn run(self) -> Result<Vec<HolderInfo>> {
         self.mode.clone().wait(self.send())
     }
@@ -198,7 +198,7 @@ impl RewindTick {
     ///
     /// # Errors
     ///
-    /// Those of [`mongoseal::RewindTick`](crate::RewindTick).
+    /// Those of [`mongoseal::action::RewindTick`](crate::action::RewindTick).
     pub fn run(self) -> Result<Option<CompletedTick>> {
         self.mode.clone().wait(self.send())
     }
@@ -209,7 +209,7 @@ impl Leases {
     ///
     /// # Errors
     ///
-    /// Those of [`mongoseal::Leases`](crate::Leases).
+    /// Those of [`mongoseal::action::Leases`](crate::action::Leases).
     ///
     /// # Examples
     ///
@@ -227,15 +227,15 @@ impl Leases {
     }
 }
 
-/// Writes the value of a key: a [`mongoseal::PutValue`](crate::PutValue) that blocks. [`Lease::put_value`] makes it.
-pub type PutValue = crate::PutValue<Blocking>;
+/// Writes the value of a key: a [`mongoseal::action::PutValue`](crate::action::PutValue) that blocks. [`Lease::put_value`] makes it.
+pub type PutValue = crate::action::PutValue<Blocking>;
 
 impl PutValue {
     /// Writes the value.
     ///
     /// # Errors
     ///
-    /// Those of [`mongoseal::PutValue`](crate::PutValue).
+    /// Those of [`mongoseal::action::PutValue`](crate::action::PutValue).
     pub fn run(self) -> Result<()> {
         self.mode.clone().wait(self.send())
     }

@@ -12,14 +12,13 @@ use crate::{
     lease::Lease,
     record::KeyFilter,
     types::{
-        duration::format_duration,
         error::{Error, Result},
         group::Group,
+        instant::Instant,
         into_name::IntoName,
         key::Key,
         lease_id::LeaseId,
         metadata::Metadata,
-        reading::Reading,
         token::FencingToken,
     },
 };
@@ -33,19 +32,18 @@ use crate::{
 ///
 /// | here | Kubernetes | meaning | default |
 /// |---|---|---|---|
-/// | [`ttl`](Self::ttl) | lease duration | how long no other candidate leads after a leader's last refresh | the handle's ttl |
-/// | [`stop_margin`](Self::stop_margin) | lease duration less renew deadline | how much earlier than that the leader loses its lease and must have stopped | a sixth of the ttl |
-/// | [`refresh_every`](Self::refresh_every) | retry period | how often the leader refreshes | a third of the time it leads without a refresh |
+/// | [`ttl`](Self::ttl) | renew deadline | how long a leader leads without a refresh | the handle's ttl |
+/// | [`stop_margin`](Self::stop_margin) | lease duration less renew deadline | how long the leader has after that to stop, before another candidate leads | a sixth of the ttl |
+/// | [`refresh_every`](Self::refresh_every) | retry period | how often the leader refreshes | a third of the ttl |
 ///
-/// A leader must have stopped before another one begins, so no default leaves it without time for that. A time to stop
-/// of more than half the ttl is refused: the first late answer would end such a leadership.
+/// A leader must have stopped before another one begins, so no default leaves it without time for that.
 ///
-/// The handle's [`grace`](crate::Builder::grace) is added to the ttl. So a leader has its whole time to stop even if a
-/// failover makes a member primary whose clock is ahead.
+/// The handle's [`grace`](crate::Builder::grace) is added to both. So a leader has its whole time to stop even if a failover
+/// makes a member primary whose clock is ahead.
 ///
 /// # Errors
 ///
-/// The errors of an [`Acquire`](crate::Acquire) that waits. [`Error::Held`] if another candidate led until the
+/// The errors of an [`Acquire`](crate::action::Acquire) that waits. [`Error::Held`] if another candidate led until the
 /// [`wait`](Self::wait) ended.
 ///
 /// # Cancel safety
@@ -73,7 +71,6 @@ pub struct Campaign<M = Async> {
     name: Result<Key>,
     value: String,
     stop_margin: Option<Duration>,
-    /// Has the ttl of the campaign, which [`check`](Self::check) shortens by the time to stop.
     options: AcquireOptions,
     pub(crate) mode: M,
 }
@@ -93,7 +90,7 @@ impl<M> Campaign<M> {
         self
     }
 
-    /// Sets the [group](crate::Acquire::group) of the leadership's lease.
+    /// Sets the [group](crate::action::Acquire::group) of the leadership's lease.
     pub fn group(mut self, group: impl IntoName<Group>) -> Self {
         self.options.group(group);
         self
@@ -106,22 +103,22 @@ impl<M> Campaign<M> {
         self
     }
 
-    /// Sets how long no other candidate can lead after this leader's last refresh. The handle's
-    /// [`grace`](crate::Builder::grace) for this ttl is added. Default: the handle's ttl.
+    /// Sets how long this leader leads without a refresh: then its lease is lost. No other candidate leads for the
+    /// [`stop_margin`](Self::stop_margin) and the handle's [`grace`](crate::Builder::grace) after that. Default: the handle's
+    /// ttl.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = Some(ttl);
         self
     }
 
-    /// Sets how much earlier than that this leader loses its lease, so that its work has stopped when the next leader
-    /// begins. At most half the ttl. Default: a sixth of it.
+    /// Sets how long no other candidate leads after this leader has lost its lease, so that its work has stopped when the
+    /// next leader begins. Default: a sixth of the ttl.
     pub fn stop_margin(mut self, time: Duration) -> Self {
         self.stop_margin = Some(time);
         self
     }
 
-    /// Sets the interval between refreshes: at most half the time after which the lease is lost without a refresh.
-    /// Default: a third of that time.
+    /// Sets the interval between refreshes: at most half the ttl. Default: a third of it.
     pub fn refresh_every(mut self, interval: Duration) -> Self {
         self.options.refreshing = Refreshing::Every(interval);
         self
@@ -133,7 +130,7 @@ impl<M> Campaign<M> {
         self
     }
 
-    /// Calls `report` when it is queued: as [`Acquire::on_queued`](crate::Acquire::on_queued).
+    /// Calls `report` when it is queued: as [`Acquire::on_queued`](crate::action::Acquire::on_queued).
     pub fn on_queued(mut self, report: impl Fn(usize) + Send + Sync + 'static) -> Self {
         self.options.on_queued(report);
         self
@@ -149,17 +146,7 @@ impl<M> Campaign<M> {
         let settings = &options.handle.context.settings;
         let ttl = options.ttl.unwrap_or(settings.ttl.duration());
         let stop_margin = stop_margin.unwrap_or(ttl.checked_div(6).unwrap_or_default());
-        let leads = ttl.saturating_sub(stop_margin);
-        if leads < stop_margin {
-            return Err(Error::invalid(format!(
-                "`stop_margin` cannot be {} if the ttl is {}: choose up to half the ttl, so that one late answer is not the end",
-                format_duration(stop_margin),
-                format_duration(ttl)
-            )));
-        }
-        // The time to stop, plus the handle's grace.
-        options.grace = Some(stop_margin.saturating_add(settings.grace_for(ttl)));
-        options.ttl = Some(leads);
+        options.grace = Some(stop_margin.saturating_add(settings.grace_for(ttl.saturating_add(stop_margin))));
         let metadata = options.metadata.as_ref().ok().cloned().unwrap_or_default();
         if metadata.get(VALUE).is_some() {
             return Err(Error::invalid(
@@ -167,7 +154,7 @@ impl<M> Campaign<M> {
             ));
         }
         options.metadata(VALUE, value);
-        Ok(Candidacy { name: name?, leads, metadata, acquire: options.check()? })
+        Ok(Candidacy { name: name?, ttl, metadata, acquire: options.check()? })
     }
 }
 
@@ -183,8 +170,7 @@ impl Campaign {
 #[derive(Debug)]
 pub(super) struct Candidacy {
     pub(super) name: Key,
-    /// How long it leads without a refresh.
-    pub(super) leads: Duration,
+    pub(super) ttl: Duration,
     /// Without the leader's value.
     metadata: Metadata,
     acquire: CheckedAcquire,
@@ -224,7 +210,7 @@ impl Candidacy {
     }
 
     /// The clock's reading.
-    pub(super) fn now(&self) -> Reading {
+    pub(super) fn now(&self) -> Instant {
         self.context().clock().now()
     }
 

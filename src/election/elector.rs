@@ -208,7 +208,7 @@ impl Elector {
         let _end = HeartbeatEnd(&heartbeat);
         let candidacy = candidacy?;
         // Before the work is first polled, so that its readiness check finds a beat.
-        heartbeat.begin(candidacy.leads);
+        heartbeat.begin(candidacy.ttl);
         let is_observed = on_new_leader.is_some() || publisher.has_subscribers();
         let mut last = None;
         let mut note = |leader: Option<&LeaderInfo>| {
@@ -229,7 +229,7 @@ impl Elector {
             biased;
             done = &mut leading => return done,
             error = observing => error,
-            () = heartbeat.keep(candidacy.leads) => return Ok(None),
+            () = heartbeat.keep(candidacy.ttl) => return Ok(None),
         };
         // A leader stops, calls `on_stopped` and resigns before the error is returned.
         end.cancel();

@@ -108,7 +108,7 @@ pub(super) async fn lead<T, E: From<Error>>(
         let returned = match done {
             // The lease is lost, and has logged why.
             Ok(Err(_lost)) => {
-                if candidacy.now().since(began) > candidacy.leads {
+                if candidacy.now().since(began) > candidacy.ttl {
                     backoff = Backoff::new();
                 }
                 candidacy.pause(&mut backoff, &stop.end).await;

@@ -67,7 +67,7 @@ impl LeadershipState {
 /// # Examples
 ///
 /// ```
-/// use mongoseal::{CancellationToken, LeadershipState, Mongoseal};
+/// use mongoseal::{CancellationToken, Mongoseal, election::LeadershipState};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> mongoseal::Result<()> {

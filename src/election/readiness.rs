@@ -31,7 +31,7 @@ impl Readiness {
         Self { name, heartbeat: Arc::clone(heartbeat) }
     }
 
-    /// Checks that the elector has shown a sign of life within the time for which a leader leads without a refresh.
+    /// Checks that the elector has shown a sign of life within the ttl of the campaign.
     ///
     /// # Errors
     ///

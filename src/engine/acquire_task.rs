@@ -44,8 +44,8 @@ use crate::{
         deadline::Deadline,
         duration::format_duration,
         error::{Error, Result},
+        instant::Instant,
         key::Key,
-        reading::Reading,
         token::{FencingToken, HybridTime},
         ttl::Ttl,
     },
@@ -81,8 +81,8 @@ enum AcquireReply {
 /// A place in the queue, from the store's last answer.
 struct QueuePlace {
     /// When the request was sent and when its answer arrived.
-    sent: Reading,
-    answered: Reading,
+    sent: Instant,
+    answered: Instant,
     /// The store's hybrid time at the answer.
     hlc: HybridTime,
     /// The store's time at the answer.
@@ -174,7 +174,7 @@ impl AcquireTask {
         &self,
         handle: &Arc<HandleInner>,
         reply: &mut oneshot::Sender<Result<Ungiven>>,
-        until: Option<Reading>,
+        until: Option<Instant>,
     ) -> Result<Arc<LeaseInner>> {
         let clock = handle.context.clock();
         let (mut backoff, mut position) = (Backoff::new(), None);
@@ -182,7 +182,7 @@ impl AcquireTask {
         let mut waiter =
             until.map(|_| WaiterGuard::new(&handle.context, &handle.siblings().notifier, self.terms.acquire_id.number));
         // An acquire that does not wait has no end of its own.
-        let end = until.unwrap_or(Reading::MAX);
+        let end = until.unwrap_or(Instant::MAX);
         loop {
             // The last attempt does not wait: it is granted the key or leaves the queue.
             let is_waiter = until.is_some_and(|until| clock.now() < until);
@@ -252,7 +252,7 @@ impl AcquireTask {
 
     /// When to poll next. With a listener: when the place in the queue must be renewed, and for the first in line also
     /// when the holder expires. Without a listener: at growing intervals.
-    fn next_poll(&self, place: &QueuePlace, is_notified: bool, backoff: &mut Backoff) -> Reading {
+    fn next_poll(&self, place: &QueuePlace, is_notified: bool, backoff: &mut Backoff) -> Instant {
         let free = place.answered.after(place.free).after(EXPIRY_MARGIN);
         let keep = self.renewal_time(place.sent);
         match (is_notified, place.position) {
@@ -265,7 +265,7 @@ impl AcquireTask {
     /// When to renew the place in the queue: a third of the ttl after `sent`, or up to an eighth of that third sooner.
     /// The handle's waiters for one key and ttl then renew at the same time and can share a request. The hash spreads
     /// other keys, and the time at which a handle was made spreads handles.
-    fn renewal_time(&self, sent: Reading) -> Reading {
+    fn renewal_time(&self, sent: Instant) -> Instant {
         let third = self.wait_ttl.third();
         let keep = sent.after(third);
         let apart = third.checked_div(8).unwrap_or_default().as_nanos();
@@ -279,8 +279,8 @@ impl AcquireTask {
         &self,
         granted: (FencingToken, HybridTime),
         clock: Clock,
-        deadline: Reading,
-        last_deadline: Option<Reading>,
+        deadline: Instant,
+        last_deadline: Option<Instant>,
     ) -> Arc<LeaseInner> {
         let (key, stalled_after) = (self.key.clone(), self.stalled_after);
         Arc::new(LeaseInner::new(key, &self.terms, granted, clock, deadline, last_deadline, stalled_after))
@@ -312,7 +312,7 @@ impl AcquireTask {
             _ => {}
         }
         let hlc = at.map_or(HybridTime { seconds: 0, ordinal: 0 }, |at| at.hlc);
-        let left = |holder: &Holder| at.map(|at| holder.remaining(at.now).unwrap_or(Duration::MAX)).unwrap_or_default();
+        let left = |holder: &Holder| at.map(|at| holder.free_in(at.now)).unwrap_or_default();
         // If the holder has been released by then, the key becomes available when its minimum hold ends.
         let free = |holder: &Holder| {
             let hold = holder.held_until().zip(at).map(|(end, at)| end.since(at.now)).filter(|hold| !hold.is_zero());
@@ -396,7 +396,7 @@ pub(crate) struct AcquireReport {
     mode: AcquireMode,
     is_campaign: bool,
     /// When it began.
-    began: Reading,
+    began: Instant,
     /// Its first place in the queue.
     position: OnceLock<usize>,
     is_finished: AtomicBool,

@@ -27,14 +27,14 @@ pub(crate) struct CallLimit {
 impl CallLimit {
     /// The limit of a call that begins now.
     pub(crate) fn new(context: &Context, after_wait: Deadline) -> Self {
-        let unless_waited = context.operation_deadline().or_at(after_wait.reading());
+        let unless_waited = context.operation_deadline().or_at(after_wait.instant());
         Self { unless_waited, after_wait, has_waited: Arc::default() }
     }
 
     /// The deadline of the next request.
     pub(crate) fn next(&self, context: &Context) -> Deadline {
         if self.has_waited.load(Ordering::Relaxed) {
-            context.operation_deadline().or_at(self.after_wait.reading())
+            context.operation_deadline().or_at(self.after_wait.instant())
         } else {
             self.unless_waited
         }

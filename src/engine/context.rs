@@ -24,8 +24,8 @@ use crate::{
         clock::Clock,
         deadline::Deadline,
         error::{Error, Result},
+        instant::Instant,
         key::Key,
-        reading::Reading,
     },
 };
 
@@ -38,13 +38,13 @@ pub(crate) struct Context {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) settings: Settings,
     /// When the handle was made.
-    pub(crate) since: Reading,
+    pub(crate) since: Instant,
     /// Cancelled when the handle is shut down.
     pub(crate) closing: CancellationToken,
     /// The tasks of this handle: acquires, the keeper, ends of leases and their batches, the listener and checks for a loss.
     pub(crate) tasks: TaskTracker,
     /// When all tasks must have ended. Set by the shutdown.
-    end: OnceLock<Reading>,
+    end: OnceLock<Instant>,
     /// Whether this handle or a sibling has checked the store.
     is_prepared: Arc<AtomicBool>,
     /// The runtime of the tasks.
@@ -93,7 +93,7 @@ impl Context {
 
     /// Sets, once, when all tasks must have ended, cancels `closing`, and returns the deadline.
     pub(crate) fn close(&self) -> Deadline {
-        let end = *self.end.get_or_init(|| self.operation_deadline().reading());
+        let end = *self.end.get_or_init(|| self.operation_deadline().instant());
         self.closing.cancel();
         self.tasks.close();
         Deadline::at(self.clock(), end)

@@ -39,18 +39,18 @@ use crate::{
         acquire_id::AcquireId,
         clock::Clock,
         error::{EndReason, Error, LossCause, Result},
+        instant::Instant,
         key::Key,
         lease_id::LeaseId,
         lock,
         owner::Owner,
-        reading::Reading,
         token::{FencingToken, HybridTime},
         ttl::Ttl,
     },
 };
 
 /// A lease whose deadline is a thousand years on the clock or later has no expiry.
-const NO_EXPIRY: Reading = Reading::at(Duration::from_secs(1_000 * 365 * 24 * 3600));
+const NO_EXPIRY: Instant = Instant::at(Duration::from_secs(1_000 * 365 * 24 * 3600));
 
 /// How long a refresh of a long ttl may be unanswered before the lease is at risk.
 const LONGEST_SILENCE: Duration = Duration::from_secs(5);
@@ -96,13 +96,13 @@ struct Held {
     is_exclusive: bool,
     granted_value: GrantedValue,
     /// Only increases.
-    deadline: Reading,
+    deadline: Instant,
     /// The end of the maximum hold: no refresh moves the deadline past it.
-    last_deadline: Option<Reading>,
+    last_deadline: Option<Instant>,
     /// How long the last confirmed request took.
     round_trip: Duration,
     /// When the holder has stalled unless it reports progress before.
-    stalls_at: Option<Reading>,
+    stalls_at: Option<Instant>,
     /// Sends the state to its followers. Few leases have any, and it is larger than all the rest.
     followers: Option<watch::Sender<LeaseState>>,
     /// Another token that is cancelled when the lease ends.
@@ -125,7 +125,7 @@ pub(crate) enum GrantedValue {
 struct ObservedLease {
     observers: Observers,
     /// When the lease began.
-    since: Reading,
+    since: Instant,
     is_campaign: bool,
 }
 
@@ -143,8 +143,8 @@ impl LeaseInner {
         terms: &LeaseSpec,
         (token, hlc): (FencingToken, HybridTime),
         clock: Clock,
-        deadline: Reading,
-        last_deadline: Option<Reading>,
+        deadline: Instant,
+        last_deadline: Option<Instant>,
         stalled_after: Option<Duration>,
     ) -> Self {
         let held = Held {
@@ -152,7 +152,7 @@ impl LeaseInner {
             keeper: None,
             is_exclusive: terms.sharing.is_exclusive(),
             granted_value: GrantedValue::Unknown,
-            deadline: last_deadline.into_iter().fold(deadline, Reading::min),
+            deadline: last_deadline.into_iter().fold(deadline, Instant::min),
             last_deadline,
             round_trip: Duration::ZERO,
             stalls_at: stalled_after.map(|after| clock.now().after(after)),
@@ -223,7 +223,7 @@ impl LeaseInner {
     }
 
     /// When the lease ends.
-    pub(crate) fn deadline(&self) -> Reading {
+    pub(crate) fn deadline(&self) -> Instant {
         self.lock().deadline
     }
 
@@ -283,7 +283,7 @@ impl LeaseInner {
     }
 
     /// When the holder has stalled unless it reports progress before.
-    pub(crate) fn stalls_at(&self) -> Option<Reading> {
+    pub(crate) fn stalls_at(&self) -> Option<Instant> {
         self.lock().stalls_at
     }
 
@@ -334,12 +334,12 @@ impl LeaseInner {
     /// Extends the deadline after a confirmed refresh, up to the end of the maximum hold, unless it has passed. Returns
     /// whether it had not passed. A thread that was blocked, or a machine that was suspended, can see the answer before it
     /// sees the time.
-    pub(crate) fn extend_deadline(&self, until: Reading) -> bool {
+    pub(crate) fn extend_deadline(&self, until: Instant) -> bool {
         self.update(|held| {
             if held.deadline <= self.clock.now() {
                 return false;
             }
-            held.deadline = held.last_deadline.into_iter().fold(until, Reading::min).max(held.deadline);
+            held.deadline = held.last_deadline.into_iter().fold(until, Instant::min).max(held.deadline);
             if held.state == LeaseState::AtRisk {
                 held.state = LeaseState::Held;
             }

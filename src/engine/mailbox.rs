@@ -10,7 +10,7 @@ use std::{collections::VecDeque, mem, sync::Mutex};
 
 use tokio::sync::{Notify, futures::Notified, oneshot};
 
-use crate::types::{error::Result, lock::lock, metadata::Metadata, reading::Reading, ttl::Ttl};
+use crate::types::{error::Result, instant::Instant, lock::lock, metadata::Metadata, ttl::Ttl};
 
 /// A message about leases, by the numbers of their acquires.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct RefreshCommand {
     /// The metadata from now on, if it changes.
     pub(crate) metadata: Option<Metadata>,
     /// When it is given up, if the lease has not ended before.
-    pub(crate) until: Reading,
+    pub(crate) until: Instant,
     pub(crate) reply: oneshot::Sender<Result<()>>,
 }
 
@@ -107,7 +107,7 @@ mod tests {
 
     fn refresh() -> (Message, oneshot::Receiver<Result<()>>) {
         let (reply, done) = oneshot::channel();
-        (Message::Refresh(1, Box::new(RefreshCommand { ttl: None, metadata: None, until: Reading::MAX, reply })), done)
+        (Message::Refresh(1, Box::new(RefreshCommand { ttl: None, metadata: None, until: Instant::MAX, reply })), done)
     }
 
     #[test]

@@ -34,10 +34,10 @@ use crate::{
     types::{
         acquire_id::HandleId,
         error::{Error, Result},
+        instant::Instant,
         key::Key,
         lease_id::LeaseId,
         lock::lock,
-        reading::Reading,
         token::{FencingToken, HybridTime},
     },
 };
@@ -91,7 +91,7 @@ struct NotifierState {
     /// The pauses before the next listeners, while the store refuses to notify.
     refused: Option<Backoff>,
     /// When the last waiter or holder left.
-    idle_since: Reading,
+    idle_since: Instant,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -100,7 +100,7 @@ enum ListenerState {
     #[default]
     Closed,
     /// No task listens, and none is started before this time.
-    ClosedUntil(Reading),
+    ClosedUntil(Instant),
     /// The listener is being opened. It will receive what happens after this hybrid time, or after a later one that it then
     /// reports.
     Opening(HybridTime),
@@ -249,7 +249,7 @@ impl Notifier {
         let now = context.clock().now();
         let mut state = lock(&self.state);
         if !context.store.capabilities().notifications {
-            let was = mem::replace(&mut state.listening, ListenerState::ClosedUntil(Reading::MAX));
+            let was = mem::replace(&mut state.listening, ListenerState::ClosedUntil(Instant::MAX));
             drop(state);
             if matches!(was, ListenerState::Closed) {
                 let error = &Error::invalid("this store has no notifications: choose another, or let waiters poll");
@@ -269,7 +269,7 @@ impl Notifier {
     }
 
     /// Whether no task listens, although one can be started.
-    pub(crate) fn is_listener_missing(&self, now: Reading) -> bool {
+    pub(crate) fn is_listener_missing(&self, now: Instant) -> bool {
         match lock(&self.state).listening {
             ListenerState::Closed => true,
             ListenerState::ClosedUntil(time) => time <= now,
@@ -318,7 +318,7 @@ impl Notifier {
     }
 
     /// Whether there has been no waiter and no holder for a while.
-    fn is_idle(&self, now: Reading) -> bool {
+    fn is_idle(&self, now: Instant) -> bool {
         let state = lock(&self.state);
         state.waiting.is_empty() && state.holding.is_empty() && state.idle_since.after(IDLE_TIMEOUT) <= now
     }

@@ -33,7 +33,7 @@ use crate::{
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
-/// use mongoseal::{HandleEvent, Mongoseal};
+/// use mongoseal::{Mongoseal, observe::HandleEvent};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> mongoseal::Result<()> {
@@ -70,7 +70,7 @@ where
     }
 }
 
-/// An event of a handle or of a lease. All durations are on the holders' [`Clock`](crate::Clock).
+/// An event of a handle or of a lease. All durations are on the holders' [`Clock`](crate::store::Clock).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum HandleEvent<'a> {
@@ -230,9 +230,9 @@ impl HandleEvent<'_> {
 pub enum AcquireMode {
     /// One attempt.
     Once,
-    /// The acquire [waits](crate::Acquire::wait) in the queue.
+    /// The acquire [waits](crate::action::Acquire::wait) in the queue.
     Wait,
-    /// The acquire [retries](crate::Acquire::retry).
+    /// The acquire [retries](crate::action::Acquire::retry).
     Retry,
 }
 

@@ -20,9 +20,9 @@ use crate::{
         deadline::Deadline,
         duration::format_duration,
         error::{Error, LossCause, Result},
+        instant::Instant,
         key::Key,
         metadata::Metadata,
-        reading::Reading,
         token::HybridTime,
         ttl::Ttl,
     },
@@ -50,8 +50,8 @@ impl Refreshing {
     }
 
     /// When a lease is due after a refresh that was sent at this time.
-    pub(crate) fn due_after(self, ttl: Ttl, sent: Reading) -> Reading {
-        self.interval(ttl).map_or(Reading::MAX, |interval| sent.after(interval))
+    pub(crate) fn due_after(self, ttl: Ttl, sent: Instant) -> Instant {
+        self.interval(ttl).map_or(Instant::MAX, |interval| sent.after(interval))
     }
 
     /// Refuses an interval that does not fit the ttl. A lease without expiry is refreshed at a third of `claim`.
@@ -71,7 +71,7 @@ impl Refreshing {
 
 /// Gives this ttl to a lease that was just granted, within the call that acquires it, which records the error.
 pub(crate) async fn apply_ttl(context: &Context, lease: &LeaseInner, ttl: Ttl, give_up: Deadline) -> Result<()> {
-    let until = context.operation_deadline().or_at(give_up.reading()).or_at(lease.deadline());
+    let until = context.operation_deadline().or_at(give_up.instant()).or_at(lease.deadline());
     let confirmed = retry::until_definite(until, Limit::growing(context.settings.attempt), |deadline| {
         let span = spans::refresh(Some((&lease.key, lease.token)), 1);
         attempt(span, context, lease, ttl, None, None, deadline)
@@ -95,7 +95,7 @@ pub(crate) fn unanswered_error() -> Error {
 /// A refresh that the store confirmed.
 pub(crate) struct Confirmed {
     /// When the handle or its store was about to send it. The deadline counts from here.
-    pub(crate) sent: Reading,
+    pub(crate) sent: Instant,
     /// The store's hybrid time at which it was applied.
     pub(crate) hlc: HybridTime,
 }
@@ -158,7 +158,7 @@ pub(crate) async fn attempt(
 /// The answer to a refresh of a part.
 pub(crate) struct PartAnswer {
     /// When it was about to be sent.
-    pub(crate) sent: Reading,
+    pub(crate) sent: Instant,
     /// Whether the store has refreshed all its leases.
     pub(crate) refreshed: Result<bool>,
     /// The span of the request, for the error.
@@ -188,7 +188,7 @@ pub(crate) fn report(
     context: &Context,
     (key, leases): (Option<&Key>, usize),
     outcome: RefreshOutcome<'_>,
-    sent: Reading,
+    sent: Instant,
 ) {
     let word = match outcome {
         RefreshOutcome::Confirmed => "confirmed",

@@ -33,9 +33,9 @@ use crate::{
         deadline::Deadline,
         duration::format_duration,
         error::{Error, LossCause, Result},
+        instant::Instant,
         key::Key,
         lease_id::LeaseId,
-        reading::Reading,
         token::{FencingToken, HybridTime},
         ttl::Ttl,
     },
@@ -58,9 +58,9 @@ struct Found {
     ttl: Ttl,
     refreshing: Refreshing,
     /// The lease lasts until this time, if it is not refreshed.
-    until: Reading,
+    until: Instant,
     /// The end of the maximum hold.
-    last_deadline: Option<Reading>,
+    last_deadline: Option<Instant>,
     hlc: HybridTime,
 }
 
@@ -108,10 +108,10 @@ async fn find(context: &Context, spec: &ResumeSpec, give_up: Deadline) -> Result
     record.holders.retain(|holder| holder.terms.lease == spec.id);
     let Some(holder) = record.holders.pop() else { return Err(lost(LossCause::Expired)) };
     let settings = &context.settings;
-    let remaining = holder.remaining(at.now);
-    let ttl = new_ttl(context, spec, &holder, remaining.is_some())?;
+    let free_in = holder.free_in(at.now);
+    let ttl = new_ttl(context, spec, &holder, free_in != Duration::MAX)?;
     let refreshing = spec.refreshing.checked(ttl, settings.ttl)?;
-    let left = remaining.unwrap_or_default().saturating_sub(Duration::from_millis(holder.terms.grace));
+    let left = free_in.saturating_sub(Duration::from_millis(holder.terms.grace));
     let valid = Ttl::try_from(left).map(|left| settings.validity(left)).unwrap_or_default();
     let grace = Duration::from_millis(holder.terms.grace);
     let hold = holder.not_after.map(|end| settings.less_drift(end.since(at.now).saturating_sub(grace)));

@@ -74,7 +74,7 @@ where
         };
         let error = last.take().filter(|_| left < longest).unwrap_or(error);
         let next = Deadline::after(until.clock(), backoff.next());
-        if next.reading() >= until.reading() {
+        if next.instant() >= until.instant() {
             return Err(error);
         }
         last = Some(error);
@@ -87,21 +87,21 @@ mod tests {
     use std::cell::{Cell, RefCell};
 
     use super::*;
-    use crate::types::{clock::Clock, reading::Reading};
+    use crate::types::{clock::Clock, instant::Instant};
 
     #[tokio::test(start_paused = true)]
     async fn an_unavailable_request_is_repeated_until_the_deadline_and_not_after() {
         let clock = Clock::tokio();
         let until = Duration::from_secs(5);
         let sent = Cell::new(0);
-        let result: Result<()> = until_definite(Deadline::at(clock, Reading::at(until)), until, |deadline| {
+        let result: Result<()> = until_definite(Deadline::at(clock, Instant::at(until)), until, |deadline| {
             sent.set(sent.get() + 1);
-            assert!(deadline.reading() <= Reading::at(until) && !deadline.has_passed());
+            assert!(deadline.instant() <= Instant::at(until) && !deadline.has_passed());
             async { Err(Error::unavailable("away")) }
         })
         .await;
         assert!(matches!(result, Err(Error::Unavailable { .. })));
-        assert!(clock.now() <= Reading::at(until));
+        assert!(clock.now() <= Instant::at(until));
         assert!((8..40).contains(&sent.get()), "{}", sent.get());
     }
 
@@ -131,7 +131,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_definite_error_is_not_retried() {
         let sent = Cell::new(0);
-        let result: Result<()> = until_definite(Deadline::at(Clock::tokio(), Reading::MAX), Duration::MAX, |_| {
+        let result: Result<()> = until_definite(Deadline::at(Clock::tokio(), Instant::MAX), Duration::MAX, |_| {
             sent.set(sent.get() + 1);
             async { Err(Error::invalid("wrong")) }
         })

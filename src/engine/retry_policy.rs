@@ -6,8 +6,8 @@ use crate::types::{
     backoff::delay_between,
     duration::format_duration,
     error::{Error, Result},
+    instant::Instant,
     owner::Owner,
-    reading::Reading,
     token::FencingToken,
 };
 
@@ -43,7 +43,7 @@ impl OnHeld {
 
 /// A policy for retrying a key that is held, instead of waiting in its queue.
 ///
-/// [`Acquire::wait`](crate::Acquire::wait) is fair, faster and sends fewer requests. Retries are for callers that
+/// [`Acquire::wait`](crate::action::Acquire::wait) is fair, faster and sends fewer requests. Retries are for callers that
 /// decide after each attempt. A queued waiter is served before a caller that retries.
 ///
 /// The policy applies to [`Error::Held`] only; any other error is returned at once. When the policy ends, the error is
@@ -70,7 +70,7 @@ impl OnHeld {
 /// }
 ///
 /// // Retries when the holder's time is over, unless that is long.
-/// let patient = Retry::custom(|attempt| Some(attempt.remaining).filter(|left| left.as_secs() < 5));
+/// let patient = Retry::custom(|attempt| Some(attempt.free_in).filter(|left| left.as_secs() < 5));
 /// assert!(seal.acquire("reports/nightly").retry(patient).await.is_err());
 /// # held.release().await?;
 /// # Ok(())
@@ -116,8 +116,8 @@ pub struct Attempt {
     pub owner: Owner,
     /// The holder's token.
     pub token: FencingToken,
-    /// How long the holder keeps the key without a refresh, by the store's clock.
-    pub remaining: Duration,
+    /// How long until the key is free if the holder does not refresh, by the store's clock.
+    pub free_in: Duration,
 }
 
 impl Retry {
@@ -206,21 +206,21 @@ impl Retry {
 pub(crate) struct Attempts<'a> {
     policy: &'a Retry,
     /// When the first began.
-    began: Reading,
+    began: Instant,
     made: u32,
     previous_delay: Option<Duration>,
 }
 
 impl<'a> Attempts<'a> {
-    pub(crate) fn of(policy: &'a Retry, began: Reading) -> Self {
+    pub(crate) fn of(policy: &'a Retry, began: Instant) -> Self {
         Self { policy, began, made: 0, previous_delay: None }
     }
 
     /// Returns how long to wait after an attempt that has ended now with this error. If the policy has ended, returns the
     /// final error.
-    pub(crate) fn next(&mut self, error: Error, now: Reading) -> Result<Duration> {
+    pub(crate) fn next(&mut self, error: Error, now: Instant) -> Result<Duration> {
         let elapsed = now.since(self.began);
-        let Error::Held { key, owner, token, remaining, .. } = &error else { return Err(error) };
+        let Error::Held { key, owner, token, free_in, .. } = &error else { return Err(error) };
         self.made = self.made.saturating_add(1);
         let attempt = Attempt {
             number: self.made,
@@ -228,7 +228,7 @@ impl<'a> Attempts<'a> {
             previous_delay: self.previous_delay,
             owner: owner.clone(),
             token: *token,
-            remaining: *remaining,
+            free_in: *free_in,
         };
         let policy = self.policy;
         let next = (policy.next)(&attempt).filter(|delay| {

@@ -60,8 +60,8 @@ use crate::{
         clock::Clock,
         deadline::Deadline,
         error::{Error, LossCause},
+        instant::Instant,
         metadata::Metadata,
-        reading::Reading,
         token::HybridTime,
         ttl::Ttl,
     },
@@ -75,12 +75,12 @@ pub(crate) struct Schedule {
     leases: BTreeMap<u64, Kept>,
     classes: BTreeMap<Ttl, Class>,
     /// When each class is checked next.
-    checks: BTreeSet<(Reading, Ttl)>,
+    checks: BTreeSet<(Instant, Ttl)>,
     /// The classes that wait for the permit of a part, by the time since when they can send it.
-    parts: BTreeSet<(Reading, Ttl)>,
+    parts: BTreeSet<(Instant, Ttl)>,
     /// The classes of which a lease waits to be refreshed alone: whether it has failed before, and since when none of the class
     /// was sent.
-    singles: BTreeSet<(bool, Reading, Ttl)>,
+    singles: BTreeSet<(bool, Instant, Ttl)>,
     /// The number of the last attempt. They are in the order in which they were sent.
     attempts: u64,
 }
@@ -104,7 +104,7 @@ pub(crate) struct Todo {
     pub(crate) single: Option<Ttl>,
     pub(crate) retry: Option<Ttl>,
     /// When to look again.
-    pub(crate) next: Reading,
+    pub(crate) next: Instant,
 }
 
 /// Several leases that are refreshed by one request.
@@ -126,7 +126,7 @@ impl Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PartEnd {
     /// All are refreshed, by a request that was sent at this time.
-    Confirmed(Reading),
+    Confirmed(Instant),
     /// One at least is not refreshed.
     Partial,
     /// One at least is not refreshed, and one has ended here: its release may have come before the part.
@@ -148,14 +148,14 @@ pub(crate) struct Single {
     pub(crate) ttl: Ttl,
     pub(crate) metadata: Option<Metadata>,
     /// The deadline of the lease when the attempt was sent.
-    pub(crate) ends_at: Reading,
+    pub(crate) ends_at: Instant,
     pub(crate) deadline: Deadline,
 }
 
 /// How a single refresh ended.
 pub(crate) enum SingleEnd {
     /// It is confirmed, and was sent at this time.
-    Confirmed(Reading),
+    Confirmed(Instant),
     /// The store has not answered, or refuses it.
     Failed(Error),
     /// The lease is over, or was confirmed too late.
@@ -221,7 +221,7 @@ impl Schedule {
     }
 
     /// Queues a refresh for the holder. If the lease has ended, the reply is dropped.
-    pub(crate) fn request(&mut self, number: u64, now: Reading, command: Box<RefreshCommand>) {
+    pub(crate) fn request(&mut self, number: u64, now: Instant, command: Box<RefreshCommand>) {
         self.update(number, |kept| kept.request(now, command));
     }
 
@@ -240,7 +240,7 @@ impl Schedule {
     fn touch(&mut self, ttl: Ttl) {
         let class = self.classes.entry(ttl).or_insert_with(|| Class::of(ttl));
         self.checks.remove(&(class.check_at, ttl));
-        class.check_at = Reading::ORIGIN;
+        class.check_at = Instant::ORIGIN;
         self.checks.insert((class.check_at, ttl));
     }
 
@@ -271,7 +271,7 @@ impl Schedule {
     }
 
     /// Finds what to do now.
-    pub(crate) fn collect(&mut self, now: Reading) -> Todo {
+    pub(crate) fn collect(&mut self, now: Instant) -> Todo {
         let mut todo = Todo::default();
         while let Some((check_at, ttl)) = self.checks.first().copied()
             && check_at <= now
@@ -279,15 +279,15 @@ impl Schedule {
             self.check_class(ttl, now, &mut todo);
         }
         todo.part = self.parts.first().map(|(_, ttl)| *ttl);
-        let retries = (true, Reading::ORIGIN, Ttl::MIN);
+        let retries = (true, Instant::ORIGIN, Ttl::MIN);
         todo.single = self.singles.range(..retries).next().map(|(_, _, ttl)| *ttl);
         todo.retry = self.singles.range(retries..).next().map(|(_, _, ttl)| *ttl);
-        todo.next = self.checks.first().map_or(Reading::MAX, |(check_at, _)| *check_at);
+        todo.next = self.checks.first().map_or(Instant::MAX, |(check_at, _)| *check_at);
         todo
     }
 
     /// Checks the leases of a class that are due for it, and finds what the class has to send.
-    fn check_class(&mut self, ttl: Ttl, now: Reading, todo: &mut Todo) {
+    fn check_class(&mut self, ttl: Ttl, now: Instant, todo: &mut Todo) {
         let Some(class) = self.classes.get_mut(&ttl) else { return };
         let (late, retry) = (class.attempts.take_late(now), class.pace.retry);
         for (attempt, numbers) in late {
@@ -329,16 +329,16 @@ impl Schedule {
             todo.probes.push(ttl);
         }
         let later = [part_at, probe_at, class.attempts.late_after(now)].into_iter().flatten().filter(|at| *at > now);
-        let next = class.checks.first().map_or(Reading::MAX, |(check_at, _)| *check_at);
-        class.check_at = later.fold(next, Reading::min);
+        let next = class.checks.first().map_or(Instant::MAX, |(check_at, _)| *check_at);
+        class.check_at = later.fold(next, Instant::min);
         self.checks.insert((class.check_at, ttl));
     }
 
     /// Notes that these leases of a class are sent. Returns the number of the attempt.
     fn send(
         &mut self,
-        (ttl, now): (Ttl, Reading),
-        late_at: Reading,
+        (ttl, now): (Ttl, Instant),
+        late_at: Instant,
         numbers: Vec<u64>,
         permits: Vec<OwnedSemaphorePermit>,
     ) -> u64 {
@@ -357,7 +357,7 @@ impl Schedule {
     /// The leases of a part: those that are due, the earliest deadlines first, and those that are ready. One lease
     /// is no part, and is queued. So is one that must be refreshed alone to listen for revocations: the answer to a
     /// single refresh has a hybrid time from which to listen, and the answer to a part has none.
-    fn take_part(&mut self, now: Reading, ttl: Ttl, is_listener_missing: bool) -> Vec<(u64, Arc<LeaseInner>)> {
+    fn take_part(&mut self, now: Instant, ttl: Ttl, is_listener_missing: bool) -> Vec<(u64, Arc<LeaseInner>)> {
         let Some(class) = self.classes.get(&ttl) else { return Vec::new() };
         // An interval is at most half of the ttl, and a lease that is ready is past half of its interval.
         let ready_until = now.after(ttl.duration().checked_div(4).unwrap_or_default());
@@ -402,7 +402,7 @@ impl Schedule {
     }
 
     /// Notes how a part ended. `confirmed`: its leases whose deadlines have been moved.
-    pub(crate) fn end_part(&mut self, part: &Part, end: PartEnd, confirmed: &[u64], now: Reading) {
+    pub(crate) fn end_part(&mut self, part: &Part, end: PartEnd, confirmed: &[u64], now: Instant) {
         let class = self.class(part.ttl);
         let retry = class.pace.retry;
         class.end_part(part, end, now);
@@ -456,7 +456,7 @@ impl Schedule {
     }
 
     /// Notes how a single refresh ended.
-    pub(crate) fn end_single(&mut self, single: &Single, end: SingleEnd, now: Reading) -> SingleEffect {
+    pub(crate) fn end_single(&mut self, single: &Single, end: SingleEnd, now: Instant) -> SingleEffect {
         let is_answered = match &end {
             SingleEnd::Confirmed(_) => true,
             SingleEnd::Failed(error) => !matches!(error, Error::Unavailable { .. }),

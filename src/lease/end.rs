@@ -46,7 +46,7 @@ impl Lease {
     /// # Caveats
     ///
     /// A fenced write that is in flight may still be applied with the old token. Within the work of [`run`](Self::run)
-    /// or [`Acquire::with`](crate::Acquire::with) the transfer stops that work, and its result, the new token, is lost:
+    /// or [`Acquire::with`](crate::action::Acquire::with) the transfer stops that work, and its result, the new token, is lost:
     /// transfer the lease after the work has ended.
     ///
     /// # Errors

@@ -178,7 +178,7 @@ impl Lease {
     }
 
     /// Refreshes the lease with another ttl, which later refreshes keep. The lease never ends sooner than before, and
-    /// keeps its [`grace`](crate::Acquire::grace). If this is not confirmed, the store may keep the key for the whole
+    /// keeps its [`grace`](crate::action::Acquire::grace). If this is not confirmed, the store may keep the key for the whole
     /// new ttl although the lease is lost.
     ///
     /// # Errors
@@ -230,7 +230,7 @@ impl Lease {
     }
 
     /// How long the lease lasts at most, however often it is refreshed: the rest of its
-    /// [maximum hold](crate::Acquire::max_hold), [`Duration::MAX`] without one. Needs no request.
+    /// [maximum hold](crate::action::Acquire::max_hold), [`Duration::MAX`] without one. Needs no request.
     #[must_use]
     pub fn remaining_hold(&self) -> Duration {
         if self.is_valid() { self.lease_inner().remaining_hold() } else { Duration::ZERO }
@@ -249,7 +249,7 @@ impl Lease {
 
     /// Reports that the work under this lease makes progress. Needs no request.
     ///
-    /// Without [`Acquire::stalled_after`](crate::Acquire::stalled_after) this does nothing.
+    /// Without [`Acquire::stalled_after`](crate::action::Acquire::stalled_after) this does nothing.
     ///
     /// ```
     /// use std::time::Duration;
@@ -291,7 +291,7 @@ impl Lease {
         self.context().ensure_open()?;
         let (reply, done) = oneshot::channel();
         let until = self.context().operation_deadline();
-        lease.request_refresh(RefreshCommand { ttl, metadata, until: until.reading(), reply });
+        lease.request_refresh(RefreshCommand { ttl, metadata, until: until.instant(), reply });
         // At the operation timeout the keeper replies with the error of the last attempt.
         match until.later_by(TASK_MARGIN).wait_for(done).await {
             Some(answer) => answer.unwrap_or_else(|_ended| Err(lease.end_error())),

@@ -26,7 +26,7 @@ impl Lease {
     ///
     /// The exclusive lease has the ttl, the owner, the group, the metadata, the grace and the end of the maximum hold of
     /// this one. Its minimum hold begins again. It is refreshed in the background, at a third of its ttl, and does not
-    /// [stall](crate::Acquire::stalled_after).
+    /// [stall](crate::action::Acquire::stalled_after).
     ///
     /// # Caveats
     ///

@@ -70,7 +70,7 @@ impl Watchdog {
 
     /// Sets how long the work may run past the deadline, so that it can stop by itself. Default: 100 ms.
     ///
-    /// Another holder gets the key only after the deadline and the [`grace`](crate::Acquire::grace) of the lease, so
+    /// Another holder gets the key only after the deadline and the [`grace`](crate::action::Acquire::grace) of the lease, so
     /// choose a longer grace than this. If a machine slept past the deadline, the work is stopped within a second after
     /// it wakes, and the watchdog may act before: if that matters, choose more than a second.
     pub fn slack(mut self, slack: Duration) -> Self {

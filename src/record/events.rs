@@ -5,7 +5,7 @@ use crate::types::{key::Key, owner::Owner, token::FencingToken};
 
 /// An event of a key.
 ///
-/// An [`EventStream`](crate::EventStream) returns it.
+/// An [`EventStream`](crate::inspect::EventStream) returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event {

@@ -31,10 +31,11 @@ pub struct Filter {
     pub since_after: Option<StoreTime>,
     /// Granted before this time.
     pub since_before: Option<StoreTime>,
-    /// With at least this much time left. A lease without expiry always has enough.
-    pub remaining_at_least: Option<Duration>,
-    /// With less time left than this.
-    pub remaining_less_than: Option<Duration>,
+    /// Whose key is free in this time or later without a refresh. That of a lease without expiry is free in
+    /// [`Duration::MAX`].
+    pub free_in_at_least: Option<Duration>,
+    /// Whose key is free before this time without a refresh.
+    pub free_in_less_than: Option<Duration>,
     /// Also expired leases that are still in their records.
     pub with_expired: bool,
 }
@@ -114,8 +115,8 @@ impl Filter {
             && self.sharing.is_none_or(|wanted| wanted == sharing)
             && self.since_after.is_none_or(|after| holder.since > after)
             && self.since_before.is_none_or(|before| holder.since < before)
-            && self.remaining_at_least.is_none_or(|least| holder.remaining.is_none_or(|left| left >= least))
-            && self.remaining_less_than.is_none_or(|bound| holder.remaining.is_some_and(|left| left < bound))
+            && self.free_in_at_least.is_none_or(|least| holder.free_in >= least)
+            && self.free_in_less_than.is_none_or(|bound| holder.free_in < bound)
             && (self.with_expired || !holder.is_expired())
     }
 }

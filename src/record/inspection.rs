@@ -51,10 +51,11 @@ pub struct HolderInfo {
     pub since: StoreTime,
     /// When the lease was granted or last extended.
     pub last_seen: StoreTime,
-    /// How long the store keeps the key for this holder without a refresh, by the store's clock, with the
-    /// [grace](Self::grace). Zero: expired. `None`: without expiry.
-    pub remaining: Option<Duration>,
-    /// How much longer than the ttl the store keeps the key. The holder stops believing this much earlier.
+    /// How long until the key is free if this holder does not refresh, by the store's clock. Zero: expired.
+    /// [`Duration::MAX`]: without expiry.
+    pub free_in: Duration,
+    /// How much longer than the ttl the store keeps the key. The holder stops believing this much earlier than the key is
+    /// free.
     pub grace: Duration,
     /// The end of its minimum hold, if it has one: if the lease is released before, the key stays unavailable until then.
     pub held_until: Option<StoreTime>,
@@ -161,7 +162,7 @@ impl HolderInfo {
     /// The public part of a holder that was read at this time.
     #[must_use]
     pub fn of(holder: Holder, read_at: StoreTime) -> Self {
-        let (remaining, held_until) = (holder.remaining(read_at), holder.held_until());
+        let (free_in, held_until) = (holder.free_in(read_at), holder.held_until());
         let LeaseSpec { owner, sharing, grace, group, metadata, .. } = holder.terms;
         Self {
             owner,
@@ -170,7 +171,7 @@ impl HolderInfo {
             sharing,
             since: holder.since,
             last_seen: holder.last_seen,
-            remaining,
+            free_in,
             held_until,
             not_after: holder.not_after,
             released_at: holder.released_at,
@@ -182,7 +183,7 @@ impl HolderInfo {
     /// Whether the lease had expired: the store grants the key to the next acquire.
     #[must_use]
     pub fn is_expired(&self) -> bool {
-        self.remaining == Some(Duration::ZERO)
+        self.free_in.is_zero()
     }
 
     /// Whether the key is held by this holder alone.

@@ -46,14 +46,14 @@ fn a_waiter_counts_until_its_expiry() {
 }
 
 #[test]
-fn the_remaining_time_ends_at_zero_and_is_none_without_expiry() {
-    let left = |holder: usize, millis| record().holders[holder].remaining(StoreTime::from_millis(millis));
-    assert_eq!(left(0, 1_000), Some(Duration::from_millis(100)));
-    assert_eq!(left(0, 1_101), Some(Duration::ZERO));
-    assert_eq!(left(2, 1_000), None);
+fn a_key_is_free_in_no_time_after_the_expiry_and_never_without_one() {
+    let left = |holder: usize, millis| record().holders[holder].free_in(StoreTime::from_millis(millis));
+    assert_eq!(left(0, 1_000), Duration::from_millis(100));
+    assert_eq!(left(0, 1_101), Duration::ZERO);
+    assert_eq!(left(2, 1_000), Duration::MAX);
     let longest = StoreTime::from_millis(0).after(Ttl::MAX.millis());
-    assert_eq!(remaining(longest, StoreTime::from_millis(0)), Some(Ttl::MAX.duration()));
-    assert_eq!(remaining(longest.after(1), StoreTime::from_millis(0)), None);
+    assert_eq!(time_until(longest, StoreTime::from_millis(0)), Ttl::MAX.duration());
+    assert_eq!(time_until(longest.after(1), StoreTime::from_millis(0)), Duration::MAX);
 }
 
 #[test]

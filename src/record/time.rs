@@ -18,7 +18,7 @@ const DAYS_A_CYCLE: i64 = 146_097;
 /// before the year 0 as the first.
 ///
 /// ```
-/// use mongoseal::StoreTime;
+/// use mongoseal::inspect::StoreTime;
 ///
 /// assert_eq!(StoreTime::from_millis(1_577_836_800_123).to_string(), "2020-01-01T00:00:00.123Z");
 /// ```

@@ -4,8 +4,8 @@ use crate::{
     record::{ListedLease, Outcome, Position, Record, StoreClock, StoreTime},
     types::{
         acquire_id::AcquireId,
+        instant::Instant,
         key::Key,
-        reading::Reading,
         token::{FencingToken, HybridTime},
     },
 };
@@ -20,9 +20,9 @@ pub struct Applied {
     pub at: Option<StoreClock>,
     /// Whether the record changed. Then the outcome is not stale. `false`: it did not change, or that is not known.
     pub changed: bool,
-    /// When the request was sent, on the holders' [`Clock`](crate::Clock), if it had to wait after the call. Deadlines count from
+    /// When the request was sent, on the holders' [`Clock`](crate::store::Clock), if it had to wait after the call. Deadlines count from
     /// then.
-    pub sent: Option<Reading>,
+    pub sent: Option<Instant>,
 }
 
 /// A notification to a handle.

@@ -157,7 +157,7 @@ pub(super) fn prepare<R>(key: &Key, requests: &mut Vec<Queued<R>>) -> Option<Dea
 
 /// The latest deadline of these requests.
 pub(super) fn latest_deadline<R>(requests: &[Queued<R>]) -> Option<Deadline> {
-    requests.iter().map(|queued| queued.deadline).max_by_key(|deadline| deadline.reading())
+    requests.iter().map(|queued| queued.deadline).max_by_key(|deadline| deadline.instant())
 }
 
 /// Waits for the answer to a command. If it is late, the turn passes on meanwhile.

@@ -127,7 +127,7 @@ pub(crate) fn check_database(name: &str) -> Result<()> {
     if name.is_empty() {
         return Err(Error::invalid("a database must not be empty: name one, or leave it out"));
     }
-    refuse_unseen(name, "a database")
+    Ok(refuse_unseen(name, "a database")?)
 }
 
 /// Records in a collection of a MongoDB replica set.

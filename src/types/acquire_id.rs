@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use crate::types::{error::Error, string_newtype::decimal};
+use crate::types::{parse_error::ParseError, string_newtype::decimal};
 
 /// The id of a handle among all handles of a store. Not a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,9 +40,9 @@ impl fmt::Display for AcquireId {
 }
 
 impl FromStr for AcquireId {
-    type Err = Error;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let read = || {
             let (handle, number) = text.split_once('/')?;
             let is_hexadecimal = handle.len() == 16 && handle.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -51,7 +51,7 @@ impl FromStr for AcquireId {
             Some(Self { handle, number: decimal(number)? })
         };
         read().ok_or_else(|| {
-            Error::invalid("an acquire id is sixteen hexadecimal digits, a slash and a number: correct it")
+            ParseError("an acquire id is sixteen hexadecimal digits, a slash and a number: correct it".into())
         })
     }
 }
@@ -87,7 +87,7 @@ mod tests {
             "0123456789abcdef/-1",
             "0123456789abcdef/+1",
         ] {
-            assert!(matches!(text.parse::<AcquireId>(), Err(Error::Invalid { .. })), "{text}");
+            assert!(matches!(text.parse::<AcquireId>(), Err(ParseError(_))), "{text}");
         }
     }
 }

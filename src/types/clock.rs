@@ -6,11 +6,11 @@ use tokio::runtime::Handle;
 #[cfg(feature = "test-util")]
 use tokio::sync::watch;
 
-use super::reading::Reading;
+use super::instant::Instant;
 
 /// The clock of a holder's deadlines. Never the wall clock.
 ///
-/// A store names the clock of its holders. Readings of different clocks cannot be compared.
+/// A store names the clock of its holders. Instants of different clocks cannot be compared.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Clock {
@@ -19,7 +19,7 @@ pub enum Clock {
     Boot,
     /// Tokio's clock, which a test can pause. For stores in this process.
     Tokio {
-        /// The time of reading zero.
+        /// The time of its origin.
         origin: tokio::time::Instant,
     },
     /// Moves only when a test moves it. For stores in this process. Feature `test-util`.
@@ -33,7 +33,7 @@ pub enum Clock {
 /// Its memory, some hundred bytes, is never freed.
 #[cfg(feature = "test-util")]
 #[derive(Clone, Copy, Debug)]
-pub struct ManualClock(&'static watch::Sender<Reading>);
+pub struct ManualClock(&'static watch::Sender<Instant>);
 
 #[cfg(feature = "test-util")]
 impl ManualClock {
@@ -41,7 +41,7 @@ impl ManualClock {
     #[must_use]
     #[allow(clippy::new_without_default, reason = "each is another clock, so none is the default")]
     pub fn new() -> Self {
-        Self(Box::leak(Box::new(watch::Sender::new(Reading::ORIGIN))))
+        Self(Box::leak(Box::new(watch::Sender::new(Instant::ORIGIN))))
     }
 
     /// Moves the clock on by this time, at once. A lease whose deadline that passes has ended, although its task runs: it is
@@ -51,11 +51,11 @@ impl ManualClock {
         self.0.send_modify(|now| *now = now.after(time));
     }
 
-    fn now(self) -> Reading {
+    fn now(self) -> Instant {
         *self.0.borrow()
     }
 
-    async fn reaches(self, until: Reading) {
+    async fn reaches(self, until: Instant) {
         // The sender lives for ever.
         drop(self.0.subscribe().wait_for(|now| *now >= until).await);
     }
@@ -74,7 +74,7 @@ impl From<ManualClock> for Clock {
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Clock {
-    /// Tokio's clock, with readings counted from now.
+    /// Tokio's clock, with instants counted from now.
     #[must_use]
     pub fn tokio() -> Self {
         #[allow(clippy::disallowed_methods, reason = "this is the replacement of the banned call")]
@@ -84,11 +84,11 @@ impl Clock {
 
     /// The time since the origin of this clock.
     #[must_use]
-    pub fn now(self) -> Reading {
+    pub fn now(self) -> Instant {
         match self {
-            Self::Boot => Reading::at(boot::now()),
+            Self::Boot => Instant::at(boot::now()),
             #[allow(clippy::disallowed_methods, reason = "this is the replacement of the banned call")]
-            Self::Tokio { origin } => Reading::at(tokio::time::Instant::now().saturating_duration_since(origin)),
+            Self::Tokio { origin } => Instant::at(tokio::time::Instant::now().saturating_duration_since(origin)),
             #[cfg(feature = "test-util")]
             Self::Manual(clock) => clock.now(),
         }
@@ -103,7 +103,7 @@ impl Clock {
         clippy::manual_async_fn,
         reason = "an async fn keeps its arguments twice, and each held lease has one of these futures"
     )]
-    pub fn sleep_until(self, until: Reading) -> impl Future<Output = ()> + Send {
+    pub fn sleep_until(self, until: Instant) -> impl Future<Output = ()> + Send {
         async move {
             #[cfg(feature = "test-util")]
             if let Self::Manual(clock) = self {
@@ -120,7 +120,7 @@ impl Clock {
     }
 
     /// How long to sleep before the clock is read again.
-    fn sleep_time(self, until: Reading) -> Duration {
+    fn sleep_time(self, until: Instant) -> Duration {
         let left = until.since(self.now());
         match self {
             Self::Boot => left.min(CHECK_INTERVAL),
@@ -171,21 +171,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_tokio_clock_moves_with_paused_time_only() {
         let clock = Clock::tokio();
-        assert_eq!(clock.now(), Reading::ORIGIN);
+        assert_eq!(clock.now(), Instant::ORIGIN);
         tokio::time::advance(HOUR).await;
-        assert_eq!(clock.now(), Reading::at(HOUR));
-        clock.sleep_until(Reading::at(HOUR * 2)).await;
-        assert_eq!(clock.now(), Reading::at(HOUR * 2));
-        clock.sleep_until(Reading::at(HOUR)).await;
-        assert_eq!(clock.now(), Reading::at(HOUR * 2), "the time has passed");
+        assert_eq!(clock.now(), Instant::at(HOUR));
+        clock.sleep_until(Instant::at(HOUR * 2)).await;
+        assert_eq!(clock.now(), Instant::at(HOUR * 2));
+        clock.sleep_until(Instant::at(HOUR)).await;
+        assert_eq!(clock.now(), Instant::at(HOUR * 2), "the time has passed");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_sleep_reads_the_boot_clock_every_other_second_and_tokio_s_clock_at_its_end() {
         let (boot, tokio) = (Clock::Boot, Clock::tokio());
-        assert_eq!((boot.sleep_time(boot.now() + HOUR), tokio.sleep_time(Reading::at(HOUR))), (CHECK_INTERVAL, HOUR));
+        assert_eq!((boot.sleep_time(boot.now() + HOUR), tokio.sleep_time(Instant::at(HOUR))), (CHECK_INTERVAL, HOUR));
         assert_eq!(
-            (boot.sleep_time(Reading::ORIGIN), tokio.sleep_time(Reading::ORIGIN)),
+            (boot.sleep_time(Instant::ORIGIN), tokio.sleep_time(Instant::ORIGIN)),
             (Duration::ZERO, Duration::ZERO)
         );
         let soon = boot.sleep_time(boot.now() + CHECK_INTERVAL / 2);
@@ -197,12 +197,12 @@ mod tests {
     async fn a_manual_clock_moves_when_it_is_moved_and_wakes_those_whose_time_has_come() {
         let manual = ManualClock::new();
         let clock = Clock::from(manual);
-        let mut sleeper = std::pin::pin!(clock.sleep_until(Reading::at(HOUR * 2)));
+        let mut sleeper = std::pin::pin!(clock.sleep_until(Instant::at(HOUR * 2)));
         manual.advance(HOUR);
         tokio::time::timeout(Duration::from_millis(10), &mut sleeper).await.unwrap_err();
         manual.advance(HOUR);
         sleeper.await;
-        assert_eq!(clock.now(), Reading::at(HOUR * 2));
+        assert_eq!(clock.now(), Instant::at(HOUR * 2));
     }
 
     #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{clock::Clock, reading::Reading};
+use super::{clock::Clock, instant::Instant};
 
 /// A time on a [`Clock`] at which a request is given up.
 ///
@@ -10,16 +10,16 @@ use super::{clock::Clock, reading::Reading};
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     clock: Clock,
-    at: Reading,
+    at: Instant,
     work_limit: Duration,
     whole: Duration,
 }
 
 impl Deadline {
-    /// The deadline at this reading of the clock.
+    /// The deadline at this instant of the clock.
     #[must_use]
-    pub fn at(clock: Clock, reading: Reading) -> Self {
-        Self { clock, at: reading, work_limit: Duration::MAX, whole: reading.since(clock.now()) }
+    pub fn at(clock: Clock, instant: Instant) -> Self {
+        Self { clock, at: instant, work_limit: Duration::MAX, whole: instant.since(clock.now()) }
     }
 
     /// The deadline this long from now.
@@ -54,9 +54,9 @@ impl Deadline {
         self.clock
     }
 
-    /// The clock's reading at the deadline.
+    /// The instant of the deadline on its clock.
     #[must_use]
-    pub fn reading(self) -> Reading {
+    pub fn instant(self) -> Instant {
         self.at
     }
 
@@ -72,10 +72,10 @@ impl Deadline {
         self.remaining().is_zero()
     }
 
-    /// The earlier of this deadline and that at this reading of the clock.
+    /// The earlier of this deadline and that at this instant of the clock.
     #[must_use]
-    pub fn or_at(self, reading: Reading) -> Self {
-        Self { at: self.at.min(reading), ..self }
+    pub fn or_at(self, instant: Instant) -> Self {
+        Self { at: self.at.min(instant), ..self }
     }
 
     /// The earlier of this deadline and that this long from now.
@@ -124,12 +124,12 @@ mod tests {
         let (clock, second) = (Clock::tokio(), Duration::from_secs(1));
         let deadline = Deadline::after(clock, second * 3);
         tokio::time::advance(second).await;
-        assert_eq!((deadline.remaining(), deadline.reading()), (second * 2, Reading::at(second * 3)));
+        assert_eq!((deadline.remaining(), deadline.instant()), (second * 2, Instant::at(second * 3)));
         assert_eq!(
             (deadline.or_after(second).remaining(), deadline.or_after(second * 5).remaining()),
             (second, second * 2)
         );
-        assert_eq!(deadline.or_at(Reading::at(second)).remaining(), Duration::ZERO);
+        assert_eq!(deadline.or_at(Instant::at(second)).remaining(), Duration::ZERO);
         assert_eq!(deadline.later_by(second).remaining(), second * 3);
         assert_eq!(deadline.sooner_by(second).remaining(), second);
         let limited = deadline.with_work_limit(second).later_by(second);
@@ -141,6 +141,6 @@ mod tests {
         assert!(!deadline.has_passed());
         deadline.passed().await;
         assert!(deadline.has_passed());
-        assert_eq!(clock.now(), Reading::at(second * 3));
+        assert_eq!(clock.now(), Instant::at(second * 3));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, fmt, time::Duration};
 
-use crate::types::{duration::format_duration, key::Key, owner::Owner, token::FencingToken};
+use crate::types::{duration::format_duration, key::Key, owner::Owner, parse_error::ParseError, token::FencingToken};
 
 /// Why a call failed. Each variant is one thing that a caller can do about it.
 ///
@@ -28,7 +28,7 @@ pub enum Error {
     ///
     /// The fields about the holder are a hint, for people and for the time of a retry: they were true at the store a
     /// moment ago.
-    #[error("{key:?} is {} by {owner:?} with token {token}{}", if *is_released { "kept" } else { "held" }, lasting(*remaining, *is_released))]
+    #[error("{key:?} is {} by {owner:?} with token {token}{}", if *is_released { "kept" } else { "held" }, lasting(*free_in, *is_released))]
     Held {
         /// The key of the acquire.
         key: Key,
@@ -36,9 +36,10 @@ pub enum Error {
         owner: Owner,
         /// The holder's token.
         token: FencingToken,
-        /// How long the holder keeps it without a refresh, by the store's clock. [`Duration::MAX`]: without expiry.
-        remaining: Duration,
-        /// Whether the lease was released already. Its [minimum hold](crate::Acquire::min_hold) keeps the key unavailable
+        /// How long until the key is free if the holder does not refresh, by the store's clock. [`Duration::MAX`]: without
+        /// expiry.
+        free_in: Duration,
+        /// Whether the lease was released already. Its [minimum hold](crate::action::Acquire::min_hold) keeps the key unavailable
         /// for the time that remains.
         is_released: bool,
     },
@@ -161,9 +162,9 @@ pub enum LossCause {
     },
     /// The record of the key was deleted, or an older copy of it was put back.
     Removed,
-    /// The lease was held for its [maximum hold](crate::Acquire::max_hold).
+    /// The lease was held for its [maximum hold](crate::action::Acquire::max_hold).
     HeldTooLong,
-    /// Its holder reported no [progress](crate::Lease::progress) for [too long](crate::Acquire::stalled_after).
+    /// Its holder reported no [progress](crate::Lease::progress) for [too long](crate::action::Acquire::stalled_after).
     Stalled,
 }
 
@@ -179,14 +180,14 @@ pub enum EndReason {
     ShutDown,
 }
 
-/// How long a holder keeps its key, as text.
-fn lasting(remaining: Duration, is_released: bool) -> String {
+/// How long until the key is free, as text.
+fn lasting(free_in: Duration, is_released: bool) -> String {
     if is_released {
-        format!(", which was released, for the rest of its minimum hold, {}: retry later", format_duration(remaining))
-    } else if remaining == Duration::MAX {
+        format!(", which was released, for the rest of its minimum hold, {}: retry later", format_duration(free_in))
+    } else if free_in == Duration::MAX {
         " without expiry: retry after its release, or have it revoked".into()
     } else {
-        let whole = if remaining.as_secs() == 0 { remaining } else { Duration::from_secs(remaining.as_secs()) };
+        let whole = if free_in.as_secs() == 0 { free_in } else { Duration::from_secs(free_in.as_secs()) };
         format!(" for another {}, longer if it is refreshed: retry later", format_duration(whole))
     }
 }
@@ -331,6 +332,12 @@ impl Error {
     }
 }
 
+impl From<ParseError> for Error {
+    fn from(error: ParseError) -> Self {
+        Self::invalid(error.0)
+    }
+}
+
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Self {
         match never {}
@@ -360,7 +367,7 @@ mod tests {
     fn an_error_quotes_and_escapes_texts_of_other_processes() {
         let (key, owner, token) = (Key::try_from("k").unwrap(), Owner::try_from(NASTY).unwrap(), FencingToken::MIN);
         let held =
-            Error::Held { key: key.clone(), owner, token, remaining: Duration::MAX, is_released: false }.to_string();
+            Error::Held { key: key.clone(), owner, token, free_in: Duration::MAX, is_released: false }.to_string();
         assert_eq!(
             held,
             format!(

@@ -13,13 +13,13 @@ string_newtype!(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::error::Error;
+    use crate::types::parse_error::ParseError;
 
     #[test]
     fn a_bad_group_is_refused() {
         assert!("g".repeat(256).parse::<Group>().is_ok());
         for text in ["", "a\0b", "g".repeat(257).as_str()] {
-            assert!(matches!(text.parse::<Group>(), Err(Error::Invalid { .. })));
+            assert!(matches!(text.parse::<Group>(), Err(ParseError(_))));
         }
     }
 }

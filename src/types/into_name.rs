@@ -13,14 +13,14 @@ use crate::types::error::{Error, Result};
 /// [`TryFrom`] converts it to the name:
 ///
 /// ```
-/// use mongoseal::{Error, Key, Mongoseal};
+/// use mongoseal::{Key, Mongoseal, ParseError};
 ///
 /// struct OrderId(u32);
 ///
 /// impl TryFrom<OrderId> for Key {
-///     type Error = Error;
+///     type Error = ParseError;
 ///
-///     fn try_from(id: OrderId) -> Result<Self, Error> {
+///     fn try_from(id: OrderId) -> Result<Self, ParseError> {
 ///         format!("orders/{}", id.0).parse()
 ///     }
 /// }

@@ -44,7 +44,7 @@ mod tests {
             ("a\0b".into(), "remove it"),
         ] {
             let error = text.parse::<Key>().unwrap_err();
-            assert!(matches!(error, Error::Invalid { .. }));
+            assert!(matches!(Error::from(error.clone()), Error::Invalid { .. }));
             assert!(error.to_string().contains(says), "{error}");
         }
     }

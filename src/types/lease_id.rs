@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use uuid::Uuid;
 
-use crate::types::error::Error;
+use crate::types::{error::Error, parse_error::ParseError};
 
 /// The random secret of a lease. A process that knows it may refresh and release the lease.
 ///
@@ -54,13 +54,13 @@ impl LeaseId {
 }
 
 impl FromStr for LeaseId {
-    type Err = Error;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         // Without the source, which would quote parts of a secret.
         Uuid::from_str(text)
             .map(Self)
-            .map_err(|_| Error::invalid("this is not a lease id: pass the text of `LeaseId::expose`"))
+            .map_err(|_| ParseError("this is not a lease id: pass the text of `LeaseId::expose`".into()))
     }
 }
 

@@ -28,7 +28,7 @@ impl Owner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::error::Error;
+    use crate::types::parse_error::ParseError;
 
     #[test]
     fn the_default_owner_names_host_and_process_and_differs_each_time() {
@@ -43,7 +43,7 @@ mod tests {
     #[test]
     fn a_bad_owner_is_refused() {
         for text in ["", "a\0b", "o".repeat(1025).as_str()] {
-            assert!(matches!(text.parse::<Owner>(), Err(Error::Invalid { .. })));
+            assert!(matches!(text.parse::<Owner>(), Err(ParseError(_))));
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The common part of the text types. They differ in meaning, and in the longest text.
 
-use crate::types::error::{Error, Result};
+use crate::types::parse_error::ParseError;
 
 /// Refuses a text that is no name.
-pub(crate) fn check(text: &str, max: usize, what: &str, hint: &str) -> Result<()> {
+pub(crate) fn check(text: &str, max: usize, what: &str, hint: &str) -> Result<(), ParseError> {
     let bytes = text.len();
     let problem = if text.is_empty() {
         format!("must not be empty: {hint}")
@@ -14,12 +14,12 @@ pub(crate) fn check(text: &str, max: usize, what: &str, hint: &str) -> Result<()
     } else {
         return Ok(());
     };
-    Err(Error::invalid(format!("{what} {problem}")))
+    Err(ParseError(format!("{what} {problem}")))
 }
 
 /// Refuses what a person does not see in a name, but which makes it another name: the newline at the end of a file, or the
 /// quotes of a setting. What is stored already can have such a name: it can be read, and released.
-pub(crate) fn refuse_unseen(text: &str, what: &str) -> Result<()> {
+pub(crate) fn refuse_unseen(text: &str, what: &str) -> Result<(), ParseError> {
     let is_quoted =
         ['"', '\''].iter().any(|quote| text.len() > 1 && text.starts_with(*quote) && text.ends_with(*quote));
     let problem = if text.contains(char::is_control) {
@@ -31,7 +31,7 @@ pub(crate) fn refuse_unseen(text: &str, what: &str) -> Result<()> {
     } else {
         return Ok(());
     };
-    Err(Error::invalid(format!("{what} {problem}: remove it from {text:?}")))
+    Err(ParseError(format!("{what} {problem}: remove it from {text:?}")))
 }
 
 /// Parses decimal digits. `str::parse` would accept a leading plus, too.
@@ -60,34 +60,34 @@ macro_rules! string_newtype {
         }
 
         impl std::str::FromStr for $name {
-            type Err = $crate::Error;
+            type Err = $crate::types::parse_error::ParseError;
 
-            fn from_str(text: &str) -> Result<Self, $crate::Error> {
+            fn from_str(text: &str) -> Result<Self, $crate::types::parse_error::ParseError> {
                 $crate::types::string_newtype::check(text, Self::MAX_BYTES, $what, $hint)?;
                 Ok(Self(text.into()))
             }
         }
 
         impl TryFrom<&str> for $name {
-            type Error = $crate::Error;
+            type Error = $crate::types::parse_error::ParseError;
 
-            fn try_from(text: &str) -> Result<Self, $crate::Error> {
+            fn try_from(text: &str) -> Result<Self, $crate::types::parse_error::ParseError> {
                 text.parse()
             }
         }
 
         impl TryFrom<String> for $name {
-            type Error = $crate::Error;
+            type Error = $crate::types::parse_error::ParseError;
 
-            fn try_from(text: String) -> Result<Self, $crate::Error> {
+            fn try_from(text: String) -> Result<Self, $crate::types::parse_error::ParseError> {
                 text.parse()
             }
         }
 
         impl TryFrom<&String> for $name {
-            type Error = $crate::Error;
+            type Error = $crate::types::parse_error::ParseError;
 
-            fn try_from(text: &String) -> Result<Self, $crate::Error> {
+            fn try_from(text: &String) -> Result<Self, $crate::types::parse_error::ParseError> {
                 text.parse()
             }
         }

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::types::{error::Error, string_newtype::decimal};
+use crate::types::{parse_error::ParseError, string_newtype::decimal};
 
 /// A number that is larger for each later holder of a key, for ever.
 ///
@@ -38,11 +38,11 @@ impl FencingToken {
     pub const MAX: Self = Self((1 << 53) - 1);
 
     /// The token with this number, which must be from 1 to 2^53 - 1.
-    pub fn new(number: u64) -> Result<Self, Error> {
+    pub fn new(number: u64) -> Result<Self, ParseError> {
         if (Self::MIN.0..=Self::MAX.0).contains(&number) {
             Ok(Self(number))
         } else {
-            Err(Error::invalid(format!(
+            Err(ParseError(format!(
                 "a fencing token is a number from 1 to 2^53 - 1 and {number} is not: pass the token of a lease"
             )))
         }
@@ -137,27 +137,27 @@ impl From<FencingToken> for i64 {
 }
 
 impl TryFrom<u64> for FencingToken {
-    type Error = Error;
+    type Error = ParseError;
 
-    fn try_from(number: u64) -> Result<Self, Error> {
+    fn try_from(number: u64) -> Result<Self, ParseError> {
         Self::new(number)
     }
 }
 
 impl TryFrom<i64> for FencingToken {
-    type Error = Error;
+    type Error = ParseError;
 
-    fn try_from(number: i64) -> Result<Self, Error> {
+    fn try_from(number: i64) -> Result<Self, ParseError> {
         Self::new(u64::try_from(number).unwrap_or(0))
     }
 }
 
 impl FromStr for FencingToken {
-    type Err = Error;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let number = decimal(text).ok_or_else(|| {
-            Error::invalid("a fencing token has decimal digits only and is below 2^53: pass the token of a lease")
+            ParseError("a fencing token has decimal digits only and is below 2^53: pass the token of a lease".into())
         })?;
         Self::new(number)
     }

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use mongoseal::{
-    AcquireId, Deadline, Error, HandleId, Key, LeaseId, Metadata, Mongoseal, Sharing,
+    Error, Key, LeaseId, Metadata, Mongoseal, Sharing,
     record::{Acquire, HoldLimits, LeaseSpec, Outcome, Request},
-    store::{MongoStore, Snapshot, Store},
+    store::{AcquireId, Deadline, HandleId, MongoStore, Snapshot, Store},
 };
 use mongoseal_test_support::{ReplicaSet, by_length};
 use tokio::task::JoinSet;
@@ -68,7 +68,7 @@ pub(super) async fn an_acquire_is_granted_by_its_own_write_and_not_by_an_earlier
     let Ok(Some(Snapshot { record, at })) = store.read(&key(0), Deadline::after(store.clock(), secs(60))).await else {
         panic!("it is held")
     };
-    let left = record.live_holder(lease, at.now).unwrap().remaining(at.now).unwrap();
+    let left = record.live_holder(lease, at.now).unwrap().free_in(at.now);
     if let Ok(applied) = answer
         && matches!(applied.outcome, Outcome::Granted { .. })
     {

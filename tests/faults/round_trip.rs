@@ -6,7 +6,7 @@ use std::{
 };
 
 use mongodb::{Client, bson::doc};
-use mongoseal::{LeaseState, Mongoseal, OnceOutcome, Tick};
+use mongoseal::{BeginOutcome, LeaseState, Mongoseal, Tick};
 use mongoseal_test_support::ReplicaSet;
 use tokio::task::JoinSet;
 
@@ -109,7 +109,7 @@ where
     burst("first", 400).join_all().await.into_iter().for_each(|opened| drop(opened.unwrap()));
     let lease = seal.acquire("held").ttl(millis(2_400)).await.unwrap();
     let (with_value, released) = (seal.acquire("value").await.unwrap(), seal.acquire("released").await.unwrap());
-    let OnceOutcome::Started(tick) = seal.once("tick", Tick::number(1)).begin().await.unwrap() else {
+    let BeginOutcome::Started(tick) = seal.once("tick", Tick::number(1)).begin().await.unwrap() else {
         panic!("it is new")
     };
     let delayed = set.proxy().delay_replies(name, millis(200));

@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use mongodb::bson::doc;
-use mongoseal::{EventKind, EventStream, FencingToken, Mongoseal, WatchItem};
+use mongoseal::{
+    FencingToken, Mongoseal,
+    inspect::{EventKind, EventStream, WatchItem},
+};
 use mongoseal_test_support::{How, Peer, ReplicaSet, by_length, eventually};
 use tokio::{sync::Barrier, time::timeout};
 

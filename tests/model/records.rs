@@ -1,8 +1,9 @@
 //! The library's records, with the numbers of a model in them.
 
 use mongoseal::{
-    FencingToken, HybridTime, LeaseId, Metadata, Sharing,
+    FencingToken, LeaseId, Metadata, Sharing,
     record::{HoldLimits, Holder, LeaseSpec, Record, StoreClock, StoreTime, Waiter},
+    store::HybridTime,
 };
 
 use crate::state::{Hybrid, Time};

@@ -2,11 +2,12 @@
 //! and back.
 
 use mongoseal::{
-    FencingToken, HybridTime, Json, Sharing,
+    FencingToken, Json, Sharing,
     record::{
         self, Acquire, BatchRequest, Downgrade, Holder, LeaseSpec, Leave, Outcome, PutValue, Record, Refresh, Release,
         Request, StoreClock, StoreTime, StoredValue, WaitSpec, Waiter,
     },
+    store::HybridTime,
 };
 
 use crate::{

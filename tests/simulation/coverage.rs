@@ -20,7 +20,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ),
     (
         "narrows a list or a verb on leases of others",
-        "exclusive now prefix remaining_at_least remaining_less_than since_after since_before up_to with_expired",
+        "exclusive now prefix free_in_at_least free_in_less_than since_after since_before up_to with_expired",
     ),
     ("judges programs: each runs beside a watch of its keys", "watch watch_prefix"),
     ("undoes a tick, or lets it run again, which a rule forbids", "complete_on_error keep_for rewind_tick"),

@@ -1,6 +1,6 @@
 //! What a step was granted.
 
-use mongoseal::{Leader, Lease, LeaseSet, TickLease};
+use mongoseal::{Lease, LeaseSet, TickLease, election::Leader};
 
 pub(crate) enum Held {
     Lease(Lease),

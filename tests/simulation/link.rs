@@ -3,9 +3,13 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use mongoseal::{
-    Clock, Deadline, HandleId, HybridTime, Key, Result, Sharing, StoreTime,
+    Key, Result, Sharing,
+    inspect::StoreTime,
     record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Outcome, Position, Request},
-    store::{Applied, BoxFuture, Capabilities, FollowedState, Notification, Page, Snapshot, Store},
+    store::{
+        Applied, BoxFuture, Capabilities, Clock, Deadline, FollowedState, HandleId, HybridTime, Notification, Page,
+        Snapshot, Store,
+    },
 };
 use tokio::sync::mpsc::{Sender, UnboundedSender, unbounded_channel};
 

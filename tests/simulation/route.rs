@@ -6,7 +6,10 @@ use std::{
 };
 
 use fastrand::Rng;
-use mongoseal::{Deadline, Error, Result, store::BoxFuture};
+use mongoseal::{
+    Error, Result,
+    store::{BoxFuture, Deadline},
+};
 
 use crate::{millis, world::World};
 

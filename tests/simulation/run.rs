@@ -11,7 +11,8 @@ use std::{
 
 use fastrand::Rng;
 use mongoseal::{
-    Error, EventKind, Key, Mongoseal, WatchItem,
+    Error, Key, Mongoseal,
+    inspect::{EventKind, WatchItem},
     store::{MemoryStore, Store},
 };
 use tokio::task::{LocalSet, spawn_local};

@@ -6,8 +6,8 @@ use std::{pin::pin, task::Poll, time::Duration};
 
 use mongodb::bson::{Document, doc};
 use mongoseal::{
-    Acquire, Async, CancellationToken, EndReason, Error, Fence, FencingToken, Key, Lease, LeaseId, LeaseState,
-    LossCause, Metadata, Mongoseal, OnceOutcome, Result, Retry, Sharing, Tick, fence::Change,
+    BeginOutcome, CancellationToken, EndReason, Error, Fence, FencingToken, Key, Lease, LeaseId, LeaseState, LossCause,
+    Metadata, Mongoseal, OnceOutcome, Result, Retry, Sharing, Tick, fence::Change,
 };
 
 use crate::{
@@ -22,6 +22,23 @@ use crate::{
     secs,
     world::World,
 };
+
+/// Acquires one key, and works under its lease or holds it. A macro, because no name covers the builders for a key and for
+/// several keys.
+macro_rules! acquire {
+    ($actor:expr, $acquire:expr) => {{
+        let (actor, acquire) = ($actor, $acquire);
+        if actor.has(With) {
+            let worked = acquire.with(async |lease| actor.work(&[lease]).await);
+            actor.with(worked).await;
+        } else if actor.has(TriesWith) {
+            let worked = acquire.try_with(async |lease| actor.try_work(&[lease]).await);
+            actor.with(worked).await;
+        } else {
+            actor.keep(acquire, Held::Lease).await;
+        }
+    }};
+}
 
 const GROUP_TTL: Duration = secs(6);
 
@@ -126,7 +143,7 @@ impl Running<'_> {
     pub(crate) async fn run(&self) {
         let (key, seal) = (self.step.key, &self.handle);
         match self.step.choices.verb() {
-            Acquires => self.acquire(set_acquire!(seal.acquire(key), self.step, self.group.as_str())).await,
+            Acquires => acquire!(self, set_acquire!(seal.acquire(key), self.step, self.group.as_str())),
             AcquiresTwo => {
                 let acquire = set_acquire!(seal.acquire_all(KEYS), self.step, self.group.as_str());
                 if self.has(With) {
@@ -138,7 +155,7 @@ impl Running<'_> {
                 }
                 self.keep(acquire, Held::Set).await;
             }
-            AcquiresAny => self.acquire(set_acquire!(seal.acquire_any(KEYS), self.step, self.group.as_str())).await,
+            AcquiresAny => acquire!(self, set_acquire!(seal.acquire_any(KEYS), self.step, self.group.as_str())),
             RunsATick => self.run_tick().await,
             Campaigns => self.campaign().await,
             Resumes => {
@@ -196,22 +213,6 @@ impl Running<'_> {
             Duration::ZERO
         };
         waits + OPERATION
-    }
-
-    /// Acquires one key, and works under its lease or holds it.
-    async fn acquire<K>(&self, acquire: Acquire<Async, K>)
-    where
-        Acquire<Async, K>: IntoFuture<Output = Result<Lease>>,
-    {
-        if self.has(With) {
-            let worked = acquire.with(async |lease| self.work(&[lease]).await);
-            self.with(worked).await;
-        } else if self.has(TriesWith) {
-            let worked = acquire.try_with(async |lease| self.try_work(&[lease]).await);
-            self.with(worked).await;
-        } else {
-            self.keep(acquire, Held::Lease).await;
-        }
     }
 
     /// Acquires, and holds what is granted.
@@ -572,7 +573,7 @@ impl Running<'_> {
         let once = set_hold!(set_common!(self.handle.once(self.step.key, Tick::number(number)), self.step), self.step);
         let ended = if self.has(Holds) {
             match self.within("begins a tick", self.patience(), once.begin()).await {
-                Ok(OnceOutcome::Started(tick)) => return self.hold(Held::Tick(tick)).await,
+                Ok(BeginOutcome::Started(tick)) => return self.hold(Held::Tick(tick)).await,
                 Ok(_) => return self.world().count("a tick is not begun"),
                 Err(error) => Err(error),
             }

@@ -7,9 +7,10 @@ use std::{
 };
 
 use mongoseal::{
-    Clock, HandleId, HybridTime, Key, StoreTime,
+    Key,
+    inspect::StoreTime,
     record::{Record, StoreClock},
-    store::{Loaded, LoadedKeys, Swap},
+    store::{Clock, HandleId, HybridTime, Loaded, LoadedKeys, Swap},
 };
 use serde::Deserialize;
 use tokio::sync::mpsc::UnboundedSender;

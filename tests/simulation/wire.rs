@@ -10,9 +10,12 @@ use std::{
 };
 
 use mongoseal::{
-    Clock, Deadline, FencingToken, HandleId, Key, LeaseId, Result,
+    FencingToken, Key, LeaseId, Result,
     record::{BatchRequest, Holder, LeaseRefs, Outcome, Request},
-    store::{Applied, Backend, BoxFuture, Capabilities, CompareAndSwap, Loaded, LoadedKeys, Store, Swap},
+    store::{
+        Applied, Backend, BoxFuture, Capabilities, Clock, CompareAndSwap, Deadline, HandleId, Loaded, LoadedKeys,
+        Store, Swap,
+    },
 };
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 

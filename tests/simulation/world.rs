@@ -14,9 +14,10 @@ use mongodb::{
     bson::{Bson, Document, doc},
 };
 use mongoseal::{
-    Builder, Clock, Deadline, FencingToken, HybridTime, Key, LeaseId, Mongoseal, Result, StoreTime,
+    Builder, FencingToken, Key, LeaseId, Mongoseal, Result,
+    inspect::StoreTime,
     record::{self, BatchRequest, Holder, LeaseRefs, Outcome, Record, Request, StoreClock},
-    store::{Applied, MemoryStore, Snapshot, Store},
+    store::{Applied, Clock, Deadline, HybridTime, MemoryStore, Snapshot, Store},
 };
 
 use crate::{

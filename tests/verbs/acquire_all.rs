@@ -138,7 +138,7 @@ async fn each_option_holds_for_each_lease() {
     let set = all().grace(secs(3)).without_refresh().group("g").metadata("why", "test").await.unwrap();
     for key in ["a", "b"] {
         let holder = holder(key).await;
-        assert_eq!((holder.remaining, holder.sharing), (Some(secs(13)), Sharing::Exclusive));
+        assert_eq!((holder.free_in, holder.sharing), (secs(13), Sharing::Exclusive));
         assert_eq!((holder.group.unwrap().as_str(), holder.metadata.get("why")), ("g", Some("test")));
     }
     tokio::time::sleep(secs(13)).await;
@@ -148,7 +148,7 @@ async fn each_option_holds_for_each_lease() {
     let set = all().refresh_every(secs(1)).await.unwrap();
     tokio::time::sleep(millis(1_500)).await;
     for key in ["a", "b"] {
-        let left = holder(key).await.remaining.unwrap();
+        let left = holder(key).await.free_in;
         assert!(left >= secs(9) + GRACE, "{left:?}");
     }
     set.release().await.unwrap();
@@ -160,7 +160,7 @@ async fn each_option_holds_for_each_lease() {
     tokio::time::sleep(millis(1)).await;
 
     let set = seal.acquire_all(["a", "b"]).without_expiry().await.unwrap();
-    assert_eq!((set.remaining(), holder("b").await.remaining), (Duration::MAX, None));
+    assert_eq!((set.remaining(), holder("b").await.free_in), (Duration::MAX, Duration::MAX));
     set.release().await.unwrap();
 }
 

@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{EndReason, HandleEvent, Lease, LeaseState, LossCause, Mongoseal, record::Request, store::Store};
+use mongoseal::{
+    EndReason, Lease, LeaseState, LossCause, Mongoseal, observe::HandleEvent, record::Request, store::Store,
+};
 use tokio::time::Instant;
 
 use crate::{
@@ -337,7 +339,7 @@ async fn each_lease_of_a_batch_keeps_what_is_its_own() {
     tokio::time::sleep(secs(25)).await;
     assert!(are_held(&plain) && are_held(&shares) && grace.is_valid() && words.is_valid());
     assert!(often.remaining() >= secs(27), "one that asks for more often gets it: {:?}", often.remaining());
-    let left = seal.inspect("grace").await.unwrap().unwrap().holders[0].remaining.unwrap();
+    let left = seal.inspect("grace").await.unwrap().unwrap().holders[0].free_in;
     assert!(left > secs(60), "at the store its grace comes on top: {left:?}");
     assert_eq!(seal.inspect("words").await.unwrap().unwrap().holders[0].metadata.get("said"), Some("first"));
 }

@@ -3,7 +3,7 @@
 use std::{future::IntoFuture, sync::Arc, time::Duration};
 
 use mongoseal::{
-    EndReason, Error, FencingToken, Lease, LeaseId, LeaseState, Mongoseal, Reading, Sharing, record::Request,
+    EndReason, Error, FencingToken, Lease, LeaseId, LeaseState, Mongoseal, Sharing, record::Request, store::Instant,
 };
 use tokio::time::timeout;
 
@@ -72,7 +72,7 @@ async fn cancelled_and_sleep_until_dropped_half_way_lose_nothing() {
     let seal = Mongoseal::in_memory();
     let lease = seal.acquire("k").await.unwrap();
     drop_half_way(lease.cancelled(), secs(1)).await;
-    drop_half_way(mongoseal::Clock::tokio().sleep_until(Reading::at(secs(60))), secs(1)).await;
+    drop_half_way(mongoseal::store::Clock::tokio().sleep_until(Instant::at(secs(60))), secs(1)).await;
     assert!(lease.is_valid());
     seal.shutdown().await;
     assert_eq!(lease.cancelled().await, LeaseState::Ended { reason: EndReason::ShutDown });
@@ -181,7 +181,10 @@ async fn the_next_event_dropped_half_way_is_given_by_the_next_call() {
         };
         assert_eq!(first.unwrap().unwrap().into_event().unwrap().token, lease.token());
         lease.release().await.unwrap();
-        assert_eq!(events.next().await.unwrap().unwrap().into_event().unwrap().kind, mongoseal::EventKind::Released);
+        assert_eq!(
+            events.next().await.unwrap().unwrap().into_event().unwrap().kind,
+            mongoseal::inspect::EventKind::Released
+        );
     }
 }
 

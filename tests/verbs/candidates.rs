@@ -2,7 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use mongoseal::{CancellationToken, FencingToken, LeadershipState, LeadershipWatch, Mongoseal, Readiness};
+use mongoseal::{
+    CancellationToken, FencingToken, Mongoseal,
+    election::{LeadershipState, LeadershipWatch, Readiness},
+};
 use mongoseal_test_support::{eventually, secs};
 use tokio::{sync::watch, task::JoinHandle};
 

@@ -8,9 +8,12 @@ use std::{
 };
 
 use mongoseal::{
-    Clock, Deadline, Error, Key, Lease, Mongoseal, Result,
+    Error, Key, Lease, Mongoseal, Result,
     record::{BatchRequest, lease_refs},
-    store::{Backend, BoxFuture, Capabilities, CompareAndSwap, Loaded, LoadedKeys, Store, StoreOptions, Swap},
+    store::{
+        Backend, BoxFuture, Capabilities, Clock, CompareAndSwap, Deadline, Loaded, LoadedKeys, Store, StoreOptions,
+        Swap,
+    },
 };
 use tokio::task::JoinSet;
 

@@ -1,6 +1,6 @@
 //! Electors that lead and wait only while they are healthy, on paused time.
 
-use mongoseal::{LeadershipState, record::Request};
+use mongoseal::{election::LeadershipState, record::Request};
 use tokio::sync::watch;
 
 use crate::{

@@ -7,9 +7,12 @@ use std::{
 };
 
 use mongoseal::{
-    Builder, Clock, Deadline, Error, HandleId, HybridTime, Key, Lease, Mongoseal, Result,
+    Builder, Error, Key, Lease, Mongoseal, Result,
     record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Outcome, Position, Request, StoreClock, StoreTime},
-    store::{Applied, BoxFuture, FollowedState, MemoryStore, Notification, Page, RecordState, Snapshot, Store},
+    store::{
+        Applied, BoxFuture, Clock, Deadline, FollowedState, HandleId, HybridTime, MemoryStore, Notification, Page,
+        RecordState, Snapshot, Store,
+    },
 };
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedSender};
 

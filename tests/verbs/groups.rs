@@ -9,9 +9,11 @@ use std::{
 };
 
 use mongoseal::{
-    Deadline, Error, Lease, ListedLease, LossCause, Mongoseal, RefreshedGroup, ReleaseOutcome,
+    Error, Lease, LossCause, Mongoseal, ReleaseOutcome,
+    action::RefreshedGroup,
+    inspect::ListedLease,
     record::Request,
-    store::{Snapshot, Store},
+    store::{Deadline, Snapshot, Store},
 };
 use tokio::time::{Instant, timeout};
 
@@ -29,8 +31,8 @@ fn keys(leases: &[ListedLease]) -> Vec<&str> {
     leases.iter().map(|lease| lease.key.as_str()).collect()
 }
 
-async fn remaining(seal: &Mongoseal, key: &str) -> Option<Duration> {
-    seal.inspect(key).await.unwrap().unwrap().holders[0].remaining
+async fn free_in(seal: &Mongoseal, key: &str) -> Duration {
+    seal.inspect(key).await.unwrap().unwrap().holders[0].free_in
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,9 +98,9 @@ async fn a_group_is_refreshed_to_a_new_ttl_and_the_deadlines_here_move_on() {
     tokio::time::sleep(secs(20)).await;
     let refreshed = seal.refresh_group("g", secs(60)).await.unwrap().refreshed;
     assert_eq!(keys(&refreshed), ["a", "b", "c"]);
-    let refreshed_to = Some(secs(60) + GRACE);
-    let told: Vec<_> = refreshed.iter().map(|lease| lease.holder.remaining).collect();
-    assert_eq!(told, [refreshed_to, refreshed_to, None], "as the store keeps them now, with the grace");
+    let refreshed_to = secs(60) + GRACE;
+    let told: Vec<_> = refreshed.iter().map(|lease| lease.holder.free_in).collect();
+    assert_eq!(told, [refreshed_to, refreshed_to, Duration::MAX], "as the store keeps them now, with the grace");
     for ListedLease { key, holder, read_at, .. } in &refreshed {
         let record = seal.inspect(key).await.unwrap().unwrap();
         let now = &record.holders[0];
@@ -107,8 +109,8 @@ async fn a_group_is_refreshed_to_a_new_ttl_and_the_deadlines_here_move_on() {
     }
     assert!(here.remaining() > secs(59), "{:?}", here.remaining());
     assert_eq!(forever.remaining(), Duration::MAX);
-    for (key, left) in [("a", refreshed_to), ("b", refreshed_to), ("c", None)] {
-        assert_eq!(remaining(&seal, key).await, left);
+    for (key, left) in [("a", refreshed_to), ("b", refreshed_to), ("c", Duration::MAX)] {
+        assert_eq!(free_in(&seal, key).await, left);
     }
     // Past the end that it began with, on a task that slept until then.
     tokio::time::sleep(secs(30)).await;
@@ -118,14 +120,14 @@ async fn a_group_is_refreshed_to_a_new_ttl_and_the_deadlines_here_move_on() {
     assert!(!here.is_valid(), "and not for ever");
     let group = seal.refresh_group("g", secs(2)).await.unwrap();
     assert_eq!((keys(&group.refreshed), keys(&group.gone)), (vec!["c"], vec!["a", "b"]));
-    assert_eq!(group.gone[0].holder.remaining, Some(secs(0)));
+    assert_eq!(group.gone[0].holder.free_in, secs(0));
     seal.purge().await.unwrap();
     let group = seal.refresh_group("g", secs(2)).await.unwrap();
     assert_eq!((keys(&group.refreshed), keys(&group.gone)), (vec!["c"], vec![]), "no entry of them is left");
     forever.release().await.unwrap();
     let shorter = seal.acquire("d").group("g").ttl(secs(60)).without_refresh().await.unwrap();
     let kept = seal.refresh_group("g", secs(2)).await.unwrap().refreshed;
-    assert!(kept[0].holder.remaining > Some(secs(59)), "{kept:?}");
+    assert!(kept[0].holder.free_in > secs(59), "{kept:?}");
     assert!(shorter.remaining() > secs(59), "it never ends sooner than it would have");
 }
 
@@ -193,9 +195,9 @@ async fn a_refresh_of_a_group_leaves_each_lease_its_own_grace() {
     let (seal, other) = (store.seal(), store.seal());
     let lease = seal.acquire("k").group("g").grace(secs(5)).ttl(secs(30)).without_refresh().await.unwrap();
     other.refresh_group("g", secs(60)).await.unwrap();
-    assert_eq!(remaining(&seal, "k").await, Some(secs(65)));
+    assert_eq!(free_in(&seal, "k").await, secs(65));
     seal.refresh_group("g", secs(90)).await.unwrap();
-    let left = remaining(&seal, "k").await.unwrap();
+    let left = free_in(&seal, "k").await;
     assert!(left >= lease.remaining() + secs(5), "it has stopped that long before: {left:?}");
 }
 
@@ -205,7 +207,7 @@ async fn a_refresh_of_a_group_leaves_room_for_default_graces_within_the_retentio
     let seal = Mongoseal::builder().retention(secs(60)).in_memory().unwrap();
     let _lease = member(&seal, "a").await;
     seal.refresh_group("g", millis(59_500)).await.unwrap();
-    assert_eq!(remaining(&seal, "a").await, Some(secs(60)));
+    assert_eq!(free_in(&seal, "a").await, secs(60));
     assert!(matches!(seal.refresh_group("g", secs(60)).await, Err(Error::Invalid { .. })));
 }
 
@@ -215,7 +217,7 @@ async fn deadlines_here_are_counted_from_before_the_group_was_asked_for() {
     let lease = member(&seal, "a").await;
     store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::DelayReply(secs(3))));
     seal.refresh_group("g", secs(60)).await.unwrap();
-    let left = remaining(&seal, "a").await.unwrap();
+    let left = free_in(&seal, "a").await;
     assert!(lease.remaining() < left && left == secs(57) + GRACE, "{:?} and {left:?}", lease.remaining());
 }
 

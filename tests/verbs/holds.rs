@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use mongoseal::{
-    Acquire, Error, EventKind, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result, Tick,
-    record::Request, store::MemoryStore,
+    Error, Lease, LeaseId, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Result, Tick, action::Acquire,
+    inspect::EventKind, record::Request, store::MemoryStore,
 };
 use tokio::{
     task::JoinHandle,
@@ -41,7 +41,7 @@ async fn a_lease_that_was_released_before_the_end_of_its_minimum_hold_keeps_its_
     assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
     let error = seal.acquire("k").await.unwrap_err();
     let said = error.to_string();
-    assert!(matches!(error, Error::Held { is_released: true, remaining, .. } if remaining <= secs(99)), "{error:?}");
+    assert!(matches!(error, Error::Held { is_released: true, free_in, .. } if free_in <= secs(99)), "{error:?}");
     assert!(said.contains("released") && said.contains("minimum hold") && !said.contains("refreshed"), "{said}");
     assert!(matches!(seal.resume("k", id, token).await, Err(Error::Lost { .. })));
     let none = seal.resume("k", LeaseId::NONE, token).await.unwrap_err();

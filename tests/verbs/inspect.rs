@@ -4,7 +4,9 @@ use std::{future::poll_fn, mem::forget, pin::Pin};
 
 use futures_core::Stream;
 use mongoseal::{
-    Error, Leases, ListedLease, Mongoseal, Result, Sharing,
+    Error, Mongoseal, Result, Sharing,
+    action::Leases,
+    inspect::ListedLease,
     record::{Request, StoreTime},
 };
 
@@ -44,7 +46,7 @@ async fn an_inspection_tells_who_holds_and_who_waits_and_no_lease_id() {
     let [holder] = seen.holders.as_slice() else { panic!("{seen:?}") };
     assert_eq!((holder.owner.as_str(), holder.token, holder.sharing), ("me", lease.token(), Sharing::Exclusive));
     assert_eq!(holder.metadata.get("build"), Some("1.4"));
-    assert_eq!(holder.remaining, Some(secs(24) + GRACE));
+    assert_eq!(holder.free_in, secs(24) + GRACE);
     assert_eq!(seen.read_at.since(holder.since), secs(6));
     assert_eq!(seen.read_at.since(seen.last_seen), secs(4));
     let queue: Vec<_> = seen.queue.iter().map(|waiting| (waiting.owner.as_str(), waiting.position)).collect();
@@ -92,17 +94,17 @@ async fn each_filter_alone_and_all_together_hold_and_of_one_the_last_setting() {
     assert_eq!(keys(list().shared()).await, ["b/2"]);
     assert_eq!(keys(list().since_before(between)).await, ["a/1", "a/2"]);
     assert_eq!(keys(list().since_after(between)).await, ["b/1", "b/2"]);
-    assert_eq!(keys(list().remaining_less_than(secs(100))).await, ["a/1", "b/2"]);
-    assert_eq!(keys(list().remaining_at_least(secs(100))).await, ["a/2", "b/1"]);
+    assert_eq!(keys(list().free_in_less_than(secs(100))).await, ["a/1", "b/2"]);
+    assert_eq!(keys(list().free_in_at_least(secs(100))).await, ["a/2", "b/1"]);
 
-    let times = list().since_after(between).remaining_at_least(secs(10)).remaining_less_than(secs(100));
+    let times = list().since_after(between).free_in_at_least(secs(10)).free_in_less_than(secs(100));
     assert_eq!(keys(times.prefix("b").owner("you").shared()).await, ["b/2"]);
     assert_eq!(keys(list().key("a/2").owner("me")).await, [""; 0]);
     assert_eq!(keys(list().key("a/1").prefix("b")).await, [""; 0]);
     assert_eq!(keys(list().since_after(between).since_before(between)).await, [""; 0]);
 
     assert_eq!(keys(list().prefix("a/1").prefix("a/")).await, ["a/1", "a/2"]);
-    assert_eq!(keys(list().remaining_less_than(secs(9_000)).remaining_less_than(secs(100))).await, ["a/1", "b/2"]);
+    assert_eq!(keys(list().free_in_less_than(secs(9_000)).free_in_less_than(secs(100))).await, ["a/1", "b/2"]);
     assert_eq!(keys(list().owner("you").owner("me")).await, ["a/1", "b/1"]);
     assert_eq!(keys(list().exclusive().shared()).await, ["b/2"]);
 }

@@ -9,7 +9,9 @@ use std::{
 };
 
 use mongoseal::{
-    CancellationToken, Elector, FencingToken, Leader, LeadershipState, LeadershipWatch, Mongoseal, record::Request,
+    CancellationToken, FencingToken, Mongoseal,
+    election::{Elector, Leader, LeadershipState, LeadershipWatch},
+    record::Request,
 };
 
 use crate::{

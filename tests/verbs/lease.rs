@@ -195,7 +195,7 @@ async fn each_acquire_has_a_lease_id_and_an_acquire_id_of_its_own_also_if_the_on
 fn every_public_future_can_be_sent_to_another_thread() {
     fn sent<T: Send>(_: T) {}
     #[allow(dead_code, reason = "only compiled: the types are what is tested")]
-    fn table(seal: &Mongoseal, lease: mongoseal::Lease, mut events: mongoseal::EventStream) {
+    fn table(seal: &Mongoseal, lease: mongoseal::Lease, mut events: mongoseal::inspect::EventStream) {
         sent(seal.acquire("k").into_future());
         sent(seal.prepare());
         sent(seal.watch("k"));
@@ -206,7 +206,7 @@ fn every_public_future_can_be_sent_to_another_thread() {
         sent(lease.verify());
         sent(lease.refresh());
         sent(lease.extend(secs(1)));
-        sent(mongoseal::Clock::Boot.sleep_until(mongoseal::Reading::at(secs(1))));
+        sent(mongoseal::store::Clock::Boot.sleep_until(mongoseal::store::Instant::at(secs(1))));
         sent(lease.release());
     }
 }
@@ -250,7 +250,7 @@ async fn a_lease_has_a_grace_of_its_own_which_its_refreshes_keep_to() {
     let store = Faulty::new();
     let seal = store.build(Mongoseal::builder().grace(secs(1)));
     let lease = seal.acquire("k").ttl(secs(30)).grace(secs(10)).await.unwrap();
-    let left = || async { seal.inspect("k").await.unwrap().unwrap().holders[0].remaining.unwrap() };
+    let left = || async { seal.inspect("k").await.unwrap().unwrap().holders[0].free_in };
     assert_eq!(left().await, secs(40));
     assert!(lease.remaining() <= secs(30));
     tokio::time::sleep(millis(10_001)).await;
@@ -267,13 +267,13 @@ async fn by_default_the_store_keeps_a_key_longer_than_its_ttl_by_a_tenth_of_it_a
     let (holder, other) = (store.seal(), store.seal());
     for (ttl, grace) in [(secs(600), GRACE), (secs(5), GRACE), (secs(2), millis(200)), (millis(50), millis(5))] {
         let lease = holder.acquire("k").ttl(ttl).without_refresh().await.unwrap();
-        let Err(Error::Held { key, owner, token, remaining, .. }) = other.acquire("k").await else { panic!("{ttl:?}") };
-        assert_eq!((&key, &owner, token, remaining), (lease.key(), lease.owner(), lease.token(), ttl + grace));
+        let Err(Error::Held { key, owner, token, free_in, .. }) = other.acquire("k").await else { panic!("{ttl:?}") };
+        assert_eq!((&key, &owner, token, free_in), (lease.key(), lease.owner(), lease.token(), ttl + grace));
         assert!(lease.remaining() < ttl, "the grace is not the holder's: {:?}", lease.remaining());
         tokio::time::sleep(ttl).await;
         assert!(!lease.is_valid());
-        let Err(Error::Held { remaining, .. }) = other.acquire("k").await else { panic!("the key is kept: {ttl:?}") };
-        assert!(remaining <= grace && remaining + millis(1) >= grace, "{remaining:?}");
+        let Err(Error::Held { free_in, .. }) = other.acquire("k").await else { panic!("the key is kept: {ttl:?}") };
+        assert!(free_in <= grace && free_in + millis(1) >= grace, "{free_in:?}");
         tokio::time::sleep(grace + millis(1)).await;
         other.acquire("k").await.unwrap().release().await.unwrap();
     }
@@ -285,7 +285,7 @@ async fn a_default_grace_never_exceeds_the_retention_and_an_explicit_one_stays_a
         let lease = seal.acquire("k").ttl(ttl).without_refresh().await.unwrap();
         let holders = seal.inspect("k").await.unwrap().unwrap().holders;
         lease.release().await.unwrap();
-        holders[0].remaining.unwrap().checked_sub(ttl).unwrap()
+        holders[0].free_in.checked_sub(ttl).unwrap()
     };
     let short = Mongoseal::builder().retention(secs(60)).in_memory().unwrap();
     assert_eq!(kept(&short, secs(30)).await, GRACE);
@@ -296,7 +296,7 @@ async fn a_default_grace_never_exceeds_the_retention_and_an_explicit_one_stays_a
     let none = Mongoseal::builder().grace(Duration::ZERO).in_memory().unwrap();
     assert_eq!(kept(&none, secs(30)).await, Duration::ZERO);
     let lease = short.acquire("k").grace(Duration::ZERO).without_refresh().await.unwrap();
-    assert_eq!(short.inspect("k").await.unwrap().unwrap().holders[0].remaining.unwrap(), secs(30));
+    assert_eq!(short.inspect("k").await.unwrap().unwrap().holders[0].free_in, secs(30));
     lease.release().await.unwrap();
 
     // The claim of a lease without expiry has the ttl of its handle, and so that one's grace.

@@ -1,14 +1,14 @@
 //! What can be passed as a key, an owner or a group.
 
-use mongoseal::{Error, Group, IntoName, Key, Mongoseal, Owner};
+use mongoseal::{Error, Group, IntoName, Key, Mongoseal, Owner, ParseError};
 
 /// A caller's own type, as a newtype of an id.
 struct OrderId(u32);
 
 impl TryFrom<OrderId> for Key {
-    type Error = Error;
+    type Error = ParseError;
 
-    fn try_from(OrderId(id): OrderId) -> Result<Self, Error> {
+    fn try_from(OrderId(id): OrderId) -> Result<Self, ParseError> {
         format!("orders/{id}").parse()
     }
 }

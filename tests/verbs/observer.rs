@@ -5,7 +5,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use mongoseal::{AcquireOutcome, Builder, HandleEvent, Mongoseal, Observer, OnceOutcome, RefreshOutcome, Tick};
+use mongoseal::{
+    BeginOutcome, Builder, Mongoseal, Skipped, Tick,
+    observe::{AcquireOutcome, HandleEvent, Observer, RefreshOutcome},
+};
 
 use crate::{
     faulty::{Call, Fault, Faulty},
@@ -93,7 +96,7 @@ async fn an_acquire_a_tick_and_a_campaign_are_told_their_own_place_once() {
     let acquire = seal.acquire("k").wait(secs(9)).on_queued(of("acquire")).into_future();
     let campaign = seal.campaign("k").wait(secs(9)).on_queued(of("campaign")).into_future();
     let (tick, acquire, campaign) = tokio::join!(tick, acquire, campaign);
-    assert!(matches!(tick, Ok(OnceOutcome::Busy { .. })) && acquire.is_err() && campaign.is_err());
+    assert!(matches!(tick, Ok(BeginOutcome::Skipped(Skipped::Busy { .. }))) && acquire.is_err() && campaign.is_err());
     let mut seen = std::mem::take(&mut *seen.lock().unwrap());
     seen.sort_by_key(|(_, ahead)| *ahead);
     let (mut names, places): (Vec<_>, Vec<_>) = seen.into_iter().unzip();

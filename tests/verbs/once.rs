@@ -9,8 +9,8 @@ use std::{
 };
 
 use mongoseal::{
-    Error, FencingToken, Mongoseal, OnceOutcome, Result, Retry, RunOnce, Tick, TickLease, record::Request,
-    store::MemoryStore,
+    BeginOutcome, Error, FencingToken, Mongoseal, OnceOutcome, Result, Retry, Skipped, Tick, TickLease,
+    action::RunOnce, record::Request, store::MemoryStore,
 };
 
 use crate::{
@@ -44,7 +44,9 @@ async fn done(seal: &Mongoseal) -> Option<u64> {
 async fn a_tick_before_the_last_completed_one_is_superseded() {
     let seal = Mongoseal::in_memory();
     assert!(matches!(run(&seal, 5).await.unwrap(), OnceOutcome::Ran(_)));
-    assert!(matches!(run(&seal, 4).await.unwrap(), OnceOutcome::Superseded { tick: 5, .. }));
+    let OnceOutcome::Skipped(why) = run(&seal, 4).await.unwrap() else { panic!("it is superseded") };
+    assert!(matches!(why, Skipped::Superseded { tick: 5, .. }));
+    assert!(why.to_string().contains("completed the later tick 5 at "), "{why}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,7 +68,7 @@ async fn the_history_has_each_completed_run_with_its_times_its_owner_its_note_an
     let failing = bob.once("k", Tick::at_millis(120_000)).complete_on_error();
     failing.run(async |_| Err::<(), _>(Error::invalid("full"))).await.unwrap_err();
     let without_period = Tick::at_millis(180_000).period(Duration::ZERO);
-    let OnceOutcome::Started(tick) = bob.once("k", without_period).begin().await.unwrap() else { panic!() };
+    let BeginOutcome::Started(tick) = bob.once("k", without_period).begin().await.unwrap() else { panic!() };
     tick.complete_failed().await.unwrap();
     let runs = bob.runs("k").await.unwrap();
     let seen: Vec<_> =
@@ -110,7 +112,7 @@ async fn while_a_runner_works_another_is_busy_and_one_that_waits_finds_the_tick_
         .await
     });
     tokio::time::sleep(secs(1)).await;
-    let busy = OnceOutcome::Busy { owner: "alice".parse().unwrap() };
+    let busy = OnceOutcome::Skipped(Skipped::Busy { owner: "alice".parse().unwrap() });
     assert_eq!(run(&bob, 1).await.unwrap(), busy);
     let waiters: Vec<_> = (0..3)
         .map(|_| {
@@ -125,7 +127,9 @@ async fn while_a_runner_works_another_is_busy_and_one_that_waits_finds_the_tick_
     let began = tokio::time::Instant::now();
     assert_eq!(run(&bob, 2).await.unwrap(), busy, "the minimum hold");
     for waiter in waiters {
-        assert!(matches!(waiter.await.unwrap().unwrap(), OnceOutcome::AlreadyDone { by, .. } if by == "alice"));
+        assert!(
+            matches!(waiter.await.unwrap().unwrap(), OnceOutcome::Skipped(Skipped::AlreadyDone { by, .. }) if by == "alice")
+        );
     }
     // The waiters that found the tick done began no work, so their minimum hold delays no acquire.
     assert!(began.elapsed() < secs(31), "{:?}", began.elapsed());
@@ -163,7 +167,7 @@ async fn a_completion_whose_reply_is_lost_or_from_a_stale_copy_is_sent_again_and
         if let Some(waiting) = waiting {
             waiting.await.unwrap().unwrap().release().await.unwrap();
         }
-        assert!(matches!(run(&seal, 1).await.unwrap(), OnceOutcome::AlreadyDone { .. }));
+        assert!(matches!(run(&seal, 1).await.unwrap(), OnceOutcome::Skipped(Skipped::AlreadyDone { .. })));
     }
 }
 
@@ -183,7 +187,7 @@ async fn a_runner_that_was_cut_off_past_the_expiry_completes_its_tick_if_the_key
         let store = Faulty::new();
         let (seal, other) = (store.seal(), store.seal());
         let begun = seal.once("k", Tick::number(1)).ttl(secs(10)).begin().await.unwrap();
-        let OnceOutcome::Started(tick) = begun else { panic!("{begun:?}") };
+        let BeginOutcome::Started(tick) = begun else { panic!("{begun:?}") };
         store.always(Fault::Hang);
         tokio::time::sleep(secs(20)).await;
         store.heal();
@@ -242,7 +246,9 @@ async fn a_reset_lets_a_tick_run_again_and_never_raises_the_last_one() {
     assert_eq!(seal.rewind_tick("k", 9).await.unwrap().map(|last| last.tick), Some(7));
     let last = seal.rewind_tick("k", 6).by("olga").await.unwrap().unwrap();
     assert_eq!((last.tick, last.by.as_str()), (6, "olga"));
-    assert!(matches!(run(&seal, 6).await.unwrap(), OnceOutcome::AlreadyDone { by, .. } if by == "olga"));
+    assert!(
+        matches!(run(&seal, 6).await.unwrap(), OnceOutcome::Skipped(Skipped::AlreadyDone { by, .. }) if by == "olga")
+    );
     assert!(matches!(run(&seal, 7).await.unwrap(), OnceOutcome::Ran(_)));
     assert!(matches!(seal.rewind_tick("k", 0).by("").await, Err(Error::Invalid { .. })));
 }
@@ -273,7 +279,7 @@ async fn a_completion_that_the_store_does_not_confirm_is_unavailable_and_a_retry
     store.script(|call| is_complete(&call).then_some(Fault::LoseReply));
     assert!(matches!(run(&seal, 1).await, Err(Error::Unavailable { .. })));
     store.heal();
-    assert!(matches!(run(&seal, 1).await.unwrap(), OnceOutcome::AlreadyDone { .. }));
+    assert!(matches!(run(&seal, 1).await.unwrap(), OnceOutcome::Skipped(Skipped::AlreadyDone { .. })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -331,7 +337,7 @@ async fn a_runner_takes_over_from_one_that_died_unless_it_asks_not_to_wait() {
     let lease = dead.acquire("k").await.unwrap();
     lease.orphan();
     let began = tokio::time::Instant::now();
-    assert!(matches!(run(&store.seal(), 1).await.unwrap(), OnceOutcome::Busy { .. }));
+    assert!(matches!(run(&store.seal(), 1).await.unwrap(), OnceOutcome::Skipped(Skipped::Busy { .. })));
     assert!(began.elapsed() < secs(1));
     let ran = store.seal().once("k", Tick::number(1)).run(async |_| Ok::<_, Error>(())).await.unwrap();
     assert_eq!(ran, OnceOutcome::Ran(()));
@@ -339,7 +345,7 @@ async fn a_runner_takes_over_from_one_that_died_unless_it_asks_not_to_wait() {
     // Of a holder that lives, it does not wait longer than that.
     let lease = dead.acquire("k").await.unwrap();
     let busy = store.seal().once("k", Tick::number(2)).run(async |_| Ok::<_, Error>(())).await.unwrap();
-    assert!(matches!(busy, OnceOutcome::Busy { .. }));
+    assert!(matches!(busy, OnceOutcome::Skipped(Skipped::Busy { .. })));
     drop(lease);
 }
 
@@ -349,7 +355,7 @@ async fn a_runner_retries_and_refreshes_as_its_options_say() {
     let seal = store.seal();
     let busy = seal.once("k", Tick::number(1)).retry(Retry::fixed(secs(1)).attempts(3)).begin();
     let began = tokio::time::Instant::now();
-    assert!(matches!(busy.await.unwrap(), OnceOutcome::Busy { .. }));
+    assert!(matches!(busy.await.unwrap(), BeginOutcome::Skipped(Skipped::Busy { .. })));
     assert!(began.elapsed() >= secs(2) && began.elapsed() < secs(3), "{:?}", began.elapsed());
     lease.release().await.unwrap();
     let once = seal.once("k", Tick::number(1)).ttl(secs(30)).refresh_every(secs(2));

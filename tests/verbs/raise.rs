@@ -1,6 +1,6 @@
 //! Versions that an operator raises.
 
-use mongoseal::{Error, EventKind, FencingToken, HybridTime, Mongoseal, record::Request};
+use mongoseal::{Error, FencingToken, Mongoseal, inspect::EventKind, record::Request, store::HybridTime};
 
 use crate::{
     faulty::{Call, Fault, Faulty},

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use mongoseal::{
-    Deadline, EndReason, Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, Mongoseal, Result,
+    EndReason, Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, Mongoseal, Result,
     record::{Outcome, Request},
-    store::Store,
+    store::{Deadline, Store},
 };
 
 use crate::{
@@ -47,7 +47,7 @@ async fn a_resume_sends_refreshes_only_also_of_a_lease_that_is_lost() {
     assert_lost(store.seal().resume("k", id, token).await, &LossCause::Expired);
     assert!(matches!(store.requests()[sent..], [Request::Refresh(_)]), "{:?}", &store.requests()[sent..]);
     let record = store.seal().inspect("k").await.unwrap().unwrap();
-    assert!(record.holders.iter().all(mongoseal::HolderInfo::is_expired) && record.queue.is_empty());
+    assert!(record.holders.iter().all(mongoseal::inspect::HolderInfo::is_expired) && record.queue.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -188,7 +188,7 @@ async fn a_resumed_lease_keeps_its_owner_and_its_refreshes_the_ttl_and_the_grace
     assert_eq!(lease.owner().as_str(), "first");
     tokio::time::sleep(secs(60)).await;
     lease.refresh().await.unwrap();
-    assert_eq!(first.inspect("k").await.unwrap().unwrap().holders[0].remaining, Some(secs(37)));
+    assert_eq!(first.inspect("k").await.unwrap().unwrap().holders[0].free_in, secs(37));
 }
 
 #[tokio::test(start_paused = true)]
@@ -202,7 +202,7 @@ async fn a_resumed_lease_without_expiry_stays_one_and_is_refreshed() {
     let sent = store.requests().len();
     tokio::time::sleep(secs(3600)).await;
     assert!(store.requests().len() > sent + 300 && lease.is_valid());
-    assert_eq!(store.seal().inspect("k").await.unwrap().unwrap().holders[0].remaining, None);
+    assert_eq!(store.seal().inspect("k").await.unwrap().unwrap().holders[0].free_in, std::time::Duration::MAX);
     lease.release().await.unwrap();
 }
 

@@ -104,7 +104,7 @@ async fn a_closure_is_told_what_there_is_to_know_and_can_stop() {
         [None, Some(secs(10)), Some(secs(10))]
     );
     assert_eq!(
-        told.iter().map(|attempt| attempt.remaining).collect::<Vec<_>>(),
+        told.iter().map(|attempt| attempt.free_in).collect::<Vec<_>>(),
         [60, 50, 40].map(|left| secs(left) + GRACE)
     );
     assert!(told.iter().all(|attempt| attempt.owner == *holder.owner() && attempt.token == holder.token()));

@@ -1,6 +1,6 @@
 //! Keys that an operator takes away.
 
-use mongoseal::{Error, FencingToken, HolderInfo, Lease, LeaseState, LossCause, Mongoseal, record::Request};
+use mongoseal::{Error, FencingToken, Lease, LeaseState, LossCause, Mongoseal, inspect::HolderInfo, record::Request};
 
 use crate::{
     faulty::{Call, Fault, Faulty},

@@ -50,7 +50,7 @@ async fn a_lease_without_expiry_lasts_until_it_is_released_and_shows_as_such() {
     tokio::time::sleep(secs(20)).await;
     assert_eq!(lease.state(), LeaseState::Held);
     let error = seal.acquire("k").await.unwrap_err();
-    assert!(matches!(error, Error::Held { remaining: Duration::MAX, .. }));
+    assert!(matches!(error, Error::Held { free_in: Duration::MAX, .. }));
     assert!(error.to_string().contains("without expiry"), "{error}");
     assert!(matches!(lease.extend(secs(5)).await, Err(Error::Invalid { .. })));
     let token = lease.token();

@@ -9,7 +9,7 @@ use std::{
     task::Poll,
 };
 
-use mongoseal::{EndReason, Error, Leader, Lease, Mongoseal, Tick, TickLease, record::Request, store::Store};
+use mongoseal::{EndReason, Error, Lease, Mongoseal, Tick, TickLease, election::Leader, record::Request, store::Store};
 use tokio::{
     runtime::Handle,
     task::JoinSet,

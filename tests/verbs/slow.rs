@@ -3,7 +3,8 @@
 use std::{pin::Pin, time::Duration};
 
 use mongoseal::{
-    FencingToken, Leader, Lease, LeaseId, Metadata, Mongoseal, OnceOutcome, RunOnce, Sharing, Tick, TickLease,
+    BeginOutcome, FencingToken, Lease, LeaseId, Metadata, Mongoseal, Sharing, Tick, TickLease, action::RunOnce,
+    election::Leader,
 };
 use tokio::time::Instant;
 
@@ -65,7 +66,7 @@ impl Scene {
 
     async fn tick(&self) -> TickLease {
         match self.once().begin().await.unwrap() {
-            OnceOutcome::Started(tick) => tick,
+            BeginOutcome::Started(tick) => tick,
             other => panic!("the tick is open: {other:?}"),
         }
     }

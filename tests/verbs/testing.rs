@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use mongoseal::{
-    Error, EventKind, Key, LeaseState, LossCause, Mongoseal, WatchItem,
+    Error, Key, LeaseState, LossCause, Mongoseal,
+    inspect::{EventKind, WatchItem},
     store::MemoryStore,
     testing::{FencedTable, ManualClock},
 };

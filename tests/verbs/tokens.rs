@@ -1,8 +1,8 @@
 //! Tokens grow, whatever becomes of the record.
 
 use mongoseal::{
-    Deadline, FencingToken, Mongoseal,
-    store::{MemoryStore, Snapshot, Store},
+    FencingToken, Mongoseal,
+    store::{Deadline, MemoryStore, Snapshot, Store},
 };
 
 use crate::secs;

@@ -1,7 +1,8 @@
 //! The value of a key.
 
 use mongoseal::{
-    Error, Json, KeyValue, Lease, LossCause, Mongoseal, PutValue, ReleaseOutcome, record::Request, store::MemoryStore,
+    Error, Json, KeyValue, Lease, LossCause, Mongoseal, ReleaseOutcome, action::PutValue, record::Request,
+    store::MemoryStore,
 };
 use serde_json::json;
 

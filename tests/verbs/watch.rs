@@ -10,7 +10,10 @@ use std::{
 };
 
 use futures_core::Stream;
-use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, Mongoseal, Result, WatchItem};
+use mongoseal::{
+    Error, FencingToken, Mongoseal, Result,
+    inspect::{Event, EventKind, EventStream, WatchItem},
+};
 use tokio::{
     task::JoinSet,
     time::{Instant, timeout},

@@ -1,6 +1,9 @@
 //! Watching what happens to all keys with a prefix.
 
-use mongoseal::{EventKind, EventStream, FencingToken};
+use mongoseal::{
+    FencingToken,
+    inspect::{EventKind, EventStream},
+};
 use tokio::time::Instant;
 
 use crate::{

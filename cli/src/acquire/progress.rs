@@ -2,7 +2,7 @@
 
 use std::{pin::pin, time::Duration};
 
-use mongoseal::{FencingToken, Inspection, Mongoseal};
+use mongoseal::{FencingToken, Mongoseal, inspect::Inspection};
 use tokio::time::sleep;
 
 use super::OuterLeases;
@@ -137,11 +137,12 @@ fn text(record: &Inspection, position: &str) -> String {
     let of_key = format!("for {:?}", record.key.as_str());
     let mut holders = record.holders.iter().filter(|holder| !holder.is_expired());
     let Some(holder) = holders.next() else { return format!("waiting, {position}, {of_key}") };
-    let remaining = holder.remaining.map(|time| format!(" ({} remaining)", time::brief(time))).unwrap_or_default();
+    let free_in =
+        time::finite(holder.free_in).map(|time| format!(" (free in {})", time::brief(time))).unwrap_or_default();
     let others = match holders.count() {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
     let held = if holder.released_at.is_some() { "kept" } else { "held" };
-    format!("waiting, {position}; {held} by {}{remaining}{others}, {of_key}", holder.owner)
+    format!("waiting, {position}; {held} by {}{free_in}{others}, {of_key}", holder.owner)
 }

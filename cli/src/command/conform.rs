@@ -17,7 +17,7 @@ mod scratch;
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
-use mongoseal::{Deadline, store::Store};
+use mongoseal::store::{Deadline, Store};
 use mongoseal_conformance::{Requirement, requirements, requirements_of};
 use tokio::{sync::watch, time::interval};
 

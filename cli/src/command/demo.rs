@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Clock, Error, FenceGate, FencingToken, Lease, Mongoseal, Reading, store::MemoryStore};
+use mongoseal::{
+    Error, FenceGate, FencingToken, Lease, Mongoseal,
+    store::{Clock, Instant, MemoryStore},
+};
 
 use crate::{
     exit_status::{Failure, Status},
@@ -100,7 +103,7 @@ struct Worker {
     name: &'static str,
     seal: Mongoseal,
     storage: Arc<Storage>,
-    began: Reading,
+    began: Instant,
 }
 
 impl Worker {

@@ -13,13 +13,12 @@ use std::{sync::Arc, time::Duration};
 
 pub(super) use mongoseal::mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
-    Clock,
     mongodb::{
         Client, Database,
         error::{Error, ErrorKind},
         options::{ClientOptions, ConnectionString, ReadPreference, SelectionCriteria, ServerAddress},
     },
-    store::{MongoStore, Store},
+    store::{Clock, MongoStore, Store},
 };
 pub(super) use streams::{Events, StreamStart};
 use tokio::task::JoinSet;

@@ -2,7 +2,7 @@
 
 use std::{slice, time::Duration};
 
-use mongoseal::{Leader, LeaseState, Mongoseal};
+use mongoseal::{LeaseState, Mongoseal, election::Leader};
 
 use crate::{
     acquire::{self, Wait, with_labels},

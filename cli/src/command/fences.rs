@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mongoseal::{FencingToken, StoreTime};
+use mongoseal::{FencingToken, inspect::StoreTime};
 use serde_json::{Value, json};
 
 use super::driver::{Answer, Bson, Deployment, Document, Refusal, doc, first_batch, number};

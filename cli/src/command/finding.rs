@@ -1,6 +1,6 @@
 //! The findings of `doctor` and `conform`, one line for each check, and the report that prints them.
 
-use mongoseal::{Clock, Reading};
+use mongoseal::store::{Clock, Instant};
 use serde::Serialize;
 
 use crate::{
@@ -23,7 +23,7 @@ pub(super) struct Report {
     /// The results, in place of the lines, if they are printed for Prometheus.
     gauges: Option<Gauges>,
     /// When, on the clock, the finding before was added.
-    since: Reading,
+    since: Instant,
 }
 
 /// A finding with its kind and its time, as JSON.

@@ -1,6 +1,6 @@
 //! `mongoseal history`: the last completed runs of a schedule.
 
-use mongoseal::{PastRun, StoreTime};
+use mongoseal::inspect::{PastRun, StoreTime};
 use serde_json::{Value, json};
 
 use crate::{

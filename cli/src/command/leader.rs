@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use mongoseal::{LeaderInfo, Mongoseal};
+use mongoseal::{Mongoseal, election::LeaderInfo};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -75,7 +75,7 @@ fn print(options: &Leader, leader: Option<&LeaderInfo>) -> io::Result<()> {
             "owner": leader.map(|leader| leader.owner.as_str()),
             "token": leader.map(|leader| leader.token.get()),
             "age_ms": leader.map(|leader| time::millis(leader.seen_at.since(leader.since))),
-            "remaining_ms": leader.and_then(|leader| leader.remaining).map(time::millis),
+            "free_in_ms": leader.and_then(|leader| time::finite(leader.free_in)).map(time::millis),
         }));
     }
     // No token is `-`, so a script can tell this from a leader.

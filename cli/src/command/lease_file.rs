@@ -12,7 +12,7 @@ use std::{
     path::PathBuf,
 };
 
-use mongoseal::{FencingToken, Key, Lease, LeaseId, Mongoseal, Resume};
+use mongoseal::{FencingToken, Key, Lease, LeaseId, Mongoseal, action::Resume};
 use nix::libc::O_NONBLOCK;
 use serde::{Deserialize, Serialize};
 use serde_json::error::Category;

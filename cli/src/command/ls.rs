@@ -2,12 +2,13 @@
 
 use std::{collections::BTreeMap, future::ready, time::Duration};
 
-use mongoseal::{Leases, ListedLease, Mongoseal};
+use mongoseal::{Mongoseal, action::Leases, inspect::ListedLease};
 
 use crate::{
     arguments::{Ls, LsOutput, SortColumn},
     connection::Connection,
     exit_status::{Failure, Status},
+    time,
     ui::json::{LeaseView, lease_row, lease_table},
     ui::message::print_answer,
     ui::output,
@@ -39,7 +40,7 @@ fn filtered(seal: &Mongoseal, options: &Ls) -> Leases {
         leases = leases.shared();
     }
     if let Some(time) = options.expiring {
-        leases = leases.remaining_less_than(time);
+        leases = leases.free_in_less_than(time);
     }
     if options.expired { leases.with_expired() } else { leases }
 }
@@ -109,8 +110,6 @@ async fn list(seal: &Mongoseal, options: &Ls) -> Result<(), Failure> {
 
 /// Sorts leases by a column. Leases with equal cells stay in the order of the list.
 fn sort(leases: &mut [ListedLease], column: SortColumn, reverse: bool) {
-    // A lease without expiry has more time left than any other.
-    let remaining = |lease: &ListedLease| lease.holder.remaining.unwrap_or(Duration::MAX);
     leases.sort_by(|one, other| {
         let order = match column {
             SortColumn::Key => one.key.cmp(&other.key),
@@ -118,7 +117,7 @@ fn sort(leases: &mut [ListedLease], column: SortColumn, reverse: bool) {
             SortColumn::Token => one.holder.token.cmp(&other.holder.token),
             // The pages of the list are read one after the other, so the spans are not comparable.
             SortColumn::Held => other.holder.since.cmp(&one.holder.since),
-            SortColumn::Remaining => remaining(one).cmp(&remaining(other)),
+            SortColumn::FreeIn => one.holder.free_in.cmp(&other.holder.free_in),
             SortColumn::Waiters => one.waiting.cmp(&other.waiting),
         };
         if reverse { order.reverse() } else { order }
@@ -191,14 +190,14 @@ struct OfKey {
     leases: u32,
     waiters: usize,
     longest: Duration,
-    /// `None`: no lease expires.
-    remaining: Option<Duration>,
+    /// The shortest time.
+    free_in: Duration,
 }
 
 impl KeyGauges {
     fn add(&mut self, lease: &ListedLease) {
         let holder = &lease.holder;
-        let none = OfKey { leases: 0, waiters: 0, longest: Duration::ZERO, remaining: None };
+        let none = OfKey { leases: 0, waiters: 0, longest: Duration::ZERO, free_in: Duration::MAX };
         let of_key = self.0.entry(lease.key.to_string()).or_insert(none);
         of_key.waiters = lease.waiting;
         if holder.is_expired() {
@@ -206,24 +205,24 @@ impl KeyGauges {
         }
         of_key.leases = of_key.leases.saturating_add(1);
         of_key.longest = of_key.longest.max(lease.read_at.since(holder.since));
-        of_key.remaining = of_key.remaining.into_iter().chain(holder.remaining).min();
+        of_key.free_in = of_key.free_in.min(holder.free_in);
     }
 
     fn text(&self) -> String {
         let mut leases = Gauges::new("mongoseal_leases", "the leases of the key");
         let mut waiters = Gauges::new("mongoseal_waiters", "the waiters of the key");
         let mut held = Gauges::new("mongoseal_lease_held_seconds", "how long the oldest lease of the key is held");
-        let mut remaining = Gauges::new(
-            "mongoseal_lease_remaining_seconds",
-            "how long the lease of the key with the least time lasts without a refresh",
+        let mut free_in = Gauges::new(
+            "mongoseal_lease_free_in_seconds",
+            "how long until the lease of the key with the least time ends without a refresh",
         );
         for (key, of_key) in &self.0 {
             let labels = [("key", key.as_str())];
             leases.add(&labels, of_key.leases.into());
             waiters.add(&labels, u32::try_from(of_key.waiters).unwrap_or(u32::MAX).into());
             held.add(&labels, of_key.longest.as_secs_f64());
-            remaining.add(&labels, of_key.remaining.map_or(f64::INFINITY, |time| time.as_secs_f64()));
+            free_in.add(&labels, time::finite(of_key.free_in).map_or(f64::INFINITY, |time| time.as_secs_f64()));
         }
-        [leases, waiters, held, remaining].iter().map(Gauges::text).collect()
+        [leases, waiters, held, free_in].iter().map(Gauges::text).collect()
     }
 }

@@ -3,7 +3,7 @@
 //! The command is ended before its lease is lost, and only then the program ends. So the work cannot be a future that the
 //! library drops: the program begins and completes the tick itself.
 
-use mongoseal::{Error, Mongoseal, OnceOutcome, RunOnce, Tick, TickLease};
+use mongoseal::{BeginOutcome, Error, Mongoseal, Skipped, Tick, TickLease, action::RunOnce};
 
 use super::revoke::user_and_host;
 use crate::{
@@ -32,7 +32,7 @@ pub(crate) async fn perform(connection: &Connection, options: Once) -> Result<St
     let begun = Box::pin(begin(&seal, &options));
     let (number, begun) = acquire::unless_signalled(&seal, &mut signals, &options.wait, begun).await?;
     let lease = match begun {
-        OnceOutcome::Started(lease) => lease,
+        BeginOutcome::Started(lease) => lease,
         ended => {
             signals.finish(seal.shutdown()).await.unwrap_or_default();
             return Err(not_run(&options, number, &ended));
@@ -52,12 +52,12 @@ pub(crate) async fn perform(connection: &Connection, options: Once) -> Result<St
 }
 
 /// Acquires the key for the tick. Returns the number of the tick, too.
-async fn begin(seal: &Mongoseal, options: &Once) -> mongoseal::Result<(u64, OnceOutcome<TickLease>)> {
+async fn begin(seal: &Mongoseal, options: &Once) -> mongoseal::Result<(u64, BeginOutcome)> {
     let wait = Wait::new(seal, std::slice::from_ref(&options.key), &options.wait);
     // All attempts are for one tick.
     let number = wait.acquire(async |_| wanted_tick(options).number_at(seal.now().await?)).await?;
     let begun = wait.acquire(|left| run_once(seal, options, number).wait(left).begin()).await?;
-    if let OnceOutcome::Started(lease) = &begun {
+    if let BeginOutcome::Started(lease) = &begun {
         wait.report_grant(&Leases::of([lease.lease()], None));
         if options.wait.verbose {
             print_note(&format!("running tick {} of {:?}", tick::text(number), options.key));
@@ -94,20 +94,20 @@ fn run_once(seal: &Mongoseal, options: &Once, number: u64) -> RunOnce {
 }
 
 /// Returns why the command did not run.
-fn not_run(options: &Once, number: u64, ended: &OnceOutcome<TickLease>) -> Failure {
+fn not_run(options: &Once, number: u64, ended: &BeginOutcome) -> Failure {
     let of_key = format!("tick {} of {:?}", tick::text(number), options.key);
     let (status, message) = match ended {
-        OnceOutcome::AlreadyDone { by, at } => {
+        BeginOutcome::Skipped(Skipped::AlreadyDone { by, at }) => {
             (Status::ALREADY_DONE, format!("{of_key} is already done, by {by:?} at {at}"))
         }
-        OnceOutcome::Superseded { tick: last, by, at } => {
+        BeginOutcome::Skipped(Skipped::Superseded { tick: last, by, at }) => {
             let last = tick::text(*last);
             let message = format!(
                 "{of_key} is superseded: tick {last} is done, by {by:?} at {at}: pass --reset to run earlier ticks"
             );
             (Status::SUPERSEDED, message)
         }
-        OnceOutcome::Busy { owner } => {
+        BeginOutcome::Skipped(Skipped::Busy { owner }) => {
             let message = format!("{of_key} is not run, because {owner:?} keeps the key: retry later");
             return options.wait.status_of(Failure::new(Status::HELD, message));
         }

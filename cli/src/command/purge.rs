@@ -1,6 +1,6 @@
 //! `mongoseal purge`.
 
-use mongoseal::StoreTime;
+use mongoseal::inspect::StoreTime;
 use serde_json::json;
 
 use crate::{

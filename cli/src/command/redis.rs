@@ -5,7 +5,7 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use mongoseal::Clock;
+use mongoseal::store::Clock;
 pub(super) use redis::InfoDict;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, FromRedisValue, IntoConnectionInfo, RedisError, ToRedisArgs, Value,

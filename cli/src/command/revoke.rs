@@ -5,7 +5,10 @@ use std::{
     io::{self, IsTerminal, Write},
 };
 
-use mongoseal::{HolderInfo, Inspection, Mongoseal};
+use mongoseal::{
+    Mongoseal,
+    inspect::{HolderInfo, Inspection},
+};
 use nix::unistd::{Uid, User};
 use serde_json::json;
 

@@ -1,6 +1,6 @@
 //! `mongoseal show`.
 
-use mongoseal::{HolderInfo, Inspection, StoreTime, WaiterInfo};
+use mongoseal::inspect::{HolderInfo, Inspection, StoreTime, WaiterInfo};
 use serde_json::{Value, json};
 
 use crate::{
@@ -146,14 +146,14 @@ fn limits(holding: &HolderInfo, read_at: StoreTime, width: Option<usize>) -> Vec
 }
 
 fn holders(record: &Inspection) -> Table<8> {
-    let mut table = Table::new(["HOLDER", "TOKEN", "HELD", "LAST SEEN", "REMAINING", "MODE", "GROUP", "METADATA"]);
+    let mut table = Table::new(["HOLDER", "TOKEN", "HELD", "LAST SEEN", "FREE IN", "MODE", "GROUP", "METADATA"]);
     for holding in &record.holders {
         table.row([
             holding.owner.to_string(),
             holding.token.to_string(),
             time::brief(record.read_at.since(holding.since)),
             format!("{} ago", time::brief(record.read_at.since(holding.last_seen))),
-            json::remaining(holding),
+            json::free_in(holding),
             json::mode(holding.sharing),
             holding.group.as_ref().map(ToString::to_string).unwrap_or_default(),
             json::metadata_text(&holding.metadata),

@@ -1,6 +1,6 @@
 //! `mongoseal verify`.
 
-use mongoseal::{FencingToken, Inspection};
+use mongoseal::{FencingToken, inspect::Inspection};
 use serde_json::json;
 
 use crate::{

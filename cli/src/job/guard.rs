@@ -33,7 +33,7 @@ use std::{
 
 pub(crate) use exec::EXEC;
 use holder::Holder;
-use mongoseal::{Clock, Reading};
+use mongoseal::store::{Clock, Instant};
 use nix::sys::signal::{SigSet, Signal::SIGCHLD};
 use orphans::Rest;
 use protocol::{Exit, GuardCommand, Report};
@@ -86,7 +86,7 @@ fn guard(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let GuardCommand::Begin { until, times, is_nested } = begin else {
         return Err(io::Error::other("the holder sent no deadline"));
     };
-    let mut schedule = Schedule::new(Reading::at(until), times);
+    let mut schedule = Schedule::new(Instant::at(until), times);
     if schedule.due(Clock::Boot.now()).is_some() {
         return report_end(&mut socket, Exit::Code(0), true, order);
     }
@@ -197,7 +197,7 @@ fn supervise(holder: &mut Holder, group: Pid, mut stops: PipeReader, schedule: &
         for command in holder.receive() {
             match command {
                 GuardCommand::Begin { until, .. } | GuardCommand::Until(until) => {
-                    schedule.extend_to(Reading::at(until));
+                    schedule.extend_to(Instant::at(until));
                 }
                 GuardCommand::Signal(number) => {
                     if let Some(named) = Signal::from_named_raw(number) {

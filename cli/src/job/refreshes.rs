@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use mongoseal::{HandleEvent, RefreshOutcome};
+use mongoseal::observe::{HandleEvent, RefreshOutcome};
 
 use crate::exit_status::Failure;
 

@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use mongoseal::{Clock, HolderInfo, Json, KeyValue, Lease, ListedLease, Metadata, Sharing, StoreTime};
+use mongoseal::{
+    Json, KeyValue, Lease, Metadata, Sharing,
+    inspect::{HolderInfo, ListedLease, StoreTime},
+    store::Clock,
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -48,7 +52,7 @@ pub(crate) struct HolderView<'a> {
     held_ms: u64,
     last_seen: String,
     /// `null` if the lease has no expiry.
-    remaining_ms: Option<u64>,
+    free_in_ms: Option<u64>,
     expired: bool,
     /// The end of the minimum hold; `null` if there is none.
     held_until: Option<String>,
@@ -70,7 +74,7 @@ impl<'a> HolderView<'a> {
             since: holding.since.to_string(),
             held_ms: time::millis(read_at.since(holding.since)),
             last_seen: holding.last_seen.to_string(),
-            remaining_ms: holding.remaining.map(time::millis),
+            free_in_ms: time::finite(holding.free_in).map(time::millis),
             expired: holding.is_expired(),
             held_until: holding.held_until.map(|time| time.to_string()),
             not_after: holding.not_after.map(|time| time.to_string()),
@@ -122,22 +126,22 @@ pub(crate) fn finite(sharing: Sharing) -> Option<u32> {
 
 /// Formats the time at which a lease expires for a cell of a table. Of an expired lease, it is not known.
 fn expires_at(lease: &ListedLease) -> String {
-    match lease.holder.remaining {
-        None => "never".into(),
-        Some(Duration::ZERO) => "expired".into(),
-        Some(remaining) => {
-            let millis = i64::try_from(remaining.as_millis()).unwrap_or(i64::MAX);
+    match lease.holder.free_in {
+        Duration::MAX => "never".into(),
+        Duration::ZERO => "expired".into(),
+        time => {
+            let millis = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
             StoreTime::from_millis(lease.read_at.millis().saturating_add(millis)).to_string()
         }
     }
 }
 
-/// Formats the remaining time of a lease for a cell of a table.
-pub(crate) fn remaining(holding: &HolderInfo) -> String {
+/// Formats the time until the key of a lease is free, for a cell of a table.
+pub(crate) fn free_in(holding: &HolderInfo) -> String {
     match holding.released_at {
         _ if holding.is_expired() => "expired".into(),
-        Some(_) => format!("{} (released)", time::remaining(holding.remaining)),
-        None => time::remaining(holding.remaining),
+        Some(_) => format!("{} (released)", time::free_in(holding.free_in)),
+        None => time::free_in(holding.free_in),
     }
 }
 
@@ -160,7 +164,7 @@ pub(crate) fn lease_table(is_wide: bool) -> Table<12> {
         "OWNER",
         "TOKEN",
         "HELD",
-        "REMAINING",
+        "FREE IN",
         "MODE",
         "WAITERS",
         "GROUP",
@@ -180,7 +184,7 @@ pub(crate) fn lease_row(lease: &ListedLease) -> [String; 12] {
         holding.owner.to_string(),
         holding.token.to_string(),
         time::brief(lease.read_at.since(holding.since)),
-        remaining(holding),
+        free_in(holding),
         mode(holding.sharing),
         lease.waiting.to_string(),
         holding.group.as_ref().map(ToString::to_string).unwrap_or_default(),

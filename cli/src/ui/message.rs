@@ -11,7 +11,7 @@ use std::{
 
 use anstream::{AutoStream, ColorChoice};
 use clap::builder::Styles;
-use mongoseal::Clock;
+use mongoseal::store::Clock;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,

@@ -28,7 +28,7 @@ const CUT: [&str; 11] =
 /// The titles of those that are wrapped.
 const WRAPPED: [&str; 5] = ["METADATA", "DETAILS", "NOTE", "TOKENS", "REASON"];
 /// The titles of the columns with numbers and durations, which are aligned on the right.
-const RIGHT: [&str; 9] = ["TOKEN", "HELD", "REMAINING", "WAITERS", "LAST SEEN", "POSITION", "WAITED", "ENDED", "TOOK"];
+const RIGHT: [&str; 9] = ["TOKEN", "HELD", "FREE IN", "WAITERS", "LAST SEEN", "POSITION", "WAITED", "ENDED", "TOOK"];
 /// Cells that have no value beside [`EMPTY`], by the title of their column.
 const DEFAULTS: [(&str, &str); 2] = [("MODE", "exclusive"), ("WAITERS", "0")];
 

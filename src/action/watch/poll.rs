@@ -72,7 +72,8 @@ impl<T: Watched> Watcher<T> {
             // An entry that only keeps the key unavailable is no holder.
             if holder.released_at.is_none() && !holder.is_expired() {
                 let end = |left: Duration| u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-                live.insert(holder.token, holder.remaining.map(|left| read_at.after(end(left))));
+                let expires = Some(holder.free_in).filter(|left| *left != Duration::MAX);
+                live.insert(holder.token, expires.map(|left| read_at.after(end(left))));
             }
         }
         self.records.retain(|key, record| !record.holders.is_empty() || listed.contains_key(key));

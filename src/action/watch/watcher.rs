@@ -25,14 +25,14 @@ use tracing::{debug, warn};
 
 use crate::{
     engine::{context::Context, retry::Backoff},
-    record::{KeyFilter, Record, StoreClock, StoreTime, events, remaining},
+    record::{KeyFilter, Record, StoreClock, StoreTime, events, time_until},
     store::answers::{FollowedState, RecordState, Snapshot},
     types::{
         clock::Clock,
         deadline::Deadline,
         error::{Error, Result},
+        instant::Instant,
         key::Key,
-        reading::Reading,
         token::HybridTime,
     },
 };
@@ -164,7 +164,7 @@ impl<T: Watched> Watcher<T> {
                     polls = true;
                     continue;
                 }
-                let is_too_late = !self.has_begun && self.give_up.reading() <= next;
+                let is_too_late = !self.has_begun && self.give_up.instant() <= next;
                 if is_too_late || !matches!(error, Error::Unavailable { .. }) {
                     return error;
                 }
@@ -361,15 +361,15 @@ impl<T: Watched> Watcher<T> {
     }
 
     /// When the next holder expires. `None`: none does, as far as is known.
-    fn next_expiry(&self) -> Option<Reading> {
-        let (end, _) = self.expiries.first().filter(|(end, _)| remaining(*end, self.store_now()).is_some())?;
+    fn next_expiry(&self) -> Option<Instant> {
+        let (end, _) = self.expiries.first().filter(|(end, _)| time_until(*end, self.store_now()) != Duration::MAX)?;
         // A millisecond later, because the clock is rounded down.
         let due = end.millis().saturating_sub(self.ahead?).saturating_add(1);
-        Some(Reading::at(Duration::from_millis(u64::try_from(due).unwrap_or_default())))
+        Some(Instant::at(Duration::from_millis(u64::try_from(due).unwrap_or_default())))
     }
 }
 
-fn whole_millis(at: Reading) -> i64 {
+fn whole_millis(at: Instant) -> i64 {
     i64::try_from(at.since_origin().as_millis()).unwrap_or(i64::MAX)
 }
 
@@ -384,7 +384,7 @@ struct ExpiryCheck {
     /// Whether the snapshot is complete.
     is_complete: bool,
     /// When the next check may be sent.
-    not_before: Reading,
+    not_before: Instant,
     /// Since when a record is ahead of the stream.
-    behind_since: Option<Reading>,
+    behind_since: Option<Instant>,
 }

@@ -12,10 +12,10 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A lease with this time left, on a clock that begins now.
 fn lasting(left: Duration) -> LeaseInner {
-    held(Clock::tokio(), Reading::at(left), Sharing::Exclusive)
+    held(Clock::tokio(), Instant::at(left), Sharing::Exclusive)
 }
 
-pub(crate) fn held(clock: Clock, deadline: Reading, sharing: Sharing) -> LeaseInner {
+pub(crate) fn held(clock: Clock, deadline: Instant, sharing: Sharing) -> LeaseInner {
     let terms = LeaseSpec::of_number(7, sharing, 1_000);
     let granted = (FencingToken::new(42).unwrap(), HybridTime { seconds: 1, ordinal: 1 });
     LeaseInner::new("k".parse().unwrap(), &terms, granted, clock, deadline, None, None)
@@ -32,7 +32,7 @@ fn lost(cause: LossCause) -> LeaseState {
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_valid_until_the_moment_of_its_deadline_and_never_after() {
     let lease = lasting(SECOND);
-    assert_eq!((lease.deadline(), lease.remaining(), lease.is_valid()), (Reading::at(SECOND), SECOND, true));
+    assert_eq!((lease.deadline(), lease.remaining(), lease.is_valid()), (Instant::at(SECOND), SECOND, true));
     lease.check().unwrap();
     advance(Duration::from_millis(999)).await;
     let found = (lease.remaining(), lease.is_valid(), lease.state());
@@ -47,7 +47,7 @@ async fn a_lease_is_valid_until_the_moment_of_its_deadline_and_never_after() {
         if *key == lease.key && *token == lease.token),
         "{refused}"
     );
-    assert!(!lease.extend_deadline(Reading::at(SECOND * 9)));
+    assert!(!lease.extend_deadline(Instant::at(SECOND * 9)));
     assert!(!lease.is_valid());
 }
 
@@ -64,17 +64,17 @@ async fn a_lease_at_risk_is_lost_at_its_deadline_too() {
 async fn a_refresh_moves_the_deadline_on_and_never_back_and_ends_the_risk() {
     let lease = lasting(SECOND * 2);
     lease.record_at_risk(&Error::unavailable("away"));
-    assert!(lease.extend_deadline(Reading::at(SECOND * 3)));
+    assert!(lease.extend_deadline(Instant::at(SECOND * 3)));
     assert_eq!((lease.remaining(), lease.state()), (SECOND * 3, LeaseState::Held));
-    assert!(lease.extend_deadline(Reading::at(SECOND)), "an answer to an earlier one");
-    assert_eq!(lease.deadline(), Reading::at(SECOND * 3));
+    assert!(lease.extend_deadline(Instant::at(SECOND)), "an answer to an earlier one");
+    assert_eq!(lease.deadline(), Instant::at(SECOND * 3));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refresh_confirmed_at_the_deadline_comes_too_late() {
     let lease = lasting(SECOND);
     advance(SECOND).await;
-    assert!(!lease.extend_deadline(Reading::at(SECOND * 2)), "the deadline was not seen to pass");
+    assert!(!lease.extend_deadline(Instant::at(SECOND * 2)), "the deadline was not seen to pass");
     assert_eq!(lease.state(), lost(LossCause::Expired));
 }
 
@@ -105,7 +105,7 @@ async fn a_lease_without_expiry_has_no_deadline_and_others_have() {
     advance(SECOND * 3600 * 24 * 365).await;
     assert!(forever.is_valid() && !other.is_valid());
     assert!(!other.has_no_expiry());
-    assert!(forever.extend_deadline(Reading::MAX) && forever.has_no_expiry());
+    assert!(forever.extend_deadline(Instant::MAX) && forever.has_no_expiry());
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,7 +117,7 @@ async fn the_first_end_stays_and_cancels_the_token() {
     lease.end(&LeaseState::RELEASED);
     lease.lose(LossCause::Removed);
     lease.record_at_risk(&Error::unavailable("away"));
-    assert!(lease.extend_deadline(Reading::at(SECOND * 2)), "there was time left, but the state decides");
+    assert!(lease.extend_deadline(Instant::at(SECOND * 2)), "there was time left, but the state decides");
     assert_eq!((lease.state(), lease.recorded_state()), (lost(revoked()), lost(revoked())));
     assert!(!lease.is_valid(), "a lost lease is not valid in spite of the time left");
     assert!(matches!(lease.check(), Err(Error::Lost { cause, .. }) if cause == revoked()));
@@ -153,7 +153,7 @@ async fn a_follower_sees_each_change_once_and_reads_the_present_state() {
     assert_eq!(*follows.borrow_and_update(), LeaseState::AtRisk, "from before the first follower");
     lease.record_at_risk(&Error::unavailable("still away"));
     assert!(!follows.has_changed().unwrap(), "the state is the same");
-    assert!(lease.extend_deadline(Reading::at(SECOND * 2)) && follows.has_changed().unwrap());
+    assert!(lease.extend_deadline(Instant::at(SECOND * 2)) && follows.has_changed().unwrap());
     assert_eq!(*follows.borrow_and_update(), LeaseState::Held);
     assert_eq!(*lease.watch().borrow(), LeaseState::Held);
     assert!(!follows.has_changed().unwrap(), "a new follower is no change");
@@ -179,7 +179,7 @@ async fn a_change_that_was_not_published_is_seen_when_another_follower_begins() 
 
 #[test]
 fn a_follower_that_borrows_the_state_can_read_the_lease_while_another_thread_ends_it() {
-    let lease = held(Clock::Boot, Reading::MAX, Sharing::Exclusive);
+    let lease = held(Clock::Boot, Instant::MAX, Sharing::Exclusive);
     let follows = lease.watch();
     thread::scope(|scope| {
         let borrowed = follows.borrow();
@@ -219,7 +219,7 @@ async fn it_is_at_work_until_the_last_work_is_dropped() {
 #[tokio::test(start_paused = true)]
 async fn it_is_exclusive_unless_others_may_hold_the_key_too() {
     let exclusive = [Sharing::Exclusive, Sharing::UpTo(2), Sharing::Shared];
-    let exclusive = exclusive.map(|sharing| held(Clock::tokio(), Reading::at(SECOND), sharing).is_exclusive());
+    let exclusive = exclusive.map(|sharing| held(Clock::tokio(), Instant::at(SECOND), sharing).is_exclusive());
     assert_eq!(exclusive, [true, false, false]);
 }
 

@@ -16,36 +16,36 @@ use super::{
 use crate::{
     engine::retry,
     store::pool::PART,
-    types::{reading::Reading, ttl::Ttl},
+    types::{instant::Instant, ttl::Ttl},
 };
 
 /// Where the stages begin in [`Class::waits`].
-const LATE: (Stage, u64) = (Stage::Late(Reading::ORIGIN), 0);
-const QUEUED: (Stage, u64) = (Stage::Queued(false, Reading::ORIGIN), 0);
+const LATE: (Stage, u64) = (Stage::Late(Instant::ORIGIN), 0);
+const QUEUED: (Stage, u64) = (Stage::Queued(false, Instant::ORIGIN), 0);
 
 /// The leases with one ttl, by the numbers of their acquires.
 #[derive(Debug)]
 pub(super) struct Class {
     pub(super) pace: Pace,
     /// When each lease is checked next. Has all leases that are not over.
-    pub(super) checks: BTreeSet<(Reading, u64)>,
+    pub(super) checks: BTreeSet<(Instant, u64)>,
     /// The leases that wait for a permit: first those in [`Stage::Due`], then those in [`Stage::Queued`].
     pub(super) waits: BTreeSet<(Stage, u64)>,
     pub(super) attempts: Attempts,
     /// How many parts have failed since one was answered, and when the next may be sent.
     pub(super) part_failures: u32,
-    parts_from: Reading,
+    parts_from: Instant,
     /// How many large parts have failed since one was confirmed, and when the next may be sent.
     large_failures: u32,
-    large_from: Reading,
+    large_from: Instant,
     /// Since when leases wait for a part.
-    pub(super) due_since: Option<Reading>,
+    pub(super) due_since: Option<Instant>,
     /// Since when leases wait to be refreshed alone, and none was.
-    pub(super) queued_since: Option<Reading>,
+    pub(super) queued_since: Option<Instant>,
     /// When the class is checked next.
-    pub(super) check_at: Reading,
+    pub(super) check_at: Instant,
     /// Its entries in the lists of the classes that wait for permits.
-    pub(super) listed: (Option<Reading>, Option<(bool, Reading)>),
+    pub(super) listed: (Option<Instant>, Option<(bool, Instant)>),
 }
 
 /// The attempts in flight, by their numbers, which are in the order in which they were sent.
@@ -58,7 +58,7 @@ pub(super) struct Attempts {
 
 #[derive(Debug)]
 struct Attempt {
-    late_at: Reading,
+    late_at: Instant,
     /// Its leases. None: it is late.
     leases: Vec<u64>,
     _permits: Vec<OwnedSemaphorePermit>,
@@ -69,7 +69,7 @@ impl Attempts {
         self.in_flight.is_empty()
     }
 
-    pub(super) fn add(&mut self, number: u64, late_at: Reading, leases: Vec<u64>, permits: Vec<OwnedSemaphorePermit>) {
+    pub(super) fn add(&mut self, number: u64, late_at: Instant, leases: Vec<u64>, permits: Vec<OwnedSemaphorePermit>) {
         self.in_flight.insert(number, Attempt { late_at, leases, _permits: permits });
     }
 
@@ -83,7 +83,7 @@ impl Attempts {
     }
 
     /// Takes the leases of the attempts that are late now.
-    pub(super) fn take_late(&mut self, now: Reading) -> Vec<(u64, Vec<u64>)> {
+    pub(super) fn take_late(&mut self, now: Instant) -> Vec<(u64, Vec<u64>)> {
         let (answered, mut late) = (self.answered, Vec::new());
         self.in_flight.retain(|number, attempt| {
             if attempt.leases.is_empty() || attempt.late_at > now {
@@ -96,7 +96,7 @@ impl Attempts {
     }
 
     /// When the next attempt is late.
-    pub(super) fn late_after(&self, now: Reading) -> Option<Reading> {
+    pub(super) fn late_after(&self, now: Instant) -> Option<Instant> {
         self.in_flight.values().map(|attempt| attempt.late_at).filter(|at| *at > now).min()
     }
 
@@ -119,12 +119,12 @@ impl Class {
             waits: BTreeSet::new(),
             attempts: Attempts::default(),
             part_failures: 0,
-            parts_from: Reading::ORIGIN,
+            parts_from: Instant::ORIGIN,
             large_failures: 0,
-            large_from: Reading::ORIGIN,
+            large_from: Instant::ORIGIN,
             due_since: None,
             queued_since: None,
-            check_at: Reading::ORIGIN,
+            check_at: Instant::ORIGIN,
             listed: (None, None),
         }
     }
@@ -147,7 +147,7 @@ impl Class {
 
     /// The leases that wait for a part, the earliest deadlines first. Those of late parts share one with no others.
     pub(super) fn due(&self) -> impl Iterator<Item = u64> {
-        let waits = if self.has_late() { LATE..QUEUED } else { (Stage::Due(Reading::ORIGIN), 0)..LATE };
+        let waits = if self.has_late() { LATE..QUEUED } else { (Stage::Due(Instant::ORIGIN), 0)..LATE };
         self.waits.range(waits).map(|(_, number)| *number)
     }
 
@@ -161,7 +161,7 @@ impl Class {
     }
 
     /// When to send a part, and when to probe the store. `has_queued`: leases wait to be refreshed alone.
-    pub(super) fn send_times(&mut self, now: Reading, has_queued: bool) -> (Option<Reading>, Option<Reading>) {
+    pub(super) fn send_times(&mut self, now: Instant, has_queued: bool) -> (Option<Instant>, Option<Instant>) {
         self.queued_since = has_queued.then(|| self.queued_since.unwrap_or(now));
         let probe_at =
             self.queued_since.filter(|_| self.attempts.are_silent()).map(|since| since.after(self.pace.probe()));
@@ -172,13 +172,13 @@ impl Class {
     }
 
     /// The most leases of a part that is sent now, if the store wants parts of this size.
-    pub(super) fn part_size(&self, now: Reading, wanted: usize) -> usize {
+    pub(super) fn part_size(&self, now: Instant, wanted: usize) -> usize {
         if self.large_from <= now && !self.has_late() { self.pace.large_part(wanted) } else { PART }
     }
 
     /// Notes that a large part has failed: after a while the class sends another, each time after a longer one. Those that were
     /// under way with it do not count.
-    pub(super) fn record_large_failure(&mut self, now: Reading) {
+    pub(super) fn record_large_failure(&mut self, now: Instant) {
         if self.large_from <= now {
             self.large_from = now.after(self.pace.ttl.saturating_mul(1 << self.large_failures.min(3)));
             self.large_failures = self.large_failures.saturating_add(1);
@@ -186,7 +186,7 @@ impl Class {
     }
 
     /// Notes how a part ended.
-    pub(super) fn end_part(&mut self, part: &Part, end: PartEnd, now: Reading) {
+    pub(super) fn end_part(&mut self, part: &Part, end: PartEnd, now: Instant) {
         self.attempts.end(part.number, end != PartEnd::Unanswered);
         match end {
             PartEnd::Confirmed(_) => self.part_failures = 0,

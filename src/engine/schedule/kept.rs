@@ -9,8 +9,8 @@ use crate::{
     engine::{end_action::End, lease_inner::LeaseInner, mailbox::RefreshCommand, refresh::Refreshing, retry},
     types::{
         error::{Error, LossCause, Result},
+        instant::Instant,
         metadata::Metadata,
-        reading::Reading,
         ttl::Ttl,
     },
 };
@@ -29,13 +29,13 @@ pub(crate) struct Kept {
     /// The metadata that was confirmed last. Boxed, because few leases have any.
     metadata: Option<Box<Metadata>>,
     /// When the last confirmed request was sent.
-    pub(super) sent: Reading,
+    pub(super) sent: Instant,
     /// When the next refresh is due.
-    due_at: Reading,
+    due_at: Instant,
     /// When to listen for a revocation. `None`: the handle does, or has tried.
-    listen_at: Option<Reading>,
+    listen_at: Option<Instant>,
     /// When it is checked next.
-    pub(super) check_at: Reading,
+    pub(super) check_at: Instant,
     pub(super) stage: Stage,
     /// Whether it is refreshed alone each time.
     is_single: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Kept {
     /// How many of its single refreshes have failed since one was confirmed.
     pub(super) failures: u32,
     /// When it is at risk if no refresh is confirmed. `None`: it is not being refreshed.
-    risk_at: Option<Reading>,
+    risk_at: Option<Instant>,
     /// How many of its single refreshes are in flight. A confirmed one of an earlier round still extends the deadline.
     in_flight: u8,
     /// How many refreshes for its holder there were.
@@ -59,11 +59,11 @@ pub(crate) struct Kept {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     /// The lease waits for a part. The earliest deadline comes first.
-    Due(Reading),
+    Due(Instant),
     /// The lease waits for a part, or to be refreshed alone. The earliest deadline comes first.
-    Late(Reading),
+    Late(Instant),
     /// The lease waits to be refreshed alone. Whether it has failed, and its deadline.
-    Queued(bool, Reading),
+    Queued(bool, Instant),
     /// The lease was sent with the attempt of this number.
     Sent(u64),
     /// The lease is not due.
@@ -90,8 +90,8 @@ impl Kept {
         lease: Arc<LeaseInner>,
         released: oneshot::Sender<Result<End>>,
         (ttl, refreshing): (Ttl, Refreshing),
-        sent: Reading,
-        listen_at: Reading,
+        sent: Instant,
+        listen_at: Instant,
     ) -> Self {
         Self {
             is_single: lease.has_no_expiry(),
@@ -103,7 +103,7 @@ impl Kept {
             sent,
             due_at: refreshing.due_after(ttl, sent),
             listen_at: Some(listen_at),
-            check_at: Reading::MAX,
+            check_at: Instant::MAX,
             stage: Stage::Waiting,
             is_alone: false,
             was_late: false,
@@ -116,15 +116,15 @@ impl Kept {
     }
 
     /// When there is something to do for it, if nothing is answered before.
-    pub(super) fn next_check(&self) -> Reading {
+    pub(super) fn next_check(&self) -> Instant {
         let due_at = Some(self.due_at).filter(|_| self.stage == Stage::Waiting);
         let until = self.round.as_ref().map(|round| round.command.until);
         let times = [due_at, self.risk_at, self.listen_at, until, self.lease.stalls_at()];
-        times.into_iter().flatten().fold(self.lease.deadline(), Reading::min)
+        times.into_iter().flatten().fold(self.lease.deadline(), Instant::min)
     }
 
     /// Does what is due. `retry`: how long to wait after a failure.
-    pub(super) fn check(&mut self, now: Reading, retry: Duration, todo: &mut Todo) {
+    pub(super) fn check(&mut self, now: Instant, retry: Duration, todo: &mut Todo) {
         // A lease that stalls is not released: the store keeps the key until the ttl is over, because the work may still write.
         let cause = if self.lease.remaining().is_zero() {
             Some(LossCause::Expired)
@@ -148,7 +148,7 @@ impl Kept {
             self.begin_round(now, waiting);
         }
         if let Some(risk_at) = self.risk_at.as_mut().filter(|at| **at <= now) {
-            *risk_at = Reading::MAX;
+            *risk_at = Instant::MAX;
             todo.silent.push(Arc::clone(&self.lease));
         }
         if self.stage == Stage::Waiting && self.due_at <= now {
@@ -162,25 +162,25 @@ impl Kept {
     }
 
     /// Begins a refresh, if none has begun.
-    pub(super) fn begin(&mut self, now: Reading) {
+    pub(super) fn begin(&mut self, now: Instant) {
         let Self { lease, ttl, risk_at, .. } = self;
         risk_at.get_or_insert_with(|| now.after(lease.risk_after(*ttl)));
     }
 
     /// Queues it to be refreshed alone. A change of the metadata waits for earlier attempts, which could undo it.
-    pub(super) fn queue(&mut self, now: Reading, has_failed: bool) {
+    pub(super) fn queue(&mut self, now: Instant, has_failed: bool) {
         self.begin(now);
         self.is_alone = true;
         self.failures = self.failures.saturating_add(u32::from(has_failed));
         if self.in_flight > 0 && self.new_round().is_some_and(|round| round.command.metadata.is_some()) {
-            (self.stage, self.due_at) = (Stage::Waiting, Reading::MAX);
+            (self.stage, self.due_at) = (Stage::Waiting, Instant::MAX);
         } else {
             self.stage = Stage::Queued(self.failures > 0, self.lease.deadline());
         }
     }
 
     /// Lets it share another part, or be refreshed alone. Its part was late, was large and failed, or was overtaken by a release.
-    pub(super) fn share_again(&mut self, now: Reading) {
+    pub(super) fn share_again(&mut self, now: Instant) {
         if mem::replace(&mut self.was_late, true) {
             self.queue(now, false);
         } else {
@@ -189,7 +189,7 @@ impl Kept {
     }
 
     /// Notes a confirmed request that was sent at `sent`.
-    pub(super) fn record_confirmed(&mut self, sent: Reading) {
+    pub(super) fn record_confirmed(&mut self, sent: Instant) {
         if sent < self.sent {
             return;
         }
@@ -197,20 +197,20 @@ impl Kept {
         (self.failures, self.risk_at, self.was_late) = (0, None, false);
         if self.round.is_none() {
             self.is_alone = false;
-            self.wait_for_interval(Reading::ORIGIN, Duration::ZERO);
+            self.wait_for_interval(Instant::ORIGIN, Duration::ZERO);
         }
     }
 
     /// Waits for its interval, and from now on for `retry` at least. A lease without expiry has no other bound on `retry`
     /// than its interval.
-    pub(super) fn wait_for_interval(&mut self, now: Reading, retry: Duration) {
+    pub(super) fn wait_for_interval(&mut self, now: Instant, retry: Duration) {
         let next = |interval| self.sent.after(interval).max(now.after(retry.min(interval)));
-        self.due_at = self.refreshing.interval(self.ttl).map_or(Reading::MAX, next);
+        self.due_at = self.refreshing.interval(self.ttl).map_or(Instant::MAX, next);
         self.stage = Stage::Waiting;
     }
 
     /// Whether a part that is sent now may take the lease before it is due.
-    pub(super) fn is_ready(&self, now: Reading) -> bool {
+    pub(super) fn is_ready(&self, now: Instant) -> bool {
         let half = self.refreshing.interval(self.ttl).and_then(|interval| interval.checked_div(2));
         self.stage == Stage::Waiting
             && !self.is_single
@@ -235,7 +235,7 @@ impl Kept {
     }
 
     /// Queues a refresh for the holder, beside any that is under way. If the lease is over, the reply is dropped.
-    pub(super) fn request(&mut self, now: Reading, command: Box<RefreshCommand>) {
+    pub(super) fn request(&mut self, now: Instant, command: Box<RefreshCommand>) {
         if self.stage == Stage::Over {
             return;
         }
@@ -250,7 +250,7 @@ impl Kept {
     }
 
     /// Begins the first of these refreshes whose caller still waits.
-    fn begin_round(&mut self, now: Reading, mut waiting: VecDeque<Box<RefreshCommand>>) {
+    fn begin_round(&mut self, now: Instant, mut waiting: VecDeque<Box<RefreshCommand>>) {
         while let Some(command) = waiting.pop_front() {
             // If the caller is gone, it was told that the refresh failed, so the refresh must not be sent.
             if !command.reply.is_closed() {
@@ -264,7 +264,7 @@ impl Kept {
 
     /// Notes that a refresh of it alone is sent, whose lease ends at this time. Returns the refresh for the holder of which it
     /// is an attempt, the ttl, the metadata, and when it is of no use any more.
-    pub(super) fn send_alone(&mut self, ends_at: Reading) -> (Option<u32>, Ttl, Option<Metadata>, Reading) {
+    pub(super) fn send_alone(&mut self, ends_at: Instant) -> (Option<u32>, Ttl, Option<Metadata>, Instant) {
         self.in_flight = self.in_flight.saturating_add(1);
         // Confirmed metadata is sent again: otherwise older metadata that arrives late would stay.
         let confirmed = self.metadata.as_deref();
@@ -279,7 +279,7 @@ impl Kept {
         &mut self,
         single: &Single,
         end: SingleEnd,
-        now: Reading,
+        now: Instant,
         retry: Duration,
     ) -> Option<Reply> {
         self.in_flight = self.in_flight.saturating_sub(1);
@@ -296,7 +296,7 @@ impl Kept {
                 if was_sent && self.round.is_none() {
                     // It may have been sent before another that was confirmed.
                     self.is_alone = false;
-                    self.wait_for_interval(Reading::ORIGIN, Duration::ZERO);
+                    self.wait_for_interval(Instant::ORIGIN, Duration::ZERO);
                 }
                 if let Some(round) = &done {
                     self.change(round.command.ttl, round.command.metadata.as_ref(), sent);
@@ -331,7 +331,7 @@ impl Kept {
     }
 
     /// Notes the ttl and the metadata of a confirmed refresh, which was sent at this time.
-    fn change(&mut self, ttl: Option<Ttl>, metadata: Option<&Metadata>, sent: Reading) {
+    fn change(&mut self, ttl: Option<Ttl>, metadata: Option<&Metadata>, sent: Instant) {
         let before = (self.ttl, self.is_single);
         self.ttl = ttl.unwrap_or(self.ttl);
         if let Some(metadata) = metadata {

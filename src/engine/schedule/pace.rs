@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     engine::{retry::Limit, settings::LONGEST_ATTEMPT},
     store::pool::PART,
-    types::{clock::Clock, deadline::Deadline, reading::Reading, ttl::Ttl},
+    types::{clock::Clock, deadline::Deadline, instant::Instant, ttl::Ttl},
 };
 
 /// The times of a schedule. A refresh is sent at a third of the ttl, so two thirds are left to the deadline.
@@ -56,7 +56,7 @@ impl Pace {
     }
 
     /// The deadline of an attempt that is sent now for leases with this deadline, and this limit at the store.
-    pub(super) fn deadline(&self, clock: Clock, until: Reading, limit: Duration) -> Deadline {
+    pub(super) fn deadline(&self, clock: Clock, until: Instant, limit: Duration) -> Deadline {
         Deadline::at(clock, until).or_after(self.probe().saturating_mul(16)).with_work_limit(limit)
     }
 

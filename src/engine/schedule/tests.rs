@@ -22,8 +22,8 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn at(seconds: u64) -> Reading {
-    Reading::at(secs(seconds))
+fn at(seconds: u64) -> Instant {
+    Instant::at(secs(seconds))
 }
 
 /// Leases with a ttl of 60 seconds that were refreshed at these seconds of the clock.
@@ -35,10 +35,10 @@ fn refreshed_at(clock: Clock, seconds: &[u64]) -> Schedule {
     schedule
 }
 
-fn add(schedule: &mut Schedule, number: u64, clock: Clock, ttl: Ttl, sent: Reading) {
+fn add(schedule: &mut Schedule, number: u64, clock: Clock, ttl: Ttl, sent: Instant) {
     let lease = Arc::new(held(clock, sent + ttl.duration(), Sharing::Exclusive));
     let (released, _) = oneshot::channel();
-    schedule.add(number, Kept::new(lease, released, (ttl, Refreshing::AtAThird), sent, Reading::MAX));
+    schedule.add(number, Kept::new(lease, released, (ttl, Refreshing::AtAThird), sent, Instant::MAX));
 }
 
 /// Requests a refresh for the holder. Returns its reply.
@@ -90,7 +90,7 @@ async fn a_part_takes_the_earliest_deadlines_first_and_then_those_past_half_of_t
 async fn an_expired_lease_is_collected_once_and_an_extended_deadline_is_checked_again() {
     let clock = Clock::tokio();
     let mut schedule = refreshed_at(clock, &[0, 0, 0]);
-    assert!(schedule.collect(Reading::at(INTERVAL)).lost.is_empty());
+    assert!(schedule.collect(Instant::at(INTERVAL)).lost.is_empty());
     schedule.leases[&1].lease.extend_deadline(at(80));
     tokio::time::advance(3 * INTERVAL).await;
     let lost = schedule.collect(clock.now()).lost;

@@ -104,7 +104,7 @@ where
             }
         }
         let next = Deadline::after(deadline.clock(), backoff.next());
-        if next.reading() >= deadline.reading() {
+        if next.instant() >= deadline.instant() {
             return Err(unsettled);
         }
         debug!("the transaction is retried");
@@ -175,7 +175,7 @@ impl TransactionLeases {
             return Err(ended);
         }
         let clock = self.store.clock();
-        let until = Deadline::at(clock, clock.now().after(self.attempt).max(deadline.reading()));
+        let until = Deadline::at(clock, clock.now().after(self.attempt).max(deadline.instant()));
         let (store, leases) = (self.store.clone(), Arc::clone(&self.leases));
         let (session, index, touched) =
             task::run(self.store.context.runtime(), Deadline::after(clock, self.attempt), async move {

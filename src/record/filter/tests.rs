@@ -15,7 +15,7 @@ fn lease() -> ListedLease {
         sharing: Sharing::Exclusive,
         since: SINCE,
         last_seen: SINCE,
-        remaining: Some(LEFT),
+        free_in: LEFT,
         held_until: None,
         not_after: None,
         released_at: None,
@@ -43,8 +43,8 @@ fn a_lease_is_wanted_if_all_conditions_hold() {
         admitted(|all| all.sharing = Some(SharingFilter::Exclusive)),
         admitted(|all| all.since_after = Some(StoreTime::from_millis(999))),
         admitted(|all| all.since_before = Some(SINCE.after(1))),
-        admitted(|all| all.remaining_at_least = Some(LEFT)),
-        admitted(|all| all.remaining_less_than = Some(LEFT + millisecond)),
+        admitted(|all| all.free_in_at_least = Some(LEFT)),
+        admitted(|all| all.free_in_less_than = Some(LEFT + millisecond)),
     ];
     assert_eq!(admitted, [true; 10]);
 }
@@ -59,8 +59,8 @@ fn one_condition_that_does_not_hold_is_enough() {
         admitted(|all| all.sharing = Some(SharingFilter::Shared)),
         admitted(|all| all.since_after = Some(SINCE)),
         admitted(|all| all.since_before = Some(SINCE)),
-        admitted(|all| all.remaining_at_least = Some(LEFT + Duration::from_millis(1))),
-        admitted(|all| all.remaining_less_than = Some(LEFT)),
+        admitted(|all| all.free_in_at_least = Some(LEFT + Duration::from_millis(1))),
+        admitted(|all| all.free_in_less_than = Some(LEFT)),
     ];
     assert_eq!(admitted, [false; 9]);
 }
@@ -71,17 +71,17 @@ fn times_are_met_on_both_sides_of_their_bounds() {
     assert!(!admitted(|all| all.since_before = Some(StoreTime::from_millis(1))));
     assert!(!admitted(|all| all.since_after = Some(SINCE.after(1))));
     assert!(admitted(|all| all.since_after = Some(StoreTime::from_millis(1))));
-    assert!(!admitted(|all| all.remaining_less_than = Some(Duration::ZERO)));
-    assert!(admitted(|all| all.remaining_less_than = Some(Duration::MAX)));
+    assert!(!admitted(|all| all.free_in_less_than = Some(Duration::ZERO)));
+    assert!(admitted(|all| all.free_in_less_than = Some(Duration::MAX)));
 }
 
 #[test]
 fn a_lease_without_expiry_always_has_enough_left_and_an_expired_one_must_be_asked_for() {
     let (mut endless, mut over) = (lease(), lease());
-    endless.holder.remaining = None;
-    over.holder.remaining = Some(Duration::ZERO);
-    let least = Filter { remaining_at_least: Some(Duration::MAX), ..Filter::default() };
-    let most = Filter { remaining_less_than: Some(Duration::MAX), ..Filter::default() };
+    endless.holder.free_in = Duration::MAX;
+    over.holder.free_in = Duration::ZERO;
+    let least = Filter { free_in_at_least: Some(Duration::MAX), ..Filter::default() };
+    let most = Filter { free_in_less_than: Some(Duration::MAX), ..Filter::default() };
     assert_eq!((least.admits(&endless), most.admits(&endless)), (true, false));
     let all = Filter { with_expired: true, ..Filter::default() };
     assert_eq!((Filter::default().admits(&over), all.admits(&over), all.admits(&lease())), (false, true, true));

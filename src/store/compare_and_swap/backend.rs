@@ -43,7 +43,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
                 let loading = self.load(&key, deadline);
                 Box::pin(async { Ok(loading.await?.now) })
             }
-            Err(error) => Box::pin(async { Err(error) }),
+            Err(error) => Box::pin(async { Err(error.into()) }),
         }
     }
 

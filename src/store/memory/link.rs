@@ -52,7 +52,7 @@ impl Link {
         let arrives_at = deadline.clock().now().after(delay);
         let in_time = deadline.or_at(arrives_at);
         in_time.passed().await;
-        if arrives_at < deadline.reading() { answer } else { Err(unreachable_store()) }
+        if arrives_at < deadline.instant() { answer } else { Err(unreachable_store()) }
     }
 
     /// Passes a stream on until it ends or the link is cut.

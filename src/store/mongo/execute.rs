@@ -124,7 +124,7 @@ impl MongoContext {
             };
             let is_busy = summary.holders.len() > 1 || applied.iter().any(is_held);
             let seen = match (is_revoked, is_busy) {
-                (true, _) => PathHint::Full,
+                (true, _) => PathHint::Whole,
                 (false, true) => PathHint::Busy,
                 (false, false) => PathHint::Free,
             };

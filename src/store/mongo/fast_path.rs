@@ -71,7 +71,7 @@ impl MongoContext {
         let seen = self.known_keys.get(key);
         // The whole pipeline queues a waiter, and may grant the key to a sharer beside others.
         let needs_whole = match seen {
-            Some(PathHint::Full) => true,
+            Some(PathHint::Whole) => true,
             Some(PathHint::Busy) => acquire.wait.is_some() || !acquire.terms.sharing.is_exclusive(),
             Some(PathHint::Free) | None => false,
         };
@@ -112,7 +112,7 @@ impl MongoContext {
             let value = record.value.clone().map(Box::new);
             return Ok(applied(Outcome::Granted { token: holder.version, not_after: None, value }, true));
         }
-        self.known_keys.record(key, if record.history.is_empty() { PathHint::Busy } else { PathHint::Full });
+        self.known_keys.record(key, if record.history.is_empty() { PathHint::Busy } else { PathHint::Whole });
         // The whole pipeline may queue this acquire, grant the key to a waiter, drop an expired one, or remove an entry
         // of this acquire from the queue.
         let has_queue = found.get_array("queue").is_ok_and(|queue| !queue.is_empty());
@@ -125,7 +125,7 @@ impl MongoContext {
     }
 
     async fn release_fast(&self, key: &Key, release: &Release, deadline: Deadline) -> Result<Option<Applied>> {
-        if matches!(self.known_keys.get(key), Some(PathHint::Busy | PathHint::Full)) {
+        if matches!(self.known_keys.get(key), Some(PathHint::Busy | PathHint::Whole)) {
             return Ok(None);
         }
         let mut updates = RawArrayBuf::new();
@@ -161,7 +161,7 @@ impl MongoContext {
             Ok(reply)
         });
         if reply.is_err() {
-            self.known_keys.record(key, PathHint::Full);
+            self.known_keys.record(key, PathHint::Whole);
         }
         reply
     }

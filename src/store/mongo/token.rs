@@ -18,7 +18,7 @@ impl TryFrom<Bson> for FencingToken {
 
     fn try_from(value: Bson) -> Result<Self> {
         match value {
-            Bson::Int64(number) => number.try_into(),
+            Bson::Int64(number) => Ok(number.try_into()?),
             _ => Err(Error::invalid(
                 "a fencing token is stored as a 64-bit integer and this is none: store `Lease::token` unchanged",
             )),

@@ -81,7 +81,7 @@ impl MongoContext {
             }
             let is_transient = meaning(&error) == Meaning::Transient;
             let next = Deadline::after(deadline.clock(), backoff.next());
-            if is_transient && next.reading() < deadline.reading() {
+            if is_transient && next.instant() < deadline.instant() {
                 unknown.get_or_insert(error);
                 next.passed().await;
                 continue;

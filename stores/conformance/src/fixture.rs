@@ -10,12 +10,12 @@ use std::{
 };
 
 use mongoseal::{
-    AcquireId, Deadline, FencingToken, HandleId, HybridTime, Key, LeaseId, Metadata, Sharing,
+    FencingToken, Key, LeaseId, Metadata, Sharing,
     record::{
         self, Acquire, BatchRequest, HoldLimits, Holder, LeaseRefs, LeaseSpec, Leave, Outcome, Record, Refresh,
         Release, Request, StoreClock, StoreTime, WaitSpec,
     },
-    store::{Applied, Snapshot, Store},
+    store::{AcquireId, Applied, Deadline, HandleId, HybridTime, Snapshot, Store},
 };
 
 /// How long an answer may take on a fast store: of a request, and until a change is sent to those that follow it.

@@ -10,9 +10,9 @@ use tokio::{
 
 use super::fixture::{Fixture, leave, once, refresh, release, terms, wait};
 use mongoseal::{
-    FencingToken, HybridTime, Key, Result, Sharing,
+    FencingToken, Key, Result, Sharing,
     record::{BatchRequest, Holder, KeyFilter, LeaseSpec, Record, Request, Revoke, StoreTime},
-    store::{FollowedState, RecordState},
+    store::{FollowedState, HybridTime, RecordState},
 };
 
 /// Receives the states of records.

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::fixture::{Fixture, LONG, leave, once, refresh, release, terms, wait};
 use mongoseal::{
-    FencingToken, HybridTime, LeaseId, Metadata, Sharing,
+    FencingToken, LeaseId, Metadata, Sharing,
     record::{Downgrade, LeaseSpec, Outcome, Raise, Request, Revoke, Transfer},
+    store::HybridTime,
 };
 use tokio::task::JoinSet;
 

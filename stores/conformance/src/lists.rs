@@ -84,12 +84,12 @@ pub(super) async fn a_list_has_the_wanted_leases_in_the_order_of_keys_and_then_o
         }),
         with(&|filter| filter.since_after = since),
         with(&|filter| (filter.since_before, filter.with_expired) = (since, false)),
-        with(&|filter| filter.remaining_at_least = half),
-        with(&|filter| filter.remaining_less_than = half),
+        with(&|filter| filter.free_in_at_least = half),
+        with(&|filter| filter.free_in_less_than = half),
         with(&|filter| {
-            (filter.remaining_at_least, filter.remaining_less_than) = (Some(Duration::ZERO), Some(Duration::MAX));
+            (filter.free_in_at_least, filter.free_in_less_than) = (Some(Duration::ZERO), Some(Duration::MAX));
         }),
-        with(&|filter| filter.remaining_at_least = Some(Duration::MAX)),
+        with(&|filter| filter.free_in_at_least = Some(Duration::MAX)),
     ];
     for filter in filters {
         let names = |leases: &[ListedLease]| -> Vec<_> {

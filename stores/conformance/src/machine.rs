@@ -2,11 +2,12 @@
 
 use super::fixture::{Fixture, terms};
 use mongoseal::{
-    FencingToken, HybridTime, Json, LeaseId, Sharing,
+    FencingToken, Json, LeaseId, Sharing,
     record::{
         Acquire, Complete, Downgrade, HoldLimits, LeaseSpec, Leave, PutValue, Raise, Record, Refresh, Release, Request,
         Reset, Revoke, RunReport, Transfer, WaitSpec,
     },
+    store::HybridTime,
 };
 
 /// [`Fixture::send`] compares each of them with the state machine.

@@ -6,9 +6,9 @@ use tokio::sync::mpsc;
 
 use super::fixture::{Fixture, LONG, leave, once, queue, terms, wait};
 use mongoseal::{
-    AcquireId, FencingToken, HandleId, Sharing,
+    FencingToken, Sharing,
     record::{LeaseSpec, Request, Revoke},
-    store::Notification,
+    store::{AcquireId, HandleId, Notification},
 };
 
 pub(super) async fn waiters_are_granted_the_key_in_their_order(fixture: Fixture) {

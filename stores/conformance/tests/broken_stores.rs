@@ -3,9 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use mongoseal::{
-    Clock, Deadline, FencingToken, HandleId, HybridTime, Key, Result,
+    FencingToken, Key, Result,
     record::{BatchRequest, Filter, KeyFilter, LeaseRefs, Outcome, Position, Request, StoreTime},
-    store::{Applied, BoxFuture, FollowedState, MemoryStore, Notification, Page, Snapshot, Store},
+    store::{
+        Applied, BoxFuture, Clock, Deadline, FollowedState, HandleId, HybridTime, MemoryStore, Notification, Page,
+        Snapshot, Store,
+    },
 };
 use mongoseal_conformance::requirements;
 use tokio::{

@@ -23,9 +23,10 @@ use std::{
 
 use futures_core::Stream;
 use mongoseal::{
-    Deadline, Error, HandleId, Key, Result,
+    Error, Key, Result,
     store::{
-        Backend, BoxFuture, Capabilities, CompareAndSwap, Connector, Loaded, LoadedKeys, Store, StoreOptions, Swap,
+        Backend, BoxFuture, Capabilities, CompareAndSwap, Connector, Deadline, HandleId, Loaded, LoadedKeys, Store,
+        StoreOptions, Swap,
     },
 };
 use redis::{Client, Value, aio::PubSubStream};

@@ -18,7 +18,10 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Clock, Deadline, Error, Key, Result};
+use mongoseal::{
+    Error, Key, Result,
+    store::{Clock, Deadline},
+};
 use redis::{
     AsyncConnectionConfig, Client, RedisResult,
     aio::{MultiplexedConnection, PubSub},

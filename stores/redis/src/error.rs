@@ -5,7 +5,7 @@
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
-use mongoseal::{Error, Key, Source};
+use mongoseal::{Error, Key, store::Source};
 use redis::{ErrorKind, RedisError};
 
 use crate::millis;
@@ -187,7 +187,7 @@ impl std::error::Error for Refusal {}
 mod tests {
     use std::time::Duration;
 
-    use mongoseal::{Clock, Deadline, store::Backend};
+    use mongoseal::store::{Backend, Clock, Deadline};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::{TcpListener, TcpStream},

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use mongoseal::{HandleId, store::Swap};
+use mongoseal::store::{HandleId, Swap};
 use redis::{Pipeline, Script, ScriptInvocation};
 
 use crate::millis;

@@ -1,7 +1,7 @@
 //! The events of a history, one line of JSON each. Times are microseconds of `CLOCK_BOOTTIME`, which all processes of a
 //! machine share.
 
-use mongoseal::Clock;
+use mongoseal::store::Clock;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value as Json;
 

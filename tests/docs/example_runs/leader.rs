@@ -6,7 +6,7 @@ use mongodb::{
     Database,
     bson::{Document, doc},
 };
-use mongoseal::{FencingToken, LeaderStream, Mongoseal};
+use mongoseal::{FencingToken, Mongoseal, election::LeaderStream};
 use mongoseal_test_support::{eventually, secs};
 use nix::sys::signal::Signal;
 use tokio::{io::AsyncWriteExt, time::timeout};

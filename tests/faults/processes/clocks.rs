@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use mongoseal::{Clock, Error, LeaseState, LossCause, Mongoseal};
+use mongoseal::{Error, LeaseState, LossCause, Mongoseal, store::Clock};
 
 use mongoseal_test_support::by_length;
 

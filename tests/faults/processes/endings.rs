@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use mongoseal::{Clock, Lease, Reading};
+use mongoseal::{
+    Lease,
+    store::{Clock, Instant},
+};
 
 use crate::{
     crew::Worker,
@@ -101,7 +104,7 @@ async fn instant(fleet: &Fleet, worker: &mut Worker, first: Lease, ask: Ask, aft
     };
     let asked = fleet.heard.until(secs(2), "it asks", asks).await;
     eventually(secs(2), "it is queued", async || fleet.waiting().await == 1).await;
-    Clock::Boot.sleep_until(Reading::at(asked + after)).await;
+    Clock::Boot.sleep_until(Instant::at(asked + after)).await;
     let end = |word: &Word| match word {
         Word::Released { waiter: who, answer } if *who == waiter => Some((true, answer.clone())),
         Word::Held { waiter: who } | Word::Dropped { waiter: who } if *who == waiter => Some((false, String::new())),

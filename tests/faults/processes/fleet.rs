@@ -139,9 +139,9 @@ impl Fleet {
         let lease = loop {
             match self.seal.acquire(KEY).await {
                 Ok(lease) => break lease,
-                Err(Error::Held { owner, token, remaining, .. }) => {
+                Err(Error::Held { owner, token, free_in, .. }) => {
                     let waited = now().saturating_sub(began);
-                    assert!(waited < within, "{owner} has the key with {token} for {remaining:?} after {waited:?}");
+                    assert!(waited < within, "{owner} has the key with {token} for {free_in:?} after {waited:?}");
                     tokio::time::sleep(millis(5)).await;
                 }
                 Err(error) => panic!("{error}"),

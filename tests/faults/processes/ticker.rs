@@ -1,6 +1,9 @@
 //! The part of a worker process that runs schedules.
 
-use mongoseal::{Clock, Error, Mongoseal, OnceOutcome, Reading, Result, Tick};
+use mongoseal::{
+    Error, Mongoseal, OnceOutcome, Result, Skipped, Tick,
+    store::{Clock, Instant},
+};
 use tokio::time::sleep;
 
 use crate::{
@@ -15,7 +18,7 @@ pub(crate) async fn run(seal: &Mongoseal, schedule: &Schedule) {
     let mut due = schedule.begin;
     for tick in 0..=schedule.last {
         if tick >= schedule.first {
-            Clock::Boot.sleep_until(Reading::at(due)).await;
+            Clock::Boot.sleep_until(Instant::at(due)).await;
             while !attempt(seal, schedule, tick).await {}
         }
         due += schedule.every;
@@ -47,8 +50,8 @@ async fn attempt(seal: &Mongoseal, schedule: &Schedule, tick: u64) -> bool {
             say(&Word::Ran { schedule: named(), tick, token, at: now() });
             true
         }
-        Ok(OnceOutcome::AlreadyDone { .. } | OnceOutcome::Superseded { .. }) => true,
-        Ok(OnceOutcome::Busy { .. }) => {
+        Ok(OnceOutcome::Skipped(Skipped::AlreadyDone { .. } | Skipped::Superseded { .. })) => true,
+        Ok(OnceOutcome::Skipped(Skipped::Busy { .. })) => {
             say(&Word::Skips { schedule: named(), tick });
             schedule.wait.is_none()
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mongodb::bson::{Bson, Document};
-use mongoseal::{Clock, FencingToken, LeaseId};
+use mongoseal::{FencingToken, LeaseId, store::Clock};
 use serde::{Deserialize, Serialize};
 
 /// A reading of [`Clock::Boot`], which all processes of a machine share.

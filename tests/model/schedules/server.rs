@@ -1,11 +1,12 @@
 //! The server of the model: converts its small records to real ones and back, and executes requests.
 
 use mongoseal::{
-    FencingToken, HybridTime, LeaseId,
+    FencingToken, LeaseId,
     record::{
         Acquire, BatchRequest, Complete, CompletedTick, HoldLimits, Holder, LeaseSpec, Leave, Outcome, PastRevocation,
         Record, Refresh, Release, Request, Reset, Revoke, RunReport, StoreClock, StoreTime, WaitSpec, Waiter,
     },
+    store::HybridTime,
 };
 
 use super::{

@@ -1,6 +1,6 @@
 //! MongoDB becomes unavailable during a run.
 
-use mongoseal::Clock;
+use mongoseal::store::Clock;
 use mongoseal_test_support::ReplicaSet;
 
 use crate::{

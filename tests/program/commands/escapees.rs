@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use mongoseal::Clock;
+use mongoseal::store::Clock;
 use nix::{
     sys::{
         signal::{

@@ -5,7 +5,7 @@ use std::{
     process::Stdio,
 };
 
-use mongoseal::Clock;
+use mongoseal::store::Clock;
 use mongoseal_test_support::ReplicaSet;
 use nix::sys::signal::Signal::{SIGINT, SIGTERM};
 use serde_json::{Value, json};

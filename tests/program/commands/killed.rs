@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use mongoseal::Clock;
+use mongoseal::store::Clock;
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP};
 
 use crate::{

@@ -7,7 +7,7 @@ use std::{
 };
 
 use mongodb::bson::doc;
-use mongoseal::Clock;
+use mongoseal::store::Clock;
 use mongoseal_test_support::{How, Peer, ReplicaSet, shared};
 use nix::sys::signal::Signal::{SIGCONT, SIGSTOP, SIGTERM};
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Clock, HolderInfo, Lease, Mongoseal};
+use mongoseal::{Lease, Mongoseal, inspect::HolderInfo, store::Clock};
 use mongoseal_test_support::{ReplicaSet, shared};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};

@@ -101,7 +101,7 @@ impl Console {
     async fn has(&self, key: &str, holders: usize, waiters: usize) {
         let has = async || {
             let record = self.seal.inspect(key).await.unwrap();
-            let live = |record: mongoseal::Inspection| {
+            let live = |record: mongoseal::inspect::Inspection| {
                 (record.holders.iter().filter(|holder| !holder.is_expired()).count(), record.queue.len())
             };
             record.map_or((0, 0), live) == (holders, waiters)

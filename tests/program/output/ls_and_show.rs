@@ -217,7 +217,7 @@ async fn what_others_wrote_cannot_act_on_a_terminal() {
     let name = "a[2J\u{202e}gnp\u{200b}";
     let seal = console.seal(nasty);
     let noted = seal.once(name, mongoseal::Tick::number(1)).begin().await.unwrap();
-    let mongoseal::OnceOutcome::Started(noted) = noted else { panic!("the key is free: {noted:?}") };
+    let mongoseal::BeginOutcome::Started(noted) = noted else { panic!("the key is free: {noted:?}") };
     noted.note(nasty);
     noted.complete().await.unwrap();
     let lease = seal.acquire(name).group(name).metadata("note", nasty).ttl(secs(600)).await.unwrap();

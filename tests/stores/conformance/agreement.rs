@@ -16,12 +16,12 @@ use std::{
 
 use mongodb::bson::Document;
 use mongoseal::{
-    Deadline, FencingToken, HybridTime, Key,
+    FencingToken, Key,
     record::{
         self, Acquire, BatchRequest, Complete, Downgrade, KeyRequest, Outcome, PutValue, Record, Release, Request,
         Revoke, StoreClock, Transfer,
     },
-    store::{Applied, MongoStore, Snapshot, Store},
+    store::{Applied, Deadline, HybridTime, MongoStore, Snapshot, Store},
 };
 use mongoseal_redis::{RedisBackend, RedisStore};
 use mongoseal_test_support::{Redis, Sent, command_name, noting_client};

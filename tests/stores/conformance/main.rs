@@ -7,10 +7,7 @@ mod agreement;
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
-use mongoseal::{
-    Deadline,
-    store::{MongoStore, Store},
-};
+use mongoseal::store::{Deadline, MongoStore, Store};
 use mongoseal_conformance::requirements;
 use mongoseal_test_support::{Redis, Turn, run_trials, secs, shared, trial, trials};
 

@@ -16,7 +16,7 @@ use mongodb::{
     bson::{Bson, DateTime, Document, doc},
     options::ClientOptions,
 };
-use mongoseal::{Error, EventKind, Lease, LossCause, Mongoseal};
+use mongoseal::{Error, Lease, LossCause, Mongoseal, inspect::EventKind};
 
 use crate::{Orders, TestDatabase, invalid, millis, secs};
 

@@ -6,9 +6,9 @@ use mongodb::{
     options::{ClientOptions, IndexOptions, ServerApi, ServerApiVersion},
 };
 use mongoseal::{
-    Deadline, Error, Key, LeaseId, Mongoseal, Sharing,
+    Error, Key, LeaseId, Mongoseal, Sharing,
     record::{self, HoldLimits, LeaseSpec, Outcome, Request},
-    store::{Applied, MongoStore, Store},
+    store::{Applied, Deadline, MongoStore, Store},
 };
 use mongoseal_test_support::Standalone;
 

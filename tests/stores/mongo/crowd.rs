@@ -216,9 +216,9 @@ mod of_a_store {
     use std::task::{Context, Waker};
 
     use mongoseal::{
-        AcquireId, Deadline, HandleId, Key, LeaseId,
+        Key, LeaseId,
         record::{Acquire, LeaseSpec, Outcome, Request, WaitSpec},
-        store::{MongoStore, Store},
+        store::{AcquireId, Deadline, HandleId, MongoStore, Store},
     };
 
     use crate::{TestDatabase, secs, terms};

@@ -4,9 +4,10 @@ use std::fmt::Debug;
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
-    Deadline, Error, EventKind, Lease, LeaseId, Metadata, ReleaseOutcome,
+    Error, Lease, LeaseId, Metadata, ReleaseOutcome,
+    inspect::EventKind,
     record::{Acquire, BatchRequest, KeyFilter, LeaseSpec, Outcome, Release, Request, Revoke, WaitSpec},
-    store::Store,
+    store::{Deadline, Store},
 };
 use tokio::sync::mpsc;
 

@@ -26,10 +26,10 @@ async fn a_group_of_many_leases_is_refreshed_and_released_in_two_commands_each()
     assert_eq!(refreshed.len(), many);
     assert_eq!(names(), ["aggregate", "update"]);
     let (first, now) = (&refreshed[0], seal.inspect(&refreshed[0].key).await.unwrap().unwrap());
-    assert_eq!(first.holder.remaining, Some(secs(600) + first.holder.grace));
+    assert_eq!(first.holder.free_in, secs(600) + first.holder.grace);
     assert!(now.holders[0].last_seen >= first.holder.last_seen, "it was refreshed after it was listed");
-    assert!(now.holders[0].remaining.unwrap() + now.read_at.since(first.read_at) >= secs(600) + first.holder.grace);
-    let left = seal.leases().remaining_at_least(secs(500)).await.unwrap().collect().await.unwrap();
+    assert!(now.holders[0].free_in + now.read_at.since(first.read_at) >= secs(600) + first.holder.grace);
+    let left = seal.leases().free_in_at_least(secs(500)).await.unwrap().collect().await.unwrap();
     assert_eq!(left.len(), many);
 
     names();
@@ -144,7 +144,7 @@ async fn a_group_is_refreshed_and_released_but_for_a_record_that_a_transaction_h
     };
     names_the_locked_key(seal.refresh_group("g", secs(600)).await.unwrap_err());
     let lasting = async || {
-        let long = seal.leases().group("g").remaining_at_least(secs(500)).await.unwrap().collect().await.unwrap();
+        let long = seal.leases().group("g").free_in_at_least(secs(500)).await.unwrap().collect().await.unwrap();
         long.into_iter().map(|lease| lease.key.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(lasting().await, ["a", "c"]);

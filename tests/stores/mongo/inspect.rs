@@ -4,9 +4,11 @@ use std::{mem::forget, time::Duration};
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
-    Deadline, Error, Key, LeaseId, Leases, ListedLease, Sharing,
+    Error, Key, LeaseId, Sharing,
+    action::Leases,
+    inspect::ListedLease,
     record::{Acquire, Filter, LeaseSpec, Position, Record, Request, SharingFilter, StoreTime},
-    store::{MongoStore, Snapshot, Store},
+    store::{Deadline, MongoStore, Snapshot, Store},
 };
 
 use crate::{GRACE, TestDatabase, by_length, millis, noting_seal, secs, terms};
@@ -42,7 +44,7 @@ async fn an_inspection_is_one_read_a_list_one_aggregation_and_a_purge_one_comman
     assert_eq!(sent.take_names(), ["find"]);
     let (holder, full) = (&seen.holders[0], secs(30) + GRACE);
     assert_eq!((holder.token, seen.version), (lease.token(), lease.token()));
-    let past = full.checked_sub(holder.remaining.unwrap()).unwrap();
+    let past = full.checked_sub(holder.free_in).unwrap();
     assert_eq!(seen.read_at.since(holder.since), past, "by the server's clock");
 
     let listed = all(seal.leases()).await;
@@ -76,8 +78,8 @@ fn any_selection(leases: &[ListedLease]) -> Filter {
     selection.since_before = maybe(|| some().holder.since);
     // Far from what is left of any, which grows less while this runs.
     let bound = || fastrand::choice([secs(0), secs(150), secs(450), secs(750), Duration::MAX]).unwrap();
-    selection.remaining_at_least = maybe(bound);
-    selection.remaining_less_than = maybe(bound);
+    selection.free_in_at_least = maybe(bound);
+    selection.free_in_less_than = maybe(bound);
     selection.with_expired = fastrand::bool();
     selection
 }
@@ -182,7 +184,7 @@ async fn a_list_and_a_purge_read_each_record_a_few_times_at_most_however_many_pa
     db.database.collection::<Document>("system.profile").drop().await.unwrap();
     db.database.run_command(doc! { "profile": 2 }).await.unwrap();
     // What a purge lists. Its removals would push the pages out of the profile, which has a bound.
-    assert_eq!(all(seal.leases().with_expired().remaining_less_than(millis(1))).await.len(), 6_001);
+    assert_eq!(all(seal.leases().with_expired().free_in_less_than(millis(1))).await.len(), 6_001);
     let (finding, pages) = examined(&db).await;
     assert!(pages > 5, "{pages}");
     // Pages that each read all records behind their key read 42,000.
@@ -246,7 +248,7 @@ async fn documents_of_somebody_else_are_left_out_of_lists_and_left_by_purges() {
         let extreme = like(&whole, of, |holder| drop(holder.insert("expires_at", DateTime::from_millis(millis))));
         db.records().insert_one(extreme).await.unwrap();
     }
-    for leases in [seal.leases(), seal.leases().remaining_at_least(secs(1)).remaining_less_than(Duration::MAX)] {
+    for leases in [seal.leases(), seal.leases().free_in_at_least(secs(1)).free_in_less_than(Duration::MAX)] {
         let listed = all(leases).await;
         assert!(listed.iter().all(|lease| ["last", "lease"].contains(&lease.key.as_str())), "{listed:?}");
         assert!(listed.iter().any(|listed| listed.key == *lease.key()), "{listed:?}");

@@ -37,7 +37,9 @@ use std::{
 };
 
 use mongoseal::{
-    Acquire, Builder, HandleEvent, Lease, LeaseId, Metadata, Mongoseal, Sharing,
+    Builder, Lease, LeaseId, Metadata, Mongoseal, Sharing,
+    action::Acquire,
+    observe::HandleEvent,
     record::{HoldLimits, LeaseSpec},
 };
 use mongoseal_test_support::{Sent, TestDatabase, by_length, eventually, millis, noting_client, secs};

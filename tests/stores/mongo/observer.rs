@@ -7,7 +7,7 @@ use std::{
 };
 
 use mongodb::Client;
-use mongoseal::HandleEvent;
+use mongoseal::observe::HandleEvent;
 
 use crate::{OpenedStreams, TestDatabase, eventually, queued, secs};
 

@@ -5,7 +5,8 @@ use mongodb::{
     bson::{Document, doc},
 };
 use mongoseal::{
-    Error, Fence, FencingToken, Lease, LeaseId, Metadata, Mongoseal, OnceOutcome, Sharing, Tick, TickLease,
+    BeginOutcome, Error, Fence, FencingToken, Lease, LeaseId, Metadata, Mongoseal, OnceOutcome, Sharing, Tick,
+    TickLease,
 };
 use mongoseal_test_support::ReplicaSet;
 
@@ -34,7 +35,7 @@ fn rows() -> Vec<Row> {
 /// The lease of a tick that is not completed.
 async fn begin(seal: &Mongoseal, key: &str) -> TickLease {
     match seal.once(key, Tick::number(1)).begin().await.unwrap() {
-        OnceOutcome::Started(lease) => lease,
+        BeginOutcome::Started(lease) => lease,
         ended => panic!("{ended:?}"),
     }
 }

@@ -1,7 +1,10 @@
 //! Watching a key on a real server.
 
 use mongodb::bson::{Document, doc};
-use mongoseal::{Error, Event, EventKind, EventStream, FencingToken, Mongoseal, WatchItem};
+use mongoseal::{
+    Error, FencingToken, Mongoseal,
+    inspect::{Event, EventKind, EventStream, WatchItem},
+};
 use mongoseal_test_support::ReplicaSet;
 use tokio::{task::JoinSet, time::timeout};
 

@@ -1,7 +1,10 @@
 //! Watching all keys with a prefix on a real server.
 
 use mongodb::bson::{Document, doc};
-use mongoseal::{Error, EventKind, EventStream, FencingToken, Mongoseal};
+use mongoseal::{
+    Error, FencingToken, Mongoseal,
+    inspect::{EventKind, EventStream},
+};
 
 use crate::{
     TestDatabase, secs,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use mongoseal::{
-    Deadline, Key,
-    store::{Backend, Swap},
+    Key,
+    store::{Backend, Deadline, Swap},
 };
 use mongoseal_redis::RedisBackend;
 use mongoseal_test_support::{Redis, millis, secs};

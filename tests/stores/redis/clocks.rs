@@ -3,8 +3,8 @@
 use std::{future::IntoFuture, time::Duration};
 
 use mongoseal::{
-    Deadline, Error, Mongoseal,
-    store::{Backend, Swap},
+    Error, Mongoseal,
+    store::{Backend, Deadline, Swap},
 };
 use mongoseal_redis::RedisBackend;
 use mongoseal_test_support::{Redis, eventually, secs};
@@ -28,7 +28,7 @@ async fn now(server: &Redis) -> Duration {
 /// How long the holder of the key has it, by the server's clock.
 async fn held_for(seal: &Mongoseal, key: &str) -> Duration {
     match seal.acquire(key).await {
-        Err(Error::Held { remaining, .. }) => remaining,
+        Err(Error::Held { free_in, .. }) => free_in,
         other => panic!("{key}: {other:?}"),
     }
 }

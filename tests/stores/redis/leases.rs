@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Error, HandleEvent, Mongoseal};
+use mongoseal::{Error, Mongoseal, observe::HandleEvent};
 use mongoseal_redis::{RedisBackend, RedisStore};
 use mongoseal_test_support::{Redis, eventually, millis, secs};
 
@@ -17,7 +17,7 @@ use crate::{count, open, send, shared, store};
 struct Events(Arc<Mutex<Vec<String>>>, Arc<Mutex<Vec<Duration>>>);
 
 impl Events {
-    fn observer(&self) -> Arc<dyn mongoseal::Observer> {
+    fn observer(&self) -> Arc<dyn mongoseal::observe::Observer> {
         let Self(names, times) = self.clone();
         Arc::new(move |event: &HandleEvent<'_>| {
             let name = match event {

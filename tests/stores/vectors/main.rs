@@ -7,9 +7,8 @@ mod replay;
 use std::{collections::BTreeSet, time::Duration};
 
 use mongoseal::{
-    HybridTime,
     record::{self, StoreClock, StoreTime},
-    store::MemoryStore,
+    store::{HybridTime, MemoryStore},
 };
 use serde_json::{Value, json};
 

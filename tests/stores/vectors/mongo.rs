@@ -8,13 +8,13 @@ mod replay;
 use std::time::Duration;
 
 use mongoseal::{
-    Deadline, Error, FencingToken, HybridTime, Key, LeaseId, Sharing,
+    Error, FencingToken, Key, LeaseId, Sharing,
     mongodb::{
         Collection, Database,
         bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype},
     },
     record::{Acquire, CompletedTick, LeaseSpec, PastRun, Raise, Record, Refresh, Request, StoreTime, StoredValue},
-    store::{MongoStore, Store},
+    store::{Deadline, HybridTime, MongoStore, Store},
 };
 use mongoseal_test_support::{TestDatabase, secs};
 use serde_json::Value;

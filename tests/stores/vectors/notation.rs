@@ -1,12 +1,13 @@
 //! The notation of `protocol/vectors.json`, which `protocol/README.md` describes: what its values stand for at a time.
 
 use mongoseal::{
-    AcquireId, FencingToken, HybridTime, Json, LeaseId, Metadata, Sharing,
+    FencingToken, Json, LeaseId, Metadata, Sharing,
     record::{
         Acquire, BatchRequest, Complete, CompletedTick, Downgrade, HoldLimits, Holder, LeaseSpec, Leave, Outcome,
         PastRevocation, PastRun, PutValue, Raise, Record, Refresh, Release, Request, Reset, Revoke, RunReport,
         StoreTime, StoredValue, Transfer, WaitSpec, Waiter,
     },
+    store::{AcquireId, HybridTime},
 };
 use serde_json::{Value, json};
 

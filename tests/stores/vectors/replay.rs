@@ -7,9 +7,9 @@
 use std::task::{Context, Poll, Waker};
 
 use mongoseal::{
-    Deadline, FencingToken, Key,
+    FencingToken, Key,
     record::{self, Holder, Outcome, Raise, Record, Request, StoreClock, StoreTime, Waiter},
-    store::{Applied, Store},
+    store::{Applied, Deadline, Store},
 };
 use mongoseal_test_support::secs;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! All verbs that write, walked on a store that can confirm none of them.
 
 use mongoseal::{
-    Error, FencingToken, Lease, LeaseId, LeaseSet, Metadata, Mongoseal, OnceOutcome, ReleaseOutcome, Result, Sharing,
+    BeginOutcome, Error, FencingToken, Lease, LeaseId, LeaseSet, Metadata, Mongoseal, ReleaseOutcome, Result, Sharing,
     Tick, TickLease,
 };
 
@@ -36,7 +36,7 @@ impl Walk {
         let set = seal.acquire_all(["s/1", "s/2"]).ttl(long).await.unwrap();
         let tick = if seal.capabilities().linearizable_reads {
             let begun = seal.once("walk/tick", Tick::number(7)).ttl(long).begin().await.unwrap();
-            let OnceOutcome::Started(tick) = begun else { panic!("the tick is new: {begun:?}") };
+            let BeginOutcome::Started(tick) = begun else { panic!("the tick is new: {begun:?}") };
             Some(tick)
         } else {
             None

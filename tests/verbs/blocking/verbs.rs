@@ -6,8 +6,9 @@ use std::{
 };
 
 use mongoseal::{
-    Error, EventKind, LossCause, OnceOutcome, Result, Retry, Tick,
+    BeginOutcome, Error, LossCause, OnceOutcome, Result, Retry, Skipped, Tick,
     blocking::{Lease, LeaseSet, Mongoseal},
+    inspect::EventKind,
 };
 
 use super::{HASTY, SHORT, SOON, build, catch, compute_for, eventually, on};
@@ -100,23 +101,23 @@ fn work_runs_once_for_each_tick() {
         once(7).run(|tick| Ok::<_, Error>((tick.number(), tick.lease().is_valid()))).unwrap(),
         OnceOutcome::Ran((7, true))
     );
-    assert!(matches!(once(7).run(done).unwrap(), OnceOutcome::AlreadyDone { .. }));
-    assert!(matches!(once(6).run(done).unwrap(), OnceOutcome::Superseded { tick: 7, .. }));
+    assert!(matches!(once(7).run(done).unwrap(), OnceOutcome::Skipped(Skipped::AlreadyDone { .. })));
+    assert!(matches!(once(6).run(done).unwrap(), OnceOutcome::Skipped(Skipped::Superseded { tick: 7, .. })));
 
     let failed = once(8).run(|_| Err::<(), _>(Error::invalid("it fails")));
     assert!(matches!(failed, Err(Error::Invalid { .. })));
     let failed = once(8).complete_on_error().run(|_| Err::<(), _>(Error::invalid("it fails again")));
     assert!(matches!(failed, Err(Error::Invalid { .. })));
-    assert!(matches!(once(8).run(done).unwrap(), OnceOutcome::AlreadyDone { .. }));
+    assert!(matches!(once(8).run(done).unwrap(), OnceOutcome::Skipped(Skipped::AlreadyDone { .. })));
 
-    let OnceOutcome::Started(begun) = once(9).begin().unwrap() else { panic!("it begins") };
+    let BeginOutcome::Started(begun) = once(9).begin().unwrap() else { panic!("it begins") };
     begun.progress();
     // By default it would wait for as long as a dead holder keeps the key.
-    assert!(matches!(once(9).wait(Duration::ZERO).run(done).unwrap(), OnceOutcome::Busy { .. }));
+    assert!(matches!(once(9).wait(Duration::ZERO).run(done).unwrap(), OnceOutcome::Skipped(Skipped::Busy { .. })));
     begun.complete().unwrap();
-    let OnceOutcome::Started(begun) = once(10).begin().unwrap() else { panic!("it begins") };
+    let BeginOutcome::Started(begun) = once(10).begin().unwrap() else { panic!("it begins") };
     begun.release().unwrap();
-    let OnceOutcome::Started(begun) = once(10).begin().unwrap() else { panic!("it begins") };
+    let BeginOutcome::Started(begun) = once(10).begin().unwrap() else { panic!("it begins") };
     begun.note("full");
     begun.complete_failed().unwrap();
     let runs = seal.runs("k").unwrap();

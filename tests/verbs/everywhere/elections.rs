@@ -9,7 +9,8 @@ use std::{
 };
 
 use mongoseal::{
-    CancellationToken, Elector, Error, LeadershipState, LeadershipWatch, Mongoseal, OnceOutcome, Result, Sharing, Tick,
+    CancellationToken, Error, Mongoseal, OnceOutcome, Result, Sharing, Skipped, Tick,
+    election::{Elector, LeadershipState, LeadershipWatch},
 };
 use mongoseal_test_support::secs;
 use tokio::{
@@ -132,7 +133,7 @@ pub(crate) async fn of_many_runners_of_a_tick_one_runs_it_and_the_rest_find_it_c
     for ended in soon(runners.join_all()).await {
         match ended {
             (runner, OnceOutcome::Ran(())) => ran.push(format!("runner-{runner}")),
-            (_, OnceOutcome::AlreadyDone { by, at }) => told.push((by, at)),
+            (_, OnceOutcome::Skipped(Skipped::AlreadyDone { by, at })) => told.push((by, at)),
             (_, other) => panic!("{other:?}"),
         }
     }

@@ -83,7 +83,7 @@ pub(crate) async fn a_refreshed_lease_outlasts_its_ttl_and_that_of_a_dead_proces
 pub(crate) async fn a_lease_without_expiry_lasts_until_it_is_released(world: &World) {
     let lease = world.seal().acquire("k").without_expiry().await.unwrap();
     let refused = world.seal().acquire("k").await.unwrap_err();
-    assert!(matches!(refused, Error::Held { remaining: Duration::MAX, .. }), "{refused:?}");
+    assert!(matches!(refused, Error::Held { free_in: Duration::MAX, .. }), "{refused:?}");
     lease.refresh().await.unwrap();
     assert_eq!(lease.remaining(), Duration::MAX);
     let token = lease.token();

@@ -1,6 +1,9 @@
 //! What watches report. Some stores have no streams and poll, so each event is read before the next one happens.
 
-use mongoseal::{EventKind, EventStream, FencingToken, Json, LeaseId, Sharing};
+use mongoseal::{
+    FencingToken, Json, LeaseId, Sharing,
+    inspect::{EventKind, EventStream},
+};
 use mongoseal_test_support::secs;
 
 use crate::world::{World, soon};

@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 
 use fastrand::Rng;
-use mongoseal::{Leader, Lease, LeaseId, LeaseSet, LeaseState, Mongoseal, Result, Retry};
+use mongoseal::{Lease, LeaseId, LeaseSet, LeaseState, Mongoseal, Result, Retry, election::Leader};
 use tokio::task::JoinHandle;
 
 use super::{observed, recorder::Recorded};

@@ -14,7 +14,7 @@ use std::{env, pin::Pin, sync::Arc};
 
 pub(super) use index::{deletion, deletion_not_checked, insert_expired};
 
-use mongoseal::{Deadline, store::Store};
+use mongoseal::store::{Deadline, Store};
 
 use super::scratch::Scratch;
 use crate::{

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use mongoseal::{Deadline, store::Store};
+use mongoseal::store::{Deadline, Store};
 use mongoseal_redis::{RedisBackend, RedisStore};
 use tokio::{
     sync::watch,

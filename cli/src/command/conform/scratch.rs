@@ -1,6 +1,6 @@
 //! The scratch collection: created by this program, dropped at its end.
 
-use mongoseal::HandleId;
+use mongoseal::store::HandleId;
 
 use crate::{
     command::{

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use mongoseal::{Clock, Mongoseal};
+use mongoseal::{Mongoseal, store::Clock};
 
 use super::Finding;
 use crate::{
@@ -130,7 +130,7 @@ pub(super) fn difference(bound: &str, apart: i64, uncertain: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mongoseal::Ttl;
+    use mongoseal::store::Ttl;
 
     use super::{super::Verdict, *};
 
@@ -169,7 +169,7 @@ mod tests {
         let seal = Mongoseal::in_memory();
         let lease = seal.acquire("k").without_refresh().await.unwrap();
         let holders = seal.inspect("k").await.unwrap().unwrap().holders;
-        assert_eq!(holders[0].remaining.unwrap(), Ttl::DEFAULT.duration() + GRACE);
+        assert_eq!(holders[0].free_in, Ttl::DEFAULT.duration() + GRACE);
         lease.release().await.unwrap();
     }
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 pub(in crate::command) use mongoseal::mongodb::change_stream::event::ResumeToken;
 use mongoseal::{
-    Clock,
     mongodb::{
         bson::{Document, Timestamp},
         options::ReadConcern,
     },
+    store::Clock,
 };
 
 use super::{Answer, Deployment, ReadPreference, SelectionCriteria, TIMEOUT, with_timeout};

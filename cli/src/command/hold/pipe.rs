@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::Clock;
+use mongoseal::store::Clock;
 use tokio::{
     sync::{
         mpsc::{self, Receiver, Sender},

@@ -9,7 +9,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use mongoseal::{Clock, Error, EventStream, Mongoseal, Reading, Result, StoreTime, WatchItem};
+use mongoseal::{
+    Error, Mongoseal, Result,
+    inspect::{EventStream, StoreTime, WatchItem},
+    store::{Clock, Instant},
+};
 
 use crate::arguments::Watch;
 
@@ -39,7 +43,7 @@ impl Events {
     pub(super) async fn next(&mut self) -> Option<Result<WatchItem>> {
         loop {
             let is_closed = self.error.is_some() || self.waiting.is_full();
-            let due = self.waiting.due().map(|due| if is_closed { Reading::ORIGIN } else { due });
+            let due = self.waiting.due().map(|due| if is_closed { Instant::ORIGIN } else { due });
             if due.is_none()
                 && let Some(error) = self.error.take()
             {
@@ -68,7 +72,7 @@ impl Events {
 struct Waiting {
     window: Duration,
     /// By the time and the number of the arrival. With each item, when it leaves, on the boot-time clock.
-    items: BTreeMap<(StoreTime, u64), (Reading, WatchItem)>,
+    items: BTreeMap<(StoreTime, u64), (Instant, WatchItem)>,
     /// How many items have arrived.
     count: u64,
 }
@@ -78,7 +82,7 @@ impl Waiting {
         Self { window, items: BTreeMap::new(), count: 0 }
     }
 
-    fn add(&mut self, item: WatchItem, now: Reading) {
+    fn add(&mut self, item: WatchItem, now: Instant) {
         // If the store's clock was set back, the item still comes after those that it must not overtake.
         let before = self.items.iter().rev().find(|(_, (_, other))| must_follow(&item, other));
         let at = match &item {
@@ -96,7 +100,7 @@ impl Waiting {
     }
 
     /// Returns when the first event leaves.
-    fn due(&self) -> Option<Reading> {
+    fn due(&self) -> Option<Instant> {
         self.items.first_key_value().map(|(_, (due, _))| *due)
     }
 
@@ -143,9 +147,9 @@ mod tests {
     async fn an_event_with_an_earlier_time_overtakes_those_that_arrived_before_it() {
         let mut waiting = Waiting::new(WINDOW);
         for event in events([("a", 5), ("b", 3), ("c", 5), ("d", 4)]).await {
-            waiting.add(event, Reading::ORIGIN);
+            waiting.add(event, Instant::ORIGIN);
         }
-        assert_eq!(waiting.due(), Some(Reading::at(WINDOW)));
+        assert_eq!(waiting.due(), Some(Instant::at(WINDOW)));
         let order = [("b", 3), ("d", 4), ("a", 5), ("c", 5)].map(|(key, at)| (key.to_owned(), at));
         assert_eq!(taken(&mut waiting), order);
         assert_eq!(waiting.due(), None);
@@ -155,7 +159,7 @@ mod tests {
     async fn the_events_of_one_key_stay_in_order_whatever_their_times_are() {
         let mut waiting = Waiting::new(WINDOW);
         for event in events([("a", 5), ("a", 1), ("b", 3), ("a", 6)]).await {
-            waiting.add(event, Reading::ORIGIN);
+            waiting.add(event, Instant::ORIGIN);
         }
         let order = [("b", 3), ("a", 5), ("a", 1), ("a", 6)].map(|(key, at)| (key.to_owned(), at));
         assert_eq!(taken(&mut waiting), order);
@@ -167,11 +171,11 @@ mod tests {
         let [since, until] = [2, 3].map(StoreTime::from_millis);
         let mut events = events([("a", 5), ("b", 7), ("c", 1), ("d", 2)]).await.into_iter();
         for event in events.by_ref().take(2) {
-            waiting.add(event, Reading::ORIGIN);
+            waiting.add(event, Instant::ORIGIN);
         }
-        waiting.add(WatchItem::Missed { since, until }, Reading::ORIGIN);
+        waiting.add(WatchItem::Missed { since, until }, Instant::ORIGIN);
         for event in events {
-            waiting.add(event, Reading::ORIGIN);
+            waiting.add(event, Instant::ORIGIN);
         }
         let order = [("a", 5), ("b", 7), ("missed", 0), ("c", 1), ("d", 2)].map(|(key, at)| (key.to_owned(), at));
         assert_eq!(taken(&mut waiting), order);

@@ -1,6 +1,6 @@
 //! The forms of an item of a watch: a line, the cells of a table, JSON.
 
-use mongoseal::{Event, EventKind, StoreTime, WatchItem};
+use mongoseal::inspect::{Event, EventKind, StoreTime, WatchItem};
 use serde_json::{Value, json};
 
 use crate::{time, ui::escape, ui::output, ui::table};
@@ -40,8 +40,8 @@ fn name(kind: &EventKind) -> &'static str {
 /// terminal cuts the end.
 fn details(kind: &EventKind) -> String {
     match kind {
-        EventKind::Holds { holding } | EventKind::Granted { holding } => match holding.remaining {
-            Some(remaining) => format!("{} remaining", time::brief(remaining)),
+        EventKind::Holds { holding } | EventKind::Granted { holding } => match time::finite(holding.free_in) {
+            Some(time) => format!("free in {}", time::brief(time)),
             None => "without expiry".into(),
         },
         EventKind::Revoked { by, reason } => format!("{reason} (by {by})"),
@@ -103,7 +103,7 @@ fn event_json(event: &Event) -> Value {
     match &event.kind {
         // `null` if the lease has no expiry.
         EventKind::Holds { holding } | EventKind::Granted { holding } => {
-            view["remaining_ms"] = holding.remaining.map(time::millis).into();
+            view["free_in_ms"] = time::finite(holding.free_in).map(time::millis).into();
         }
         EventKind::Revoked { by, reason } => {
             view["by"] = by.as_str().into();

@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use mongoseal::{Event, EventKind, FencingToken, HolderInfo, Key, Reading};
+use mongoseal::{
+    FencingToken, Key,
+    inspect::{Event, EventKind, HolderInfo},
+    store::Instant,
+};
 
 use crate::{time, ui::json, ui::table::Table};
 
@@ -14,12 +18,12 @@ struct Held {
     holder: HolderInfo,
     /// For how long it had held the key when its event arrived, and when that was, on the boot-time clock.
     age: Duration,
-    seen: Reading,
+    seen: Instant,
 }
 
 impl Holders {
     /// Applies an event that has arrived at this time on the boot-time clock.
-    pub(super) fn apply(&mut self, event: &Event, now: Reading) {
+    pub(super) fn apply(&mut self, event: &Event, now: Instant) {
         match &event.kind {
             EventKind::Holds { holding } | EventKind::Granted { holding } => self.add(event, holding, now),
             EventKind::Transferred { to } => {
@@ -33,7 +37,7 @@ impl Holders {
         }
     }
 
-    fn add(&mut self, event: &Event, holder: &HolderInfo, now: Reading) {
+    fn add(&mut self, event: &Event, holder: &HolderInfo, now: Instant) {
         let age = event.at.since(holder.since);
         self.0.insert((holder.token, event.key.clone()), Held { holder: holder.clone(), age, seen: now });
     }
@@ -47,7 +51,7 @@ impl Holders {
     }
 
     /// Formats a table of at most `room` lines. If there are more holders, the last line is their number.
-    pub(super) fn lines(&self, now: Reading, room: usize, columns: usize) -> Vec<String> {
+    pub(super) fn lines(&self, now: Instant, room: usize, columns: usize) -> Vec<String> {
         if self.0.is_empty() {
             return vec!["No leases.".into()];
         }
@@ -88,9 +92,9 @@ mod tests {
         other.release().await.unwrap();
         let mut holders = Holders::default();
         for _ in 0..4 {
-            holders.apply(&events.next().await.unwrap().unwrap().into_event().unwrap(), Reading::ORIGIN);
+            holders.apply(&events.next().await.unwrap().unwrap().into_event().unwrap(), Instant::ORIGIN);
         }
-        let lines = holders.lines(Reading::at(Duration::from_secs(7)), 10, 80);
+        let lines = holders.lines(Instant::at(Duration::from_secs(7)), 10, 80);
         assert_eq!(lines.len(), 2, "{lines:?}");
         let cells: Vec<&str> = lines[1].split_whitespace().collect();
         assert_eq!((cells[0], cells[2], cells[3..5].join(" ")), ("k", moved.to_string().as_str(), "7 s".into()));
@@ -103,13 +107,13 @@ mod tests {
         let mut holders = Holders::default();
         for number in 0..9 {
             seal.acquire(format!("k{number}")).await.unwrap().orphan();
-            holders.apply(&events.next().await.unwrap().unwrap().into_event().unwrap(), Reading::ORIGIN);
+            holders.apply(&events.next().await.unwrap().unwrap().into_event().unwrap(), Instant::ORIGIN);
         }
-        assert_eq!(holders.lines(Reading::ORIGIN, 10, 80).len(), 10);
+        assert_eq!(holders.lines(Instant::ORIGIN, 10, 80).len(), 10);
         for room in 3..10 {
-            let lines = holders.lines(Reading::ORIGIN, room, 80);
+            let lines = holders.lines(Instant::ORIGIN, room, 80);
             assert_eq!((lines.len(), lines[room - 1].clone()), (room, format!("… and {} more", 11 - room)));
         }
-        assert_eq!(Holders::default().lines(Reading::ORIGIN, 10, 80), ["No leases."]);
+        assert_eq!(Holders::default().lines(Instant::ORIGIN, 10, 80), ["No leases."]);
     }
 }

@@ -1,6 +1,6 @@
 //! A line for each item.
 
-use mongoseal::{Mongoseal, WatchItem};
+use mongoseal::{Mongoseal, inspect::WatchItem};
 use tokio::{sync::mpsc::Sender, time::timeout};
 
 use super::{LAST_WRITES, check, events::Events, format};

@@ -5,7 +5,11 @@
 
 use std::{collections::VecDeque, io, time::Duration};
 
-use mongoseal::{Clock, EventKind, Mongoseal, Reading, WatchItem};
+use mongoseal::{
+    Mongoseal,
+    inspect::{EventKind, WatchItem},
+    store::{Clock, Instant},
+};
 use rustix::process::Signal;
 use signal_hook::low_level::emulate_default_handler;
 use tokio::{
@@ -68,8 +72,8 @@ struct Screen {
     /// The message that the server does not answer.
     failure: Option<String>,
     /// When the last frame was drawn and when the next one is, on the boot-time clock.
-    drawn: Reading,
-    next: Reading,
+    drawn: Instant,
+    next: Instant,
 }
 
 impl Screen {
@@ -88,8 +92,8 @@ impl Screen {
             holders: Holders::default(),
             events: VecDeque::new(),
             failure: None,
-            drawn: Reading::ORIGIN,
-            next: Reading::ORIGIN,
+            drawn: Instant::ORIGIN,
+            next: Instant::ORIGIN,
         }
     }
 
@@ -102,7 +106,7 @@ impl Screen {
                 number = signals.next() => match Signal::from_named_raw(number) {
                     Some(Signal::TSTP) => self.suspend().await?,
                     Some(Signal::CONT) => self.enter(),
-                    Some(Signal::WINCH) => self.next = Reading::ORIGIN,
+                    Some(Signal::WINCH) => self.next = Instant::ORIGIN,
                     _ => return Ok(()),
                 },
                 () = self.keyboard.pressed(b'q') => return Ok(()),
@@ -146,7 +150,7 @@ impl Screen {
         if self.writer.is_none() {
             self.writer = Some(output::start_writer(1, output::raw));
         }
-        (self.enters, self.next) = (true, Reading::ORIGIN);
+        (self.enters, self.next) = (true, Instant::ORIGIN);
     }
 
     /// Stops this program as Ctrl-Z does, with the terminal as it was before.

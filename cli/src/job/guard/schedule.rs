@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mongoseal::Reading;
+use mongoseal::store::Instant;
 
 use super::protocol::Times;
 
@@ -22,8 +22,8 @@ pub(crate) enum Action {
 #[derive(Debug)]
 pub(crate) struct Schedule {
     times: Times,
-    term_at: Reading,
-    kill_at: Reading,
+    term_at: Instant,
+    kill_at: Instant,
     stage: Stage,
     has_ended: bool,
     is_signalled: bool,
@@ -38,8 +38,8 @@ enum Stage {
 
 impl Schedule {
     /// Makes the schedule of a lease that is valid until then.
-    pub(crate) fn new(until: Reading, times: Times) -> Self {
-        let at = Reading::ORIGIN;
+    pub(crate) fn new(until: Instant, times: Times) -> Self {
+        let at = Instant::ORIGIN;
         let stage = Stage::Runs;
         let mut schedule = Self { times, term_at: at, kill_at: at, stage, has_ended: false, is_signalled: false };
         schedule.extend_to(until);
@@ -47,7 +47,7 @@ impl Schedule {
     }
 
     /// Moves the deadline after a refresh. Has no effect if the command got SIGTERM or has ended.
-    pub(crate) fn extend_to(&mut self, until: Reading) {
+    pub(crate) fn extend_to(&mut self, until: Instant) {
         if self.stage == Stage::Runs && !self.has_ended {
             self.term_at = until.before(self.times.term_before);
             self.kill_at = until.before(self.times.kill_before);
@@ -55,26 +55,26 @@ impl Schedule {
     }
 
     /// Schedules the end of the command, for example because the lease is lost or the holder is gone.
-    pub(crate) fn end(&mut self, at: Reading) {
+    pub(crate) fn end(&mut self, at: Instant) {
         self.term_at = self.term_at.min(at);
         self.kill_at = self.kill_at.min(self.term_at.after(self.times.between()));
     }
 
     /// Schedules SIGKILL for now.
-    pub(crate) fn kill(&mut self, now: Reading) {
+    pub(crate) fn kill(&mut self, now: Instant) {
         self.kill_at = self.kill_at.min(now);
     }
 
     /// Schedules the end of the rest of the command, after the command has ended. If SIGTERM was already due, the command
     /// counts as signalled: it may have ended after that time.
-    pub(crate) fn ended(&mut self, now: Reading) {
+    pub(crate) fn ended(&mut self, now: Instant) {
         self.is_signalled |= now >= self.term_at;
         self.has_ended = true;
         self.end(now.after(REST_GRACE));
     }
 
     /// Returns the signal that is due, once.
-    pub(crate) fn due(&mut self, now: Reading) -> Option<Action> {
+    pub(crate) fn due(&mut self, now: Instant) -> Option<Action> {
         if self.stage != Stage::Killed && now >= self.kill_at {
             self.is_signalled |= !self.has_ended;
             self.stage = Stage::Killed;
@@ -89,7 +89,7 @@ impl Schedule {
     }
 
     /// Returns the time until the next signal is due.
-    pub(crate) fn next(&self, now: Reading) -> Duration {
+    pub(crate) fn next(&self, now: Instant) -> Duration {
         match self.stage {
             Stage::Runs => self.term_at.min(self.kill_at).since(now),
             Stage::Signalled => self.kill_at.since(now),
@@ -111,8 +111,8 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    const fn at(seconds: u64) -> Reading {
-        Reading::at(secs(seconds))
+    const fn at(seconds: u64) -> Instant {
+        Instant::at(secs(seconds))
     }
 
     fn schedule(until: u64) -> Schedule {

@@ -27,9 +27,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ._json import Json, body_of
-from ._lease_state import LeaseState
 from ._program import Program, begin_thread, forking, no_fork
-from ._run import Answer, Holder, Observation, Reply, Request, Run
+from ._run import Answer, Holder, LeaseState, Observation, Reply, Request, Run
 from ._time import now_ms
 from .errors import CannotWait, Invalid, MongosealError, ProgramError, Unavailable
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ._client import Client
-from ._lease_state import LeaseState
+from ._run import LeaseState
 
 
 class Unset:

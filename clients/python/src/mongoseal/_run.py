@@ -1,7 +1,9 @@
-"""One run of the program: its pipes, requests, leases and observations. Belongs to the thread of a client.
+"""One run of the program: its pipes, requests, leases and observations. Belongs to the thread of a client, but for what a
+caller reads of a `LeaseState`.
 
-Invariants: a lease is believed in until its last deadline, and no longer. Once lost, it stays lost. Each request is answered,
-at the latest when the program ends. Nothing here takes a lock that a caller can hold.
+Invariants: a lease is believed in until its last deadline, and no longer. Once lost, it stays lost: `LeaseState.cause` is set
+once. What a caller sets of a lease is set by one operation, so no lock is needed. Each request is answered, at the latest
+when the program ends. Nothing here takes a lock that a caller can hold.
 """
 
 from __future__ import annotations
@@ -19,17 +21,13 @@ from contextlib import suppress
 from copy import copy
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ._json import Json, body_of
-from ._lease_state import LeaseState
 from ._program import Program, begin_thread
 from ._time import NEVER, now_ms
 from ._values import LeaderInfo, ObservationEnd
 from .errors import Invalid, LeaseLost, MongosealError, ProgramError, Unavailable, of_event
-
-if TYPE_CHECKING:
-    from ._client import Client
 
 PROTOCOL = 1
 _MAX_BACKLOG = 8 * 1024 * 1024
@@ -56,10 +54,100 @@ Sink = Callable[[LeaderInfo | None | MongosealError | ObservationEnd], object]
 """Takes the items of an observation, as a `Reply`."""
 
 
+class Thread(Protocol):
+    """The thread of a client, on which calls are carried out one after the other."""
+
+    def put(self, call: Callable[[], object]) -> object: ...
+
+    def check_wait(self) -> None: ...
+
+
+class LeaseState:
+    """A lease, from the request for it on."""
+
+    def __init__(self, client: Thread) -> None:
+        self.client = client
+        self.pid = os.getpid()
+        self.key = self.owner = ""
+        self.id = self.token = self.tick = 0
+        self.deadline: float = math.inf
+        self.run: Run
+        """Is set at the grant."""
+        self.is_ending = False
+        """Whether its holder has begun to end it."""
+        self.is_doubtful = False
+        """Whether the program has refused a request about it as lost, and not said the cause."""
+        self.is_given_up = False
+        """Whether its holder has stopped waiting for the answer of the request that ends it."""
+        self._end: dict[str, str] = {}
+        # For the thread alone.
+        self.holder: Holder | None = None
+        self.is_abandoned = False
+        """Whether its holder has ended before the grant."""
+        self.scheduled = -math.inf
+        """The deadline at which the thread looks at this lease."""
+        self.is_progressing = False
+        self.ending: Request | None = None
+        self.listeners: list[Callable[[], object]] = []
+        """Are called once when the lease has ended. They must neither block nor raise."""
+
+    def grant(self, granted: dict[str, Any]) -> None:
+        self.key, self.owner, self.token = granted["key"], granted["owner"], granted["token"]
+        self.tick = granted.get("tick", 0)
+        self.deadline = granted["deadline_ms"]
+
+    @property
+    def cause(self) -> str | None:
+        """Why the lease has ended. From the deadline on it has, also if the thread has not seen that."""
+        if self.pid != os.getpid():
+            return "forked"
+        cause = self._end.get("cause")
+        if cause is None and now_ms() >= self.deadline:
+            cause = self._end.setdefault("cause", "expired")
+            self.client.put(partial(self.run.expire, self))
+        return cause
+
+    def lose(self, cause: str) -> None:
+        self._end.setdefault("cause", cause)
+
+    def is_valid(self) -> bool:
+        return not self.is_ending and not self.is_doubtful and self.cause is None
+
+    def remaining(self) -> float:
+        """Seconds until the deadline, or 0 if the lease is not valid."""
+        if not self.is_valid():
+            return 0.0
+        return math.inf if self.deadline > NEVER else max(0.0, (self.deadline - now_ms()) / 1000)
+
+    def check(self) -> None:
+        """Raises `LeaseLost` if the lease is not valid."""
+        if not self.is_valid():
+            raise self.error()
+
+    def check_process(self) -> None:
+        """Raises `LeaseLost` in a forked child."""
+        if self.pid != os.getpid():
+            raise self.error()
+
+    def error(self) -> LeaseLost:
+        return LeaseLost(self.key, self.token, self.cause or ("released" if self.is_ending and not self.is_doubtful else "lost"))
+
+    def progress(self) -> None:
+        self.check()
+        if not self.is_progressing:
+            self.client.put(partial(self.run.progress, self))
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        self.client.put(partial(self.run.listen, self, listener))
+
+    def unlisten(self, listener: Callable[[], object]) -> None:
+        self.client.put(partial(self.run.unlisten, self, listener))
+
+
 class Observation:
     """An observation of a leadership."""
 
-    def __init__(self, client: Client, sink: Sink) -> None:
+    def __init__(self, client: Thread, sink: Sink) -> None:
         self.client = client
         self.sink = sink
         self.pid = os.getpid()

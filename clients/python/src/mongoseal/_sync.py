@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 
 from ._client import Client
 from ._lease import UNSET, BaseLease, Unset
-from ._lease_state import LeaseState
 from ._program import launcher
-from ._run import Observation, Reply
+from ._run import LeaseState, Observation, Reply
 from ._time import Seconds, members
 from ._values import Done, LeaderInfo, ObservationEnd, StoredValue, Tick, tick_members
 from .errors import CannotWait, Invalid, MongosealError, Unavailable

@@ -14,9 +14,8 @@ from typing import Any, Generic, TypeVar
 
 from ._client import Client
 from ._lease import UNSET, BaseLease
-from ._lease_state import LeaseState
 from ._program import launcher
-from ._run import Observation, Reply
+from ._run import LeaseState, Observation, Reply
 from ._sync import answered, check_completed, complete_members, done, value_members
 from ._time import Seconds, members
 from ._values import Done, LeaderInfo, ObservationEnd, StoredValue, Tick, tick_members

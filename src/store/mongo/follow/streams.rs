@@ -32,7 +32,7 @@ use super::super::{
     stream_error::StreamEnd,
     task,
 };
-use crate::types::{backoff::Backoff, clock::Clock, reading::Reading};
+use crate::types::{backoff::Backoff, clock::Clock, instant::Instant};
 
 /// How long the server holds a request for changes if there is none. A replaced stream ends after this time, too.
 const CHANGES_AWAIT: Duration = Duration::from_millis(250);
@@ -57,7 +57,7 @@ pub(super) struct Streams {
     /// What is read from the last stream, unless it has failed.
     reads: Option<Receiver<Read>>,
     /// When the next stream is opened, or the present one counts as failed.
-    due: Reading,
+    due: Instant,
     /// How long the position may stay the same now.
     max_silence: Duration,
     backoff: Backoff,
@@ -95,7 +95,7 @@ impl Streams {
             ids: Document::new(),
             position: None,
             reads: None,
-            due: Reading::ORIGIN,
+            due: Instant::ORIGIN,
             max_silence: MAX_SILENCE,
             backoff: Backoff::new(),
         })

@@ -7,7 +7,7 @@
 
 use std::{sync::Mutex, time::Duration};
 
-use crate::types::{lock::lock, reading::Reading};
+use crate::types::{instant::Instant, lock::lock};
 use mongodb::bson::Document;
 
 /// The longest time after the last check until the index is created again. If the retention is shorter, that is the
@@ -23,7 +23,7 @@ pub(in crate::store::mongo) struct IndexState(Mutex<LastCheck>);
 #[derive(Default)]
 struct LastCheck {
     /// When it was.
-    at: Reading,
+    at: Instant,
     /// Whether a record was, or may have been, inserted since.
     has_inserted: bool,
     /// Whether this user may not create the index.
@@ -43,12 +43,12 @@ impl IndexState {
         lock(&self.0).has_inserted = true;
     }
 
-    pub(in crate::store::mongo) fn begin(&self, now: Reading) {
+    pub(in crate::store::mongo) fn begin(&self, now: Instant) {
         *lock(&self.0) = LastCheck { at: now, has_inserted: false, is_forbidden: false };
     }
 
     /// Begins a check, if it is due. Returns whether it did.
-    pub(in crate::store::mongo) fn begin_if_due(&self, now: Reading, retention: Duration) -> bool {
+    pub(in crate::store::mongo) fn begin_if_due(&self, now: Instant, retention: Duration) -> bool {
         let interval = retention.clamp(MIN_INTERVAL, MAX_INTERVAL);
         let mut last = lock(&self.0);
         let is_due = last.has_inserted && !last.is_forbidden && now >= last.at.after(interval);
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn the_index_is_made_again_after_an_insert_and_no_sooner_than_the_interval_allows() {
         let (state, retention) = (IndexState::default(), Duration::from_secs(3_600));
-        let at = |seconds| Reading::at(Duration::from_secs(seconds));
+        let at = |seconds| Instant::at(Duration::from_secs(seconds));
         let short = Duration::from_secs(5);
         let inserted = doc! { "lastErrorObject": { "n": 1, "updatedExisting": false, "upserted": "k" } };
         state.begin(at(1_000));

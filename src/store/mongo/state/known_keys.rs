@@ -23,7 +23,7 @@ pub(in crate::store::mongo) enum PathHint {
     /// The key has other holders, or waiters.
     Busy,
     /// The key has revocations, or a request of the fast path was not answered. The whole pipeline is sent.
-    Full,
+    Whole,
 }
 
 /// What the last answers said of keys. It decides only which command is tried first, so it may be wrong. A key is kept

@@ -3,7 +3,7 @@
 use std::{future::pending, time::Duration};
 
 use fastrand::Rng;
-use mongoseal::{Error, FencingToken, Leader, Lease, LeaseId, Mongoseal};
+use mongoseal::{Error, FencingToken, Lease, LeaseId, Mongoseal, election::Leader};
 use tokio::time::sleep;
 
 use super::{
@@ -275,7 +275,7 @@ pub(super) async fn inspect(worker: &Worker, key: &str) -> bool {
     gone
 }
 
-pub(crate) fn seen(answer: mongoseal::Result<Option<mongoseal::Inspection>>) -> Seen {
+pub(crate) fn seen(answer: mongoseal::Result<Option<mongoseal::inspect::Inspection>>) -> Seen {
     match answer {
         Ok(None) => Seen::Nothing,
         Ok(Some(record)) => {
@@ -333,7 +333,7 @@ async fn acquire(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result
 
 async fn campaign(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result<Leader> {
     let campaign = worker.handles.seal.campaign(plan.key.as_str()).value(number.to_string());
-    let campaign = campaign.ttl(plan.ttl + plan.grace).stop_margin(plan.grace);
+    let campaign = campaign.ttl(plan.ttl).stop_margin(plan.grace);
     campaign.wait(plan.wait.unwrap_or_default()).await
 }
 

@@ -10,7 +10,7 @@ use std::{
 pub(crate) use documents::contents;
 use fastrand::Rng;
 use mongoseal::{
-    EndReason, Error, FencingToken, Leader, Lease, LeaseId, LeaseState, LossCause, ReleaseOutcome, Result,
+    EndReason, Error, FencingToken, Lease, LeaseId, LeaseState, LossCause, ReleaseOutcome, Result, election::Leader,
 };
 use tokio::time::sleep;
 
@@ -153,7 +153,7 @@ impl Who<'_> {
         let begin = now();
         let answer = self.worker.handles.seal.refresh_group(group.as_str(), self.plan.ttl).await;
         let end = now();
-        let ours = |lease: &mongoseal::ListedLease| lease.holder.token == self.token;
+        let ours = |lease: &mongoseal::inspect::ListedLease| lease.holder.token == self.token;
         let outcome = match &answer {
             Ok(group) if group.refreshed.iter().any(ours) => {
                 let (worker, lease, key, token) = self.ids();

@@ -9,9 +9,13 @@ use std::{
 };
 
 use mongoseal::{
-    Clock, Deadline, Error, HandleId, HybridTime, Key, LeaseId, Result, StoreTime,
+    Error, Key, LeaseId, Result,
+    inspect::StoreTime,
     record::{Acquire, BatchRequest, Filter, KeyFilter, LeaseRefs, Outcome, Position, Request},
-    store::{Applied, BoxFuture, Capabilities, FollowedState, Notification, Page, Snapshot, Store},
+    store::{
+        Applied, BoxFuture, Capabilities, Clock, Deadline, FollowedState, HandleId, HybridTime, Notification, Page,
+        Snapshot, Store,
+    },
 };
 use tokio::{
     sync::{

@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use mongoseal::{
-    Clock, Deadline, Error, HandleId, Key, Result,
-    store::{Backend, BoxFuture, Capabilities, Loaded, LoadedKeys, Swap},
+    Error, Key, Result,
+    store::{Backend, BoxFuture, Capabilities, Clock, Deadline, HandleId, Loaded, LoadedKeys, Swap},
 };
 use mongoseal_redis::RedisBackend;
 use tokio::sync::mpsc::UnboundedSender;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use mongoseal::{Error, OnceOutcome, Tick, TickLease};
+use mongoseal::{Error, OnceOutcome, Skipped, Tick, TickLease};
 use tokio::time::sleep;
 
 use super::{SMALLEST_TTL, Worker, say};
@@ -47,8 +47,8 @@ async fn run_tick(worker: &Worker, key: String, tick: u64, rng: &mut Rng) {
     };
     let outcome = match once.run(work).await {
         Ok(OnceOutcome::Ran(())) => "ran".into(),
-        Ok(OnceOutcome::AlreadyDone { .. } | OnceOutcome::Superseded { .. }) => "done".into(),
-        Ok(OnceOutcome::Busy { .. }) => "busy".into(),
+        Ok(OnceOutcome::Skipped(Skipped::AlreadyDone { .. } | Skipped::Superseded { .. })) => "done".into(),
+        Ok(OnceOutcome::Skipped(Skipped::Busy { .. })) => "busy".into(),
         Err(Error::Lost { .. } | Error::Ended { .. }) => "lost".into(),
         Err(Error::Unavailable { .. }) => "unavailable".into(),
         other => format!("{other:?}"),

@@ -1,6 +1,6 @@
 //! A client in a worker: watches a key and a prefix that clients of all workers acquire, and reports each grant.
 
-use mongoseal::{EventKind, EventStream, WatchItem};
+use mongoseal::inspect::{EventKind, EventStream, WatchItem};
 
 use super::{HOT_KEYS, HOT_PREFIX, Worker, say};
 use crate::words::{Event, now};

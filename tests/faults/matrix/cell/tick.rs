@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mongoseal::{Mongoseal, OnceOutcome, Result, Tick};
+use mongoseal::{Mongoseal, OnceOutcome, Result, Skipped, Tick};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::ttl;
@@ -43,10 +43,10 @@ pub(super) async fn is_done(seal: &Mongoseal, key: &str, is_confirmed: bool, lef
     let again = seal.once(key, TICK).wait(left).run(async |_| -> Result<()> { Ok(()) }).await;
     let again = again.unwrap_or_else(|error| panic!("{key}: {error}"));
     match again {
-        OnceOutcome::AlreadyDone { .. } => {}
+        OnceOutcome::Skipped(Skipped::AlreadyDone { .. }) => {}
         OnceOutcome::Ran(()) if !is_confirmed => {}
         other => panic!("{key}: {other:?}, and the completion was confirmed: {is_confirmed}"),
     }
     let again = seal.once(key, TICK).run(async |_| -> Result<()> { panic!("{key}: the tick runs again") }).await;
-    assert!(matches!(again, Ok(OnceOutcome::AlreadyDone { .. })), "{key}: {again:?}");
+    assert!(matches!(again, Ok(OnceOutcome::Skipped(Skipped::AlreadyDone { .. }))), "{key}: {again:?}");
 }

@@ -3,11 +3,12 @@
 use std::{collections::HashSet, ops::RangeInclusive, time::Duration};
 
 use mongoseal::{
-    AcquireId, FencingToken, HybridTime, Json, LeaseId, Metadata, Sharing,
+    FencingToken, Json, LeaseId, Metadata, Sharing,
     record::{
         Acquire, BatchRequest, Complete, Downgrade, HoldLimits, LeaseSpec, Leave, PutValue, Raise, Refresh, Release,
         Request, Reset, Revoke, RunReport, Transfer, WaitSpec,
     },
+    store::{AcquireId, HybridTime},
 };
 use proptest::{collection::vec, prelude::*};
 use serde_json::json;

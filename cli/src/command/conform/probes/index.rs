@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mongoseal::Clock;
+use mongoseal::store::Clock;
 
 use super::{Lab, Probed, Unmet, ensure};
 use crate::command::{

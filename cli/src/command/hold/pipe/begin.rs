@@ -2,7 +2,9 @@
 
 use std::{future::IntoFuture, time::Duration};
 
-use mongoseal::{Leader, Lease, Mongoseal, OnceOutcome, ReleaseOutcome, StoreTime, Tick, TickLease};
+use mongoseal::{
+    BeginOutcome, Lease, Mongoseal, ReleaseOutcome, Skipped, Tick, TickLease, election::Leader, inspect::StoreTime,
+};
 
 use super::{
     refusal::Refusal,
@@ -132,10 +134,14 @@ async fn once(
         once = once.metadata(name, text);
     }
     match once.begin().await? {
-        OnceOutcome::Started(lease) => Ok(Begun::Held(Box::new(Held::Tick(lease)))),
-        OnceOutcome::Superseded { tick, by, at } => Ok(Begun::Done { outcome: "superseded", tick, by, at }),
-        OnceOutcome::AlreadyDone { by, at } => Ok(Begun::Done { outcome: "already_done", tick: number, by, at }),
-        OnceOutcome::Busy { owner } => {
+        BeginOutcome::Started(lease) => Ok(Begun::Held(Box::new(Held::Tick(lease)))),
+        BeginOutcome::Skipped(Skipped::Superseded { tick, by, at }) => {
+            Ok(Begun::Done { outcome: "superseded", tick, by, at })
+        }
+        BeginOutcome::Skipped(Skipped::AlreadyDone { by, at }) => {
+            Ok(Begun::Done { outcome: "already_done", tick: number, by, at })
+        }
+        BeginOutcome::Skipped(Skipped::Busy { owner }) => {
             Err(Refusal::new("held", format!("{owner:?} keeps the key: retry later, or wait longer")))
         }
         other => Err(Refusal::new("invalid", format!("the tick is not run: {other:?}"))),

@@ -1,6 +1,6 @@
 //! The events of the pipe protocol. `protocol/pipe.md` describes each member.
 
-use mongoseal::{FencingToken, LeaderInfo, LossCause, Owner, Reading, StoreTime};
+use mongoseal::{FencingToken, LossCause, Owner, election::LeaderInfo, inspect::StoreTime, store::Instant};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -144,7 +144,7 @@ pub(super) struct LeaderView {
 
 impl Event {
     /// `started`: a time after the start of the program. A client counts deadlines from there if it has another clock.
-    pub(super) fn ready(owner: &Owner, started: Reading) -> Self {
+    pub(super) fn ready(owner: &Owner, started: Instant) -> Self {
         Self::Ready {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION"),

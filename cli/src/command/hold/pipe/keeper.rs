@@ -267,7 +267,7 @@ async fn try_to_answer(id: &Id, held: &Held, request: Id, ask: Ask) -> Result<Ev
     })
 }
 
-async fn put(put: mongoseal::PutValue, keep_for: Option<Duration>) -> mongoseal::Result<()> {
+async fn put(put: mongoseal::action::PutValue, keep_for: Option<Duration>) -> mongoseal::Result<()> {
     match keep_for {
         Some(time) => put.keep_for(time).await,
         None => put.await,

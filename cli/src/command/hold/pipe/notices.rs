@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mongoseal::{HandleEvent, Observer};
+use mongoseal::observe::{HandleEvent, Observer};
 use tokio::{
     sync::watch::{Receiver, Sender},
     time::sleep,

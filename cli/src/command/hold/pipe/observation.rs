@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mongoseal::LeaderStream;
+use mongoseal::election::LeaderStream;
 use tokio::sync::oneshot;
 
 use super::{event::Event, refusal::Refusal, request::Id, shared::Shared};

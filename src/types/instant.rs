@@ -5,21 +5,21 @@ use std::{
     time::Duration,
 };
 
-/// A point in time, as a [`Clock`](super::clock::Clock) shows it: the time since the origin of that clock. Only readings of one
+/// A point in time, as a [`Clock`](super::clock::Clock) shows it: the time since the origin of that clock. Only instants of one
 /// clock can be compared.
 ///
-/// The difference of two readings is a [`Duration`], which is zero if the second one is later. A sum is at most
+/// The difference of two instants is a [`Duration`], which is zero if the second one is later. A sum is at most
 /// [`MAX`](Self::MAX).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Reading(Duration);
+pub struct Instant(Duration);
 
-impl Reading {
+impl Instant {
     /// The origin of a clock.
     pub const ORIGIN: Self = Self(Duration::ZERO);
     /// Later than any clock shows.
     pub const MAX: Self = Self(Duration::MAX);
 
-    /// The reading this long after the origin.
+    /// The instant this long after the origin.
     #[must_use]
     pub const fn at(since_origin: Duration) -> Self {
         Self(since_origin)
@@ -31,26 +31,26 @@ impl Reading {
         self.0
     }
 
-    /// The time from another reading to this one. Zero if the other one is later.
+    /// The time from another instant to this one. Zero if the other one is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The reading this much later.
+    /// The instant this much later.
     #[must_use]
     pub const fn after(self, time: Duration) -> Self {
         Self(self.0.saturating_add(time))
     }
 
-    /// The reading this much earlier, and no earlier than the origin.
+    /// The instant this much earlier, and no earlier than the origin.
     #[must_use]
     pub const fn before(self, time: Duration) -> Self {
         Self(self.0.saturating_sub(time))
     }
 }
 
-impl Add<Duration> for Reading {
+impl Add<Duration> for Instant {
     type Output = Self;
 
     fn add(self, time: Duration) -> Self {
@@ -58,7 +58,7 @@ impl Add<Duration> for Reading {
     }
 }
 
-impl Sub for Reading {
+impl Sub for Instant {
     type Output = Duration;
 
     fn sub(self, earlier: Self) -> Duration {
@@ -71,10 +71,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readings_and_durations_do_not_overflow() {
-        let (second, reading) = (Duration::from_secs(1), Reading::at(Duration::from_secs(3)));
-        assert_eq!((reading.after(second) - reading, reading - reading.after(second)), (second, Duration::ZERO));
-        assert_eq!((Reading::MAX + second, reading.before(4 * second)), (Reading::MAX, Reading::ORIGIN));
-        assert_eq!(reading.before(second).since_origin(), 2 * second);
+    fn instants_and_durations_do_not_overflow() {
+        let (second, instant) = (Duration::from_secs(1), Instant::at(Duration::from_secs(3)));
+        assert_eq!((instant.after(second) - instant, instant - instant.after(second)), (second, Duration::ZERO));
+        assert_eq!((Instant::MAX + second, instant.before(4 * second)), (Instant::MAX, Instant::ORIGIN));
+        assert_eq!(instant.before(second).since_origin(), 2 * second);
     }
 }
