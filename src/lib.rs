@@ -8,7 +8,8 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> mongoseal::Result<()> {
-//! let seal = Mongoseal::in_memory(); // or Mongoseal::connect("mongodb://db0,db1,db2/app?replicaSet=rs0").await?
+//! // On a server: Mongoseal::connect("mongodb://db0,db1,db2/app?replicaSet=rs0").await?
+//! let seal = Mongoseal::in_memory();
 //! seal.scope(async |seal| {
 //!     let lease = seal.acquire("reports/nightly").await?;
 //!     println!("acting with token {}", lease.token());

@@ -261,7 +261,7 @@ pub(crate) struct Ls {
     /// Only leases held for at least this long, for example 1h
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) older: Option<Duration>,
-    /// Only leases whose key is free in less time, for example 10s
+    /// Only keys that are free in less time, for example 10s
     #[arg(long, value_parser = time::parse, value_name = "TIME")]
     pub(crate) expiring: Option<Duration>,
     /// Also expired leases that are still in their records

@@ -31,7 +31,7 @@ async fn a_leader_is_seen_by_its_value_until_it_is_told_to_stop_and_the_next_fol
     sandbox.queued_on("scheduler", 1).await;
     let told = &sandbox.done(&["leader", "scheduler", "--json"]).await.json()[0];
     assert_eq!((told["value"].as_str(), told["owner"].as_str()), (Some("10.0.0.7:4000"), Some("one")));
-    assert!(told["token"].as_u64() > Some(0) && told["remaining_ms"].as_u64() > Some(0), "{told}");
+    assert!(told["token"].as_u64() > Some(0) && told["free_in_ms"].as_u64() > Some(0), "{told}");
 
     signal(id(&first), SIGTERM);
     ended(first).await.says(0, "leading \"scheduler\" with token ");

@@ -30,7 +30,7 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
 
     let said = console.run(&["ls"]).await;
     let table = rows(&said);
-    assert_eq!(table[0], ["KEY", "OWNER", "TOKEN", "HELD", "REMAINING", "MODE", "WAITERS", "GROUP"]);
+    assert_eq!(table[0], ["KEY", "OWNER", "TOKEN", "HELD", "FREE IN", "MODE", "WAITERS", "GROUP"]);
     assert_eq!(table.len(), 5, "{}", said.stdout);
     let token = nightly.token().to_string();
     assert_eq!(table[4][..3], ["reports/nightly", "alice", &token]);
@@ -44,7 +44,7 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
         let at = lines[0].find(title).unwrap();
         assert!(lines.iter().all(|line| line.as_bytes()[at - 1] == b' ' && line.as_bytes()[at] != b' '), "{title}");
     }
-    for title in ["TOKEN", "HELD", "REMAINING", "WAITERS"] {
+    for title in ["TOKEN", "HELD", "FREE IN", "WAITERS"] {
         let end = lines[0].find(title).unwrap() + title.len();
         assert!(lines.iter().all(|line| line.as_bytes()[end - 1] != b' ' && line.as_bytes()[end] == b' '), "{title}");
     }
@@ -53,8 +53,8 @@ async fn ls_and_show_say_who_holds_what_since_when_for_how_long_and_who_waits() 
     let listed = console.run(&["ls", "--json"]).await.json();
     assert_eq!((listed[3]["token"].as_u64(), listed[3]["waiting"].as_u64()), (Some(nightly.token().get()), Some(1)));
     assert_eq!(listed[3]["metadata"]["build"], "1.4");
-    assert!(listed[3]["remaining_ms"].as_u64().unwrap() > 500_000 && listed[3]["held_ms"].is_u64());
-    assert!(listed[0]["remaining_ms"].is_null() && !listed[3]["shared"].as_bool().unwrap());
+    assert!(listed[3]["free_in_ms"].as_u64().unwrap() > 500_000 && listed[3]["held_ms"].is_u64());
+    assert!(listed[0]["free_in_ms"].is_null() && !listed[3]["shared"].as_bool().unwrap());
     assert_eq!((&listed[1]["limit"], &listed[2]["limit"]), (&serde_json::json!(2), &serde_json::Value::Null));
 
     for (filter, wanted) in [
@@ -111,7 +111,7 @@ async fn ls_sorts_by_a_column_and_leases_with_equal_cells_stay_in_the_order_of_k
         (vec!["--sort-by", "owner"], ["a", "b", "c"]),
         (vec!["--sort-by", "owner", "--reverse"], ["c", "a", "b"]),
         (vec!["--sort-by", "held"], ["a", "c", "b"]),
-        (vec!["--sort-by", "remaining"], ["a", "b", "c"]),
+        (vec!["--sort-by", "free-in"], ["a", "b", "c"]),
         (vec!["--sort-by", "waiters"], ["b", "c", "a"]),
     ] {
         assert_eq!(keys(&console.run(&[&["ls", "-o", "json"][..], &options].concat()).await), expected, "{options:?}");
@@ -120,7 +120,7 @@ async fn ls_sorts_by_a_column_and_leases_with_equal_cells_stay_in_the_order_of_k
         assert_eq!(first, expected, "{options:?}");
     }
     // The columns are named.
-    console.run(&["ls", "--sort-by", "colour"]).await.fails(125, "remaining");
+    console.run(&["ls", "--sort-by", "colour"]).await.fails(125, "free-in");
     console.run(&["ls", "-o", "wide", "--json"]).await.fails(125, "cannot be used with");
     let nothing = console.run(&["ls", "--sort-by", "key", "none/"]).await;
     assert_eq!((nothing.code, nothing.stdout.as_str()), (0, ""), "{}", nothing.stderr);
@@ -139,7 +139,7 @@ async fn a_wide_list_also_has_the_times_of_grant_refresh_and_expiry_and_the_meta
     let said = console.run(&["ls", "-o", "wide", "--expired"]).await;
     let table = rows(&said);
     let (narrow, wide) = table[0].split_at(8);
-    assert_eq!(narrow, ["KEY", "OWNER", "TOKEN", "HELD", "REMAINING", "MODE", "WAITERS", "GROUP"]);
+    assert_eq!(narrow, ["KEY", "OWNER", "TOKEN", "HELD", "FREE IN", "MODE", "WAITERS", "GROUP"]);
     assert_eq!(wide, ["LAST SEEN", "SINCE", "EXPIRES", "METADATA"]);
     let listed = &console.run(&["ls", "--json", "build"]).await.json()[0];
     assert_eq!(table[1][9], listed["since"].as_str().unwrap());

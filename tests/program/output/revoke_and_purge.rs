@@ -215,7 +215,7 @@ async fn leases_and_checks_are_printed_for_prometheus() {
         r#"mongoseal_leases{key="a\"b"} 1"#,
         r#"mongoseal_leases{key="pool"} 2"#,
         r#"mongoseal_waiters{key="kept"} 0"#,
-        r#"mongoseal_lease_remaining_seconds{key="kept"} +Inf"#,
+        r#"mongoseal_lease_free_in_seconds{key="kept"} +Inf"#,
     ] {
         assert!(samples.contains(&sample), "{sample}: {}", said.stdout);
     }
@@ -223,10 +223,9 @@ async fn leases_and_checks_are_printed_for_prometheus() {
     for name in ["mongoseal_leases", "mongoseal_waiters", "mongoseal_lease_held_seconds"] {
         assert_eq!(said.stdout.lines().filter(|line| *line == format!("# TYPE {name} gauge")).count(), 1);
     }
-    let remaining =
-        samples.iter().find_map(|line| line.strip_prefix(r#"mongoseal_lease_remaining_seconds{key="pool"} "#));
-    let remaining: f64 = remaining.unwrap().parse().unwrap();
-    assert!((500.0..=600.5).contains(&remaining), "{remaining}");
+    let free_in = samples.iter().find_map(|line| line.strip_prefix(r#"mongoseal_lease_free_in_seconds{key="pool"} "#));
+    let free_in: f64 = free_in.unwrap().parse().unwrap();
+    assert!((500.0..=600.5).contains(&free_in), "{free_in}");
 
     let said = console.run(&["doctor", "-o", "prometheus"]).await;
     assert_eq!(said.code, 0, "{}", said.stderr);

@@ -123,7 +123,7 @@ async fn the_columns_of_a_pipe_are_fixed_and_a_longer_cell_moves_the_rest() {
     let mut watch = console.start(&["watch"]);
     let (first, second) = (watch.line().await, watch.line().await);
     assert_eq!(first.find("alice"), Some(24 + 2 + 11 + 2 + 24 + 2 + 15 + 2), "{first}");
-    assert!(first.contains("  9 m 5") || first.ends_with("  10 m remaining"), "{first}");
+    assert!(first.contains("  free in 9 m 5") || first.ends_with("  free in 10 m"), "{first}");
     assert!(
         second.contains(&format!("  {long}  ")) && second.ends_with("alice             without expiry"),
         "{second}"

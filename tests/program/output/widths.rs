@@ -38,7 +38,7 @@ async fn ls_shows_each_key_in_full_and_leaves_out_what_all_leases_have_in_common
         for absent in ["MODE", "WAITERS", "GROUP", "exclusive"] {
             assert!(!seen.contains(absent), "{columns}: {absent}\n{seen}");
         }
-        for present in ["KEY", "OWNER", "TOKEN", "HELD", "REMAINING"] {
+        for present in ["KEY", "OWNER", "TOKEN", "HELD", "FREE IN"] {
             assert!(seen.contains(present), "{columns}: {present}\n{seen}");
         }
         // At 80 columns the longer owner gives room to the key.

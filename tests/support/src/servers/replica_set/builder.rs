@@ -13,7 +13,7 @@ use mongodb::{
 };
 use tokio::{net::TcpListener, sync::OnceCell};
 
-use super::{Login, Member, Owned, ReplicaSet};
+use super::{Login, Member, Owned, ReplicaSet, primary::LIMIT};
 use crate::servers::{
     certificate::Certificate,
     mongod::Options,
@@ -185,7 +185,11 @@ impl Owned {
         // just this.
         let client = Client::with_uri_str(self.direct_uri(0, None)).await.expect("the URI of a member is valid");
         let admin = client.database("admin");
-        admin.run_command(doc! { "replSetInitiate": config }).await.expect("the set can be initiated");
+        // A member of a busy machine may answer the check of the configuration later than within its heartbeat timeout.
+        let waiting = Waiting::new("for the members to answer the first", LIMIT);
+        while let Err(error) = admin.run_command(doc! { "replSetInitiate": &config }).await {
+            waiting.pause(error).await;
+        }
         if !auth {
             return;
         }
@@ -196,7 +200,7 @@ impl Owned {
             "roles": ["root"],
             "writeConcern": { "w": "majority" },
         };
-        let waiting = Waiting::new("for the first primary to make the root user", Duration::from_secs(30));
+        let waiting = Waiting::new("for the first primary to make the root user", LIMIT);
         while let Err(error) = admin.run_command(command.clone()).await {
             waiting.pause(error).await;
         }

@@ -10,7 +10,7 @@ use crate::servers::runtime::{Waiting, run};
 
 /// More than half a minute went by before a member gave up a paused source to follow another, and more than a minute
 /// on a machine with twenty times the work it can do.
-const LIMIT: Duration = Duration::from_secs(180);
+pub(super) const LIMIT: Duration = Duration::from_secs(180);
 
 impl ReplicaSet {
     /// The member that is primary and accepts majority writes, waiting for there to be one for at
