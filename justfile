@@ -40,7 +40,7 @@ lint:
 
 # The documentation as on docs.rs, without its dependencies. Warnings are errors.
 doc:
-    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps -p mongoseal -p mongoseal-conformance -p mongoseal-redis --features "mongoseal/blocking mongoseal/compare-and-swap mongoseal/metrics mongoseal/test-util mongoseal/unstable-store mongoseal-redis/rustls"
+    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps -p mongoseal -p mongoseal-conformance -p mongoseal-redis -p mongoseal-audit --features "mongoseal/blocking mongoseal/compare-and-swap mongoseal/metrics mongoseal/test-util mongoseal/unstable-store mongoseal-redis/rustls"
 
 # Processes under faults, and a judge: see docs/internals/chaos.md.
 chaos minutes="3" *options="":

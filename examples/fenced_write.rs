@@ -1,5 +1,5 @@
-//! A fenced write: a holder is paused past its ttl and does not notice. Without a fence, its late write undoes a write
-//! of the next holder. With a fence, its write is refused.
+//! A fenced write: a holder is paused past its ttl and does not notice. Without a fence, its late write and the write of the
+//! next holder undo each other. With a fence, its write is refused as soon as the next holder has claimed the account.
 //!
 //!     cargo run --example fenced_write                                   # in memory
 //!     MONGODB_URI='mongodb://db0,db1,db2/app?replicaSet=rs0' cargo run --example fenced_write
@@ -16,17 +16,26 @@ struct Storage {
 }
 
 impl Storage {
-    fn read(&self, account: &str) -> i64 {
-        self.accounts.lock().unwrap().get(account).copied().unwrap_or_default()
+    /// Shuts earlier holders out, and returns the balance.
+    fn claim(&self, account: &str, token: FencingToken) -> mongoseal::Result<i64> {
+        let accounts = self.accounts.lock().unwrap();
+        self.admit(account, token)?; // under the same lock as the read
+        Ok(accounts.get(account).copied().unwrap_or_default())
     }
 
     fn write(&self, account: &str, balance: i64, token: FencingToken) -> mongoseal::Result<()> {
         let mut accounts = self.accounts.lock().unwrap();
-        if let Some(gate) = &self.gate {
-            gate.admit(account, token)?; // under the same lock as the write
-        }
+        self.admit(account, token)?; // under the same lock as the write
         accounts.insert(account.into(), balance);
         Ok(())
+    }
+
+    fn admit(&self, account: &str, token: FencingToken) -> mongoseal::Result<()> {
+        self.gate.as_ref().map_or(Ok(()), |gate| gate.admit(account, token))
+    }
+
+    fn balance(&self, account: &str) -> i64 {
+        self.accounts.lock().unwrap()[account]
     }
 }
 
@@ -43,30 +52,32 @@ async fn main() -> mongoseal::Result<()> {
 /// Lets two holders write to a storage without a fence, and to a storage with a fence.
 async fn compare(seal: &Mongoseal) -> mongoseal::Result<()> {
     let unfenced = Storage::default();
-    story(seal, &unfenced).await?;
-    assert_eq!(unfenced.read("ada"), 10, "the second holder's 5 are lost");
-    println!("without a fence: {} instead of 15, an update is lost", unfenced.read("ada"));
+    story(seal, &unfenced).await?.expect("nothing refuses it");
+    assert_eq!(unfenced.balance("ada"), 5, "the first holder's 10 are lost, and it does not know");
+    println!("without a fence: {} instead of 15, an update is lost", unfenced.balance("ada"));
 
     let fenced = Storage { gate: Some(FenceGate::new()), ..Storage::default() };
-    let late = story(seal, &fenced).await;
+    let late = story(seal, &fenced).await?;
     assert!(matches!(late, Err(Error::Fenced { .. })), "{late:?}");
     println!("with a fence: {}", late.unwrap_err());
-    assert_eq!(fenced.read("ada"), 5, "the second holder's 5 stand, and the first one knows that its 10 do not");
-    println!("the balance is {}, and the first holder can do its part again", fenced.read("ada"));
+    assert_eq!(fenced.balance("ada"), 5, "the first holder knows that its 10 are not there");
+    println!("the balance is {}, and the first holder can do its part again", fenced.balance("ada"));
     Ok(())
 }
 
-/// Two holders add to a balance. The first is paused between its read and its write.
-async fn story(seal: &Mongoseal, storage: &Storage) -> mongoseal::Result<()> {
+/// Two holders add to a balance. The first is paused between its claim and its write. Returns what its write came to.
+async fn story(seal: &Mongoseal, storage: &Storage) -> mongoseal::Result<mongoseal::Result<()>> {
     let ttl = Duration::from_millis(200);
     let first = seal.acquire("accounts/ada").ttl(ttl).without_refresh().await?;
-    let balance = storage.read("ada");
+    let balance = storage.claim("ada", first.token())?;
     tokio::time::sleep(2 * ttl).await; // a garbage collector, a suspended machine, a lost network
 
     let second = seal.acquire("accounts/ada").wait(Duration::from_secs(5)).await?;
     assert!(second.token() > first.token());
-    storage.write("ada", storage.read("ada") + 5, second.token())?;
-    second.release().await?;
+    let claimed = storage.claim("ada", second.token())?;
 
-    storage.write("ada", balance + 10, first.token()) // it does not know that its lease is lost
+    let late = storage.write("ada", balance + 10, first.token()); // it does not know that its lease is lost
+    storage.write("ada", claimed + 5, second.token())?;
+    second.release().await?;
+    Ok(late)
 }

@@ -16,6 +16,7 @@ use mongoseal::{
     mongodb::{
         Client, Collection,
         bson::{Document, doc},
+        options::ReturnDocument,
     },
 };
 use tokio::time::sleep;
@@ -65,9 +66,10 @@ async fn work_on_open_jobs(seal: &Mongoseal, jobs: &Collection<Document>, name: 
 
 /// Does the rest of a job. A step and its checkpoint are one write.
 async fn work(jobs: &Collection<Document>, lease: &Lease, id: i32, name: &str) -> Result<()> {
-    // An update of nothing stores the token: from here on, writes of earlier owners are refused.
-    jobs.fenced(lease).update_one(doc! { "_id": id }, doc! {}).await?;
-    while let Some(job) = jobs.find_one(doc! { "_id": id }).await? {
+    let jobs = jobs.fenced(lease);
+    // From here on, writes of earlier owners are refused.
+    let mut next = jobs.claim(doc! { "_id": id }).await?;
+    while let Some(job) = next {
         let (done, steps) = (job.get_i32("done").unwrap_or_default(), job.get_i32("steps").unwrap_or_default());
         if done >= steps {
             break;
@@ -75,7 +77,8 @@ async fn work(jobs: &Collection<Document>, lease: &Lease, id: i32, name: &str) -
         sleep(Duration::from_millis(30)).await; // the work
         let entry = doc! { "step": done, "by": name, "token": lease.token() };
         let step = doc! { "$set": { "done": done + 1 }, "$push": { "log": entry } };
-        jobs.fenced(lease).update_one(doc! { "_id": id, "done": done }, step).await?;
+        let written = jobs.find_one_and_update(doc! { "_id": id, "done": done }, step);
+        next = written.return_document(ReturnDocument::After).await?;
     }
     Ok(())
 }

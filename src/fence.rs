@@ -64,7 +64,8 @@ impl FenceGate {
         Self::default()
     }
 
-    /// Admits a write to `resource` with this token. From then on smaller tokens are refused.
+    /// Admits a write to `resource` with this token. From then on smaller tokens are refused. A holder that calls it before
+    /// it reads claims the resource: no earlier holder writes in between.
     ///
     /// # Errors
     ///

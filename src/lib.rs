@@ -28,9 +28,10 @@
 //! use mongoseal::{Fence, Lease, mongodb::{Collection, bson::{Document, doc}}};
 //!
 //! async fn pack(lease: &Lease, orders: &Collection<Document>) -> mongoseal::Result<()> {
-//!     let packed = doc! { "$set": { "state": "packed" } };
-//!     // Returns Err(Fenced) if a later holder has written.
-//!     orders.fenced(lease).update_one(doc! { "_id": 4711 }, packed).await?;
+//!     let orders = orders.fenced(lease);
+//!     let order = orders.claim(doc! { "_id": 4711 }).await?; // from here on, earlier holders are refused
+//!     println!("packs {order:?}");
+//!     orders.update_one(doc! { "_id": 4711 }, doc! { "$set": { "state": "packed" } }).await?;
 //!     Ok(())
 //! }
 //! # }

@@ -187,6 +187,9 @@ pub(crate) enum Command {
     /// Take a key away from its holders, or from one of them
     #[command(after_long_help = examples::REVOKE)]
     Revoke(Revoke),
+    /// Prove from the oplog what happened to keys and fenced documents
+    #[command(after_long_help = examples::AUDIT)]
+    Audit(Audit),
     /// Compare the tokens of a fenced collection with the set's clock
     #[command(after_long_help = examples::FENCES)]
     Fences(Fences),
@@ -385,6 +388,24 @@ pub(crate) struct Revoke {
     #[arg(long)]
     pub(crate) yes: bool,
     /// Print one JSON object per revoked lease
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Audit {
+    /// Fenced collections, for example orders, or orders:token
+    ///
+    /// They are in the database of the leases. After the colon is the field with the tokens, if it is not `fence`.
+    #[arg(value_name = "COLLECTION[:FIELD]")]
+    pub(crate) fenced: Vec<String>,
+    /// Only what was written within this time, for example 1d
+    #[arg(long, value_parser = time::parse, value_name = "TIME")]
+    pub(crate) since: Option<Duration>,
+    /// Go on with new writes until a signal
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Print one JSON object per finding, and one for the summary
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub(crate) mod acquire;
+pub(crate) mod audit;
 pub(crate) mod completions;
 pub(crate) mod conform;
 pub(crate) mod demo;

@@ -140,6 +140,21 @@ command has read the key are left.
 
 Exit status 1 if no holder was revoked, or if the question was not answered with yes.";
 
+pub(crate) const AUDIT: &str = "Examples:
+  mongoseal audit --since 1d
+  mongoseal audit orders invoices:token --json | jq -c 'select(.finding)'
+  mongoseal audit orders --follow
+
+Reads the oplog in the order of its writes. Of each key: the version and the tokens grew, and no exclusive holder held it \
+beside another. Of each fenced document: no older token wrote after a newer one, no token vanished, each writer carried one. \
+`exposed` are writes after a later grant that were not refused, because the later holder had not claimed the document; `late` \
+are writes after a lease had ended, before the next grant. `unplaced` are writes whose token was granted before the first \
+entry.
+
+Needs the role `read` on the database `local`. Exit status 1 if a promise was broken, or a writer carried no token.
+
+Only on MongoDB: Redis has no log of its writes.";
+
 pub(crate) const FENCES: &str = "Examples:
   mongoseal fences orders
   mongoseal fences orders --field token --json | jq .ahead

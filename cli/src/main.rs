@@ -67,6 +67,7 @@ async fn perform_on(connection: &connection::Connection, command: Command) -> Re
         Command::Value(options) => command::value::perform(connection, options).await,
         Command::Watch(options) => command::watch::perform(connection, options).await,
         Command::Revoke(options) => command::revoke::perform(connection, options).await,
+        Command::Audit(options) => Box::pin(command::audit::perform(connection, options)).await,
         Command::Fences(options) => command::fences::perform(connection, options).await,
         Command::Raise(options) => command::raise::perform(connection, options).await,
         Command::Purge(options) => command::purge::perform(connection, options).await,

@@ -28,6 +28,15 @@ const WRITE: &str = "
 /// A row that is there. Where it is not, this says 0 as it does for one that is fenced.
 const UPDATE: &str = "UPDATE reports SET body = $2, fence = $3 WHERE name = $1 AND fence <= $3";
 
+/// Shuts earlier holders out of a row that is there, and reads it.
+const CLAIM: &str = "UPDATE reports SET fence = $2 WHERE name = $1 AND fence <= $2 RETURNING body";
+
+/// Claims the report that is there, unless a larger token has: gives its body.
+pub(crate) async fn claim(db: &Client, name: &str, token: FencingToken) -> Result<Option<String>, Error> {
+    let row = db.query_opt(CLAIM, &[&name, &i64::from(token)]).await?;
+    Ok(row.map(|row| row.get(0)))
+}
+
 /// Writes the report, new or not, unless a larger token has written it. Says whether it did.
 pub(crate) async fn write(db: &Client, name: &str, body: &str, token: FencingToken) -> Result<bool, Error> {
     Ok(db.execute(WRITE, &[&name, &body, &i64::from(token)]).await? == 1)
@@ -67,11 +76,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let second = seal.acquire("reports/nightly").await?;
     let newer = second.token();
+    assert_eq!(claim(&db, "nightly", newer).await?, Some("draft".into()));
+    assert!(!update(&db, "nightly", "late", older).await?, "the older token is refused before the newer one writes");
     assert!(update(&db, "nightly", "final", newer).await?, "a newer token writes");
     assert!(write(&db, "nightly", "final, again", newer).await?, "an equal one, too");
 
-    assert!(!update(&db, "nightly", "late", older).await?, "the older one is refused");
-    assert!(!write(&db, "nightly", "late", older).await?, "with either statement");
+    assert!(!write(&db, "nightly", "late", older).await?, "the older one is refused with either statement");
+    assert_eq!(claim(&db, "nightly", older).await?, None, "and claims nothing");
     assert_eq!(read(&db, "nightly").await?, Some(("final, again".into(), newer.into())));
     println!("PostgreSQL refused token {older}: {newer} has written");
     seal.shutdown().await;

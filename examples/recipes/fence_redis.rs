@@ -17,12 +17,18 @@
 use mongoseal::{FencingToken, Mongoseal};
 use redis::{AsyncCommands, RedisResult, Script, aio::MultiplexedConnection as Connection};
 
-/// Gives the larger token that refuses, or nothing where it wrote.
+/// Gives the larger token that refuses, or nothing where it wrote. Without a body it claims: it leaves the token alone.
 const WRITE: &str = "
     local fence = redis.call('HGET', KEYS[1], 'fence')
     if fence and tonumber(fence) > tonumber(ARGV[1]) then return fence end
-    redis.call('HSET', KEYS[1], 'fence', ARGV[1], 'body', ARGV[2])
+    redis.call('HSET', KEYS[1], 'fence', ARGV[1])
+    if ARGV[2] then redis.call('HSET', KEYS[1], 'body', ARGV[2]) end
     return false";
+
+/// Claims the report, unless a larger token has: gives that token. What is read after that, no earlier holder changes.
+pub(crate) async fn claim(redis: &mut Connection, name: &str, token: FencingToken) -> RedisResult<Option<u64>> {
+    Script::new(WRITE).key(name).arg(token.get()).invoke_async(redis).await
+}
 
 /// Writes the report, unless a larger token has written it: gives that token.
 pub(crate) async fn write(
@@ -62,10 +68,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let second = seal.acquire("reports/nightly").await?;
     let newer = second.token();
+    assert_eq!(claim(&mut redis, NAME, newer).await?, None);
+    let refused = write(&mut redis, NAME, "late", older).await?;
+    assert_eq!(refused, Some(newer.get()), "the older token is refused before the newer one writes");
     assert_eq!(write(&mut redis, NAME, "final", newer).await?, None, "a newer token writes");
     assert_eq!(write(&mut redis, NAME, "final, again", newer).await?, None, "an equal one, too");
 
-    assert_eq!(write(&mut redis, NAME, "late", older).await?, Some(newer.get()), "the older one is refused");
+    assert_eq!(claim(&mut redis, NAME, older).await?, Some(newer.get()), "the older one claims nothing");
     assert_eq!(read(&mut redis, NAME).await?, (Some("final, again".into()), Some(newer.get())));
     println!("Redis refused token {older}: {newer} has written");
     let _: () = redis.del(NAME).await?;

@@ -122,12 +122,12 @@ async fn keep_metrics_small(metrics: PrometheusHandle) {
 /// The work of the leader. It writes its token at once: from then on, MongoDB refuses late writes of earlier leaders.
 /// The routes do the rest. The elector drops this future when the leadership ends.
 async fn lead(leader: &Leader, ledgers: &Collection<Document>) -> mongoseal::Result<()> {
-    while let Err(error) = ledgers.fenced(leader).update_one(doc! { "_id": "orders" }, doc! {}).upsert(true).await {
+    while let Err(error) = ledgers.fenced(leader).claim(doc! { "_id": "orders" }).upsert(true).await {
         // Any other error stays: without the privilege, for example, this process would lead and serve nothing.
         if !matches!(error, Error::Unavailable { .. }) {
             return Err(error);
         }
-        eprintln!("the token is not written, retrying: {error}");
+        eprintln!("the orders are not claimed, retrying: {error}");
         sleep(Duration::from_millis(500)).await;
     }
     pending().await

@@ -129,9 +129,9 @@ impl AcquireOptions {
         let sharing = sharing?;
         let settings = &handle.context.settings;
         // Until its first refresh, a lease without expiry has the ttl of the handle.
-        let claim = ttl.unwrap_or(settings.ttl.duration());
-        let grace = grace.unwrap_or_else(|| settings.grace_for(claim));
-        let wait_ttl = settings.check_ttl(claim, grace)?;
+        let offer = ttl.unwrap_or(settings.ttl.duration());
+        let grace = grace.unwrap_or_else(|| settings.grace_for(offer));
+        let wait_ttl = settings.check_ttl(offer, grace)?;
         let ttl = match (has_expiry, ttl) {
             (true, _) => wait_ttl,
             (false, None) => Ttl::FOREVER,

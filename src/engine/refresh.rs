@@ -54,8 +54,8 @@ impl Refreshing {
         self.interval(ttl).map_or(Instant::MAX, |interval| sent.after(interval))
     }
 
-    /// Refuses an interval that does not fit the ttl. A lease without expiry is refreshed at a third of `claim`.
-    pub(crate) fn checked(self, ttl: Ttl, claim: Ttl) -> Result<Self> {
+    /// Refuses an interval that does not fit the ttl. A lease without expiry is refreshed at a third of `offer`.
+    pub(crate) fn checked(self, ttl: Ttl, offer: Ttl) -> Result<Self> {
         let half = ttl.duration().checked_div(2).unwrap_or_default();
         match self {
             Self::Every(interval) if interval.is_zero() || interval > half => Err(Error::invalid(format!(
@@ -63,7 +63,7 @@ impl Refreshing {
                 format_duration(interval),
                 format_duration(ttl.duration())
             ))),
-            Self::AtAThird if ttl > Ttl::MAX => Ok(Self::Every(claim.third())),
+            Self::AtAThird if ttl > Ttl::MAX => Ok(Self::Every(offer.third())),
             _ => Ok(self),
         }
     }

@@ -133,8 +133,9 @@ impl fmt::Debug for FencedWriter<'_> {
 ///
 /// # Caveats
 ///
-/// - The fence is of documents. A document that the later holder has not written is not fenced yet. An update of
-///   nothing, `doc! {}`, leaves only the token there.
+/// - The fence is of documents. A document that the later holder has not written is not fenced yet. So a holder begins with
+///   a [`claim`](Self::claim), which leaves the token there. Between the grant and the claim an earlier holder can still
+///   write.
 /// - A document without the field, or with `null` in it, admits any token. If the field has anything but a token, the
 ///   write returns [`Error::Invalid`] and changes nothing.
 /// - Writes without a fence are not refused, and can remove the token.

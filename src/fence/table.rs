@@ -53,6 +53,26 @@ impl<V> FencedTable<V> {
         lock(&self.rows).get(id.as_ref()).map(|(_, value)| value.clone())
     }
 
+    /// Leaves the token in a row, and returns its value: from then on, smaller tokens are refused. `None`: nothing has written
+    /// the row, and no token is left.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Fenced`] if a larger token has written it. The row stays as it is.
+    pub fn claim(&self, token: FencingToken, id: impl AsRef<str>) -> Result<Option<V>>
+    where
+        V: Clone,
+    {
+        match lock(&self.rows).get_mut(id.as_ref()) {
+            Some((newer, _)) if *newer > token => Err(Error::Fenced { newer: *newer }),
+            Some((mark, value)) => {
+                *mark = token;
+                Ok(Some(value.clone()))
+            }
+            None => Ok(None),
+        }
+    }
+
     /// Writes a row.
     ///
     /// # Errors

@@ -437,7 +437,7 @@ impl State {
     }
 
     /// Grants the key to the waiters at the head of the queue, up to the first that has to wait. The acquires of this
-    /// request get their whole ttl. Other waiters get a short claim, until their next request. The claim counts from
+    /// request get their whole ttl. Other waiters get a short offer, until their next request. The offer counts from
     /// the waiter's last acquire, which can be later than the time at which this request was parsed.
     fn grant(&mut self, acquires: &[Acquire]) {
         let ready = self.count_ready();

@@ -411,11 +411,12 @@ impl Running<'_> {
         }
     }
 
-    /// Adds the token to the document of the key, at the fence.
+    /// Claims the document of the key, and adds the token to it, at the fence.
     async fn write(&self, lease: &Lease) -> Result<()> {
         let (documents, key, token) = (self.world().documents(), lease.key(), lease.token());
         let (fenced, filter) = (documents.fenced(lease).operation_timeout(OPERATION), doc! { "_id": key.as_str() });
         let update = doc! { "$push": { "tokens": i64::from(token) } };
+        fenced.claim(filter.clone()).upsert(true).await?;
         if self.has(WritesInBulk) {
             fenced.bulk_write([Change::update_one(filter, update).upsert(true)]).await?;
         } else {

@@ -299,7 +299,7 @@ async fn a_default_grace_never_exceeds_the_retention_and_an_explicit_one_stays_a
     assert_eq!(short.inspect("k").await.unwrap().unwrap().holders[0].free_in, secs(30));
     lease.release().await.unwrap();
 
-    // The claim of a lease without expiry has the ttl of its handle, and so that one's grace.
+    // The offer of a lease without expiry has the ttl of its handle, and so that one's grace.
     let all = Mongoseal::builder().ttl(secs(60)).retention(secs(60)).in_memory().unwrap();
     drop(all.acquire("k").without_expiry().await.unwrap());
 }

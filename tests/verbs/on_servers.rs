@@ -61,7 +61,11 @@ async fn on_redis() -> World {
         move |key| {
             let (client, key) = (client.clone(), format!("{removed}:{key}"));
             Box::pin(async move {
-                let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+                // By default the crate gives an answer half a second, which a busy machine exceeds.
+                let patience = Some(secs(60));
+                let config = redis::AsyncConnectionConfig::new();
+                let config = config.set_connection_timeout(patience).set_response_timeout(patience);
+                let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
                 let () = redis::cmd("DEL").arg(key).query_async(&mut connection).await.unwrap();
             })
         },

@@ -109,5 +109,8 @@ fn a_table_keeps_the_largest_token_of_each_row() {
     assert!(matches!(table.write(first, "a", 9), Err(Error::Fenced { newer }) if newer == second));
     assert!(table.update(first, "a", |_| unreachable!("it is refused before")).is_err());
     table.write(first, "b", 3).unwrap();
+    assert_eq!([table.claim(second, "b").unwrap(), table.claim(second, "c").unwrap()], [Some(3), None]);
+    assert!(matches!(table.claim(first, "b"), Err(Error::Fenced { newer }) if newer == second));
+    assert!(table.write(first, "b", 4).is_err(), "the next holder has claimed the row");
     assert_eq!([table.get("a"), table.get("b"), table.get("c")], [Some(2), Some(3), None]);
 }

@@ -3,15 +3,17 @@
 //!
 //! | file | contains |
 //! |---|---|
+//! | `oplog.rs` | entries of the oplog |
 //! | `streams.rs` | events of a change stream |
 //! | `transactions.rs` | transactions |
 
+mod oplog;
 mod streams;
 mod transactions;
 
 use std::{sync::Arc, time::Duration};
 
-pub(super) use mongoseal::mongodb::bson::{Bson, DateTime, Document, doc};
+pub(super) use mongoseal::mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
 use mongoseal::{
     mongodb::{
         Client, Database,
@@ -172,10 +174,14 @@ impl Deployment {
     }
 
     /// Runs a read in the database of the leases, with read concern `majority` and this time limit.
-    pub(super) async fn read(&self, mut command: Document, within: Duration) -> Answer<Document> {
+    pub(super) async fn read(&self, command: Document, within: Duration) -> Answer<Document> {
+        Self::read_in(&self.database, command, within).await
+    }
+
+    async fn read_in(database: &Database, mut command: Document, within: Duration) -> Answer<Document> {
         command.insert("readConcern", doc! { "level": "majority" });
         command.insert("maxTimeMS", i64::try_from(within.as_millis()).unwrap_or(i64::MAX).clamp(1, i32::MAX.into()));
-        let database = self.database.clone();
+        let database = database.clone();
         let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
         let read = async move { database.run_command(command).selection_criteria(primary).await };
         // A second more, so that the server's time limit is the first to act.

@@ -33,9 +33,9 @@ pub(crate) async fn perform(connection: &Connection, options: Once) -> Result<St
     let (number, begun) = acquire::unless_signalled(&seal, &mut signals, &options.wait, begun).await?;
     let lease = match begun {
         BeginOutcome::Started(lease) => lease,
-        ended => {
+        BeginOutcome::Skipped(why) => {
             signals.finish(seal.shutdown()).await.unwrap_or_default();
-            return Err(not_run(&options, number, &ended));
+            return Err(not_run(&options, number, &why));
         }
     };
     let leases = Leases::of([lease.lease()], Some(lease.number()));
@@ -94,24 +94,24 @@ fn run_once(seal: &Mongoseal, options: &Once, number: u64) -> RunOnce {
 }
 
 /// Returns why the command did not run.
-fn not_run(options: &Once, number: u64, ended: &BeginOutcome) -> Failure {
+fn not_run(options: &Once, number: u64, why: &Skipped) -> Failure {
     let of_key = format!("tick {} of {:?}", tick::text(number), options.key);
-    let (status, message) = match ended {
-        BeginOutcome::Skipped(Skipped::AlreadyDone { by, at }) => {
+    let (status, message) = match why {
+        Skipped::AlreadyDone { by, at } => {
             (Status::ALREADY_DONE, format!("{of_key} is already done, by {by:?} at {at}"))
         }
-        BeginOutcome::Skipped(Skipped::Superseded { tick: last, by, at }) => {
+        Skipped::Superseded { tick: last, by, at } => {
             let last = tick::text(*last);
             let message = format!(
                 "{of_key} is superseded: tick {last} is done, by {by:?} at {at}: pass --reset to run earlier ticks"
             );
             (Status::SUPERSEDED, message)
         }
-        BeginOutcome::Skipped(Skipped::Busy { owner }) => {
+        Skipped::Busy { owner } => {
             let message = format!("{of_key} is not run, because {owner:?} keeps the key: retry later");
             return options.wait.status_of(Failure::new(Status::HELD, message));
         }
-        other => return Failure::invalid(format!("{of_key} is not run: {other:?}")),
+        other => return Failure::invalid(format!("{of_key} is not run: {other}")),
     };
     let failure = Failure::new(status, message);
     match options.done_status {

@@ -10,8 +10,23 @@ type Write = "insertOne" | "updateOne" | "replaceOne" | "deleteOne" | "findOneAn
 /** What a fenced collection needs of a `Collection` of the package `mongodb`, version 6 or later. */
 export type FencedCollection = Record<Write | "findOne", (...args: any[]) => Promise<any>>;
 
-/** The writes of a collection, with the driver's parameters and results. */
-export type Fenced<C extends FencedCollection> = Pick<C, Write>;
+/** The writes of a collection, with the driver's parameters and results, and the claims of its documents. */
+export type Fenced<C extends FencedCollection> = Pick<C, Write> & Claims<C>;
+
+interface Claims<C extends FencedCollection> {
+  /**
+   * Leaves the token in a document, and returns the document: from then on, each earlier holder is refused. A holder begins
+   * with it: acquire, claim, work. Nothing but the token changes. `null`: no document matches; with `upsert: true` one is
+   * inserted. The options are those of `findOneAndUpdate`.
+   */
+  claim(filter: Parameters<C["findOneAndUpdate"]>[0], options?: Document): ReturnType<C["findOneAndUpdate"]>;
+
+  /**
+   * Claims the documents with these ids, one after the other, and returns them in the order of the ids: `null` for an id
+   * without a document. If one is refused, those before it stay claimed.
+   */
+  claimAll(ids: Iterable<unknown>, options?: Document): Promise<Awaited<ReturnType<C["findOneAndUpdate"]>>[]>;
+}
 
 /** The writer: a lease, which is refused once it has ended, or the token that another process was given. */
 export type Writer = { readonly token: number; check(): void } | number;
@@ -50,15 +65,13 @@ export function fenced<C extends FencedCollection>(
   writer: Writer,
   options: FencedOptions = {},
 ): Fenced<C> {
-  const writes: Record<Write, (...args: any[]) => Promise<unknown>> = new Writes(
-    collection,
-    writer,
-    options.field ?? "fence",
-  );
+  const writes: Methods = new Writes(collection, writer, options.field ?? "fence");
   return writes as Fenced<C>;
 }
 
-class Writes implements Record<Write, (...args: any[]) => Promise<unknown>> {
+type Methods = Record<Write | "claim" | "claimAll", (...args: any[]) => Promise<unknown>>;
+
+class Writes implements Methods {
   readonly #collection: FencedCollection;
   readonly #writer: Writer;
   readonly #field: string;
@@ -67,6 +80,18 @@ class Writes implements Record<Write, (...args: any[]) => Promise<unknown>> {
     this.#collection = collection;
     this.#writer = writer;
     this.#field = field;
+  }
+
+  async claim(filter: Document, options?: Document): Promise<any> {
+    return this.findOneAndUpdate(filter, {}, { ...options, returnDocument: "after" });
+  }
+
+  async claimAll(ids: Iterable<unknown>, options?: Document): Promise<any[]> {
+    const claimed: unknown[] = [];
+    for (const id of ids) {
+      claimed.push(await this.claim({ _id: { $eq: id } }, options));
+    }
+    return claimed;
   }
 
   async insertOne(document: Document, options?: Document): Promise<unknown> {

@@ -7,7 +7,7 @@ import type { LossCause } from "./errors.js";
 import { Mongoseal } from "./mongoseal.js";
 
 /** A lease, or a wait for one. */
-interface Claim {
+interface Entry {
   readonly program: FakeProgram;
   readonly id: number;
   readonly request: Event;
@@ -24,8 +24,8 @@ interface Claim {
 
 /** What the server stores of a key. */
 class Key {
-  holders: Claim[] = [];
-  waiters: Claim[] = [];
+  holders: Entry[] = [];
+  waiters: Entry[] = [];
   value: unknown = null;
   done: { tick: number; by: string; at: string } | undefined;
   leader = "null";
@@ -122,29 +122,29 @@ export class FakeServer {
     return key;
   }
 
-  #keyOf({ request }: Claim): Key {
+  #keyOf({ request }: Entry): Key {
     return this.#key(request["key"] ?? request["name"]);
   }
 
-  #enqueue(claim: Claim): void {
-    const key = this.#keyOf(claim);
-    key.waiters.push(claim);
+  #enqueue(entry: Entry): void {
+    const key = this.#keyOf(entry);
+    key.waiters.push(entry);
     this.#serve(key);
-    const position = key.waiters.indexOf(claim) + 1;
+    const position = key.waiters.indexOf(entry) + 1;
     if (position > 0) {
-      const waitMs = claim.request["wait_ms"];
+      const waitMs = entry.request["wait_ms"];
       if (waitMs === 0) {
-        this.#giveUp(claim);
+        this.#giveUp(entry);
       } else {
-        claim.program.print({ event: "waiting", lease: claim.id, position });
-        claim.timer = waitMs === undefined ? undefined : setTimeout(() => this.#giveUp(claim), waitMs);
+        entry.program.print({ event: "waiting", lease: entry.id, position });
+        entry.timer = waitMs === undefined ? undefined : setTimeout(() => this.#giveUp(entry), waitMs);
       }
     }
   }
 
-  #giveUp(claim: Claim): void {
-    this.#remove(claim);
-    claim.program.fail(claim.request, "held", "the key is held: retry later");
+  #giveUp(entry: Entry): void {
+    this.#remove(entry);
+    entry.program.fail(entry.request, "held", "the key is held: retry later");
   }
 
   /** Grants the key to waiters, as long as it has room for the first. */
@@ -165,8 +165,8 @@ export class FakeServer {
     }
   }
 
-  #grant(key: Key, claim: Claim): void {
-    const { program, id, request, tick } = claim;
+  #grant(key: Key, entry: Entry): void {
+    const { program, id, request, tick } = entry;
     if (tick !== undefined && key.done && tick <= key.done.tick) {
       program.print({
         event: "done",
@@ -176,11 +176,11 @@ export class FakeServer {
       });
       return;
     }
-    claim.token = ++this.#lastToken;
-    claim.deadline = Date.now() + claim.ttlMs;
-    claim.timer = setInterval(() => this.#refresh(claim), claim.ttlMs / 3);
-    claim.timer.unref?.(); // A lease that a failed test has left does not keep the process alive.
-    key.holders.push(claim);
+    entry.token = ++this.#lastToken;
+    entry.deadline = Date.now() + entry.ttlMs;
+    entry.timer = setInterval(() => this.#refresh(entry), entry.ttlMs / 3);
+    entry.timer.unref?.(); // A lease that a failed test has left does not keep the process alive.
+    key.holders.push(entry);
     const name = request["key"] ?? request["name"];
     program.print({
       event: "granted",
@@ -188,47 +188,47 @@ export class FakeServer {
       lease: id,
       key: name,
       owner: program.owner,
-      token: claim.token,
+      token: entry.token,
       tick,
-      ...lasting(claim),
+      ...lasting(entry),
     });
   }
 
   /** Refreshes a lease in the background, or ends it at its deadline. */
-  #refresh(claim: Claim): void {
-    if (this.isReachable && !claim.program.isOver) {
-      claim.deadline = Date.now() + claim.ttlMs;
-      claim.program.print({ event: "held", lease: claim.id, ...lasting(claim) });
-    } else if (Date.now() < claim.deadline) {
-      claim.program.print({ event: "at_risk", lease: claim.id, ...lasting(claim) });
+  #refresh(entry: Entry): void {
+    if (this.isReachable && !entry.program.isOver) {
+      entry.deadline = Date.now() + entry.ttlMs;
+      entry.program.print({ event: "held", lease: entry.id, ...lasting(entry) });
+    } else if (Date.now() < entry.deadline) {
+      entry.program.print({ event: "at_risk", lease: entry.id, ...lasting(entry) });
     } else {
-      this.#lose(claim, "expired");
+      this.#lose(entry, "expired");
     }
   }
 
-  #lose(claim: Claim, cause: LossCause): void {
-    claim.program.print({
+  #lose(entry: Entry, cause: LossCause): void {
+    entry.program.print({
       event: "lost",
-      lease: claim.id,
-      token: claim.token,
+      lease: entry.id,
+      token: entry.token,
       cause,
       message: `it was lost in a test (${cause})`,
     });
-    this.#remove(claim);
+    this.#remove(entry);
   }
 
-  #remove(claim: Claim): void {
-    const key = this.#keyOf(claim);
-    clearTimeout(claim.timer);
-    key.waiters = key.waiters.filter((other) => other !== claim);
-    key.holders = key.holders.filter((other) => other !== claim);
+  #remove(entry: Entry): void {
+    const key = this.#keyOf(entry);
+    clearTimeout(entry.timer);
+    key.waiters = key.waiters.filter((other) => other !== entry);
+    key.holders = key.holders.filter((other) => other !== entry);
     this.#serve(key);
   }
 
   /** Carries out a request about a lease. */
   #ofLease(program: FakeProgram, request: Event): void {
     const { id, do: name, lease } = request;
-    const isIt = (claim: Claim) => claim.program === program && claim.id === lease;
+    const isIt = (entry: Entry) => entry.program === program && entry.id === lease;
     const keys = [...this.#keys.values()];
     const waiter = keys.flatMap((key) => key.waiters).find(isIt);
     const holder = keys.flatMap((key) => key.holders).find(isIt);
@@ -245,7 +245,7 @@ export class FakeServer {
     }
   }
 
-  #unreachable(holder: Claim, request: Event): void {
+  #unreachable(holder: Entry, request: Event): void {
     const { id, do: name, lease, value } = request;
     if ((name === "release" || name === "resign") && value === undefined) {
       holder.program.print({ event: "released", id, lease, confirmed: false });
@@ -256,7 +256,7 @@ export class FakeServer {
     }
   }
 
-  #ofHolder(holder: Claim, request: Event): void {
+  #ofHolder(holder: Entry, request: Event): void {
     const key = this.#keyOf(holder);
     const { id, do: name, lease } = request;
     const stored = { content: request["value"], token: holder.token, at: new Date().toISOString() };
@@ -345,12 +345,12 @@ class FakeProgram implements Channel {
   }
 }
 
-function lasting({ deadline }: Claim): Event {
+function lasting({ deadline }: Entry): Event {
   return { remaining_ms: deadline - Date.now(), deadline_ms: deadline };
 }
 
 /** Whether the key can be granted to this waiter now. */
-function hasRoom(key: Key, waiter: Claim): boolean {
+function hasRoom(key: Key, waiter: Entry): boolean {
   const limit = waiter.request["shared"];
   return (
     key.holders.length === 0 ||

@@ -63,6 +63,19 @@ test("the token is stored as a 64-bit integer by every write", async () => {
   equal((await later.deleteOne({ _id: "a" })).deletedCount, 1);
 });
 
+test("a claim refuses each earlier holder before the later one writes", async () => {
+  await orders.insertMany([{ _id: "c1", n: 1 }, { _id: "c2" }]);
+  const [earlier, later] = [fenced(orders, OLD), fenced(orders, NEW)];
+  deepEqual(await earlier.claim({ _id: "c1" }), { _id: "c1", n: 1, fence: OLD });
+  const claimed = [{ _id: "c2", fence: NEW }, null, { _id: "c1", n: 1, fence: NEW }];
+  deepEqual(await later.claimAll(["c2", "c3", "c1"]), claimed);
+  deepEqual(await later.claimAll(["c2", "c3", "c1"]), claimed);
+  await rejects(earlier.claim({ _id: "c1" }), isFenced);
+  await rejects(earlier.claimAll(["c3", "c2"]), isFenced);
+  await rejects(earlier.updateOne({ _id: "c2" }, { $set: { n: 9 } }), isFenced);
+  deepEqual(await later.claim({ _id: "c3" }, { upsert: true }), { _id: "c3", fence: NEW });
+});
+
 test("no write of an earlier holder changes a document that a later holder has written", async () => {
   const writes = fenced(orders, OLD);
   const _id = await written();

@@ -59,6 +59,22 @@ def test_a_later_holder_fences_each_write_of_an_earlier_one(orders: Collection[D
     assert orders.count_documents({}) == 1
 
 
+def test_a_claim_refuses_each_earlier_holder_before_the_later_one_writes(orders: Collection[Document]) -> None:
+    earlier, later = fenced(orders, OLD), fenced(orders, NEWER)
+    orders.insert_many([{"_id": 1, "n": 1}, {"_id": 2}])
+    assert earlier.claim({"_id": 1}) == {"_id": 1, "n": 1, "fence": OLD}
+    for _time in range(2):
+        assert later.claim_all([2, 3, 1]) == [{"_id": 2, "fence": NEWER}, None, {"_id": 1, "n": 1, "fence": NEWER}]
+    for late in (
+        lambda: earlier.claim({"_id": 1}),
+        lambda: earlier.claim_all([3, 2]),
+        lambda: earlier.update_one({"_id": 2}, {"$set": {"n": 9}}),
+    ):
+        with pytest.raises(Fenced):
+            late()
+    assert later.claim({"_id": 3}, upsert=True) == {"_id": 3, "fence": NEWER}
+
+
 def test_each_write_leaves_the_token_as_a_long(orders: Collection[Document]) -> None:
     writer = fenced(orders, 7)
     writer.insert_one({"_id": "insert"})
@@ -222,6 +238,7 @@ def test_an_asynchronous_collection_is_fenced_in_the_same_way(server: Server, or
                 assert (await writer.insert_one({"_id": 1, "n": 0})).inserted_id == 1
                 assert (await writer.update_one({"_id": 1}, {"$inc": {"n": 1}})).matched_count == 1
                 assert (await writer.replace_one({"_id": 1}, {"n": 5})).matched_count == 1
+                assert await writer.claim_all([9, 1]) == [None, {"_id": 1, "n": 5, "fence": lease.token}]
                 before = await writer.find_one_and_update({"_id": 1}, {"$inc": {"n": 1}})
                 assert before == {"_id": 1, "n": 5, "fence": lease.token}
                 assert await writer.find_one_and_replace({"_id": 2}, {"n": 5}, upsert=True) is None

@@ -3,16 +3,17 @@
 use std::borrow::Borrow;
 
 use mongodb::{
-    bson::{Document, doc},
+    bson::{Bson, Document, doc},
     options::{
-        DeleteOptions, FindOneAndUpdateOptions, InsertOneOptions, ReplaceOptions, UpdateModifications, UpdateOptions,
+        DeleteOptions, FindOneAndUpdateOptions, InsertOneOptions, ReplaceOptions, ReturnDocument, UpdateModifications,
+        UpdateOptions,
     },
     results::{DeleteResult, InsertOneResult, UpdateResult},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Fenced, FilterOptions, encode, error::is_duplicate, write::FencedWrite};
-use crate::store::mongo::error::needs;
+use crate::{store::mongo::error::needs, types::error::Result};
 
 impl<'a, T: Send + Sync> Fenced<'a, T> {
     /// Updates a document that the filter matches, by operators or by a pipeline.
@@ -72,6 +73,58 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
 }
 
 impl<'a, T: DeserializeOwned + Send + Sync + 'static> Fenced<'a, T> {
+    /// Claims a document that the filter matches: leaves the token there, and returns the document. From then on the fence
+    /// refuses each earlier holder. So a holder begins with it: acquire, claim, work.
+    ///
+    /// One command reads and writes, so the document is what it was when the earlier holders were shut out. Nothing but the
+    /// token changes. A second claim with the same token returns the document again. `None`: the filter matches no document.
+    /// With [`upsert`](FencedWrite::upsert) a document is inserted then.
+    ///
+    /// # Errors
+    ///
+    /// As [`update_one`](Self::update_one). If the document is not a `T`, it was still claimed.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`update_one`](Self::update_one).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use mongoseal::{Fence, Lease, mongodb::{Collection, bson::{Document, doc}}};
+    /// # async fn pay(orders: Collection<Document>, lease: Lease) -> mongoseal::Result<()> {
+    /// let fenced = orders.fenced(&lease);
+    /// let Some(order) = fenced.claim(doc! { "_id": 4711 }).await? else { return Ok(()) };
+    /// if order.get_bool("is_paid") != Ok(true) {
+    ///     fenced.update_one(doc! { "_id": 4711 }, doc! { "$set": { "is_paid": true } }).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn claim(&self, filter: Document) -> FencedWrite<'a, FindOneAndUpdateOptions, Option<T>> {
+        self.find_and_update(filter, doc! {}.into(), |options| options.return_document = Some(ReturnDocument::After))
+    }
+
+    /// Claims the documents with these ids, one after the other, and returns them in the order of the ids. `None`: there is
+    /// no such document.
+    ///
+    /// # Errors
+    ///
+    /// As [`claim`](Self::claim). The documents before the one that was refused stay claimed, which refuses earlier holders
+    /// only.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the documents that it has claimed stay claimed.
+    pub async fn claim_all(&self, ids: impl IntoIterator<Item = impl Into<Bson>>) -> Result<Vec<Option<T>>> {
+        let claims: Vec<_> = ids.into_iter().map(|id| self.claim(doc! { "_id": { "$eq": id.into() } })).collect();
+        let mut found = Vec::with_capacity(claims.len());
+        for claim in claims {
+            found.push(claim.await?);
+        }
+        Ok(found)
+    }
+
     /// Updates a document that the filter matches, and returns it as it was before or as it is after the update.
     ///
     /// # Errors
@@ -86,13 +139,23 @@ impl<'a, T: DeserializeOwned + Send + Sync + 'static> Fenced<'a, T> {
         filter: Document,
         update: impl Into<UpdateModifications>,
     ) -> FencedWrite<'a, FindOneAndUpdateOptions, Option<T>> {
-        let update = update.into();
+        self.find_and_update(filter, update.into(), |_| ())
+    }
+
+    /// `set` is called with the caller's options.
+    fn find_and_update(
+        &self,
+        filter: Document,
+        update: UpdateModifications,
+        set: fn(&mut FindOneAndUpdateOptions),
+    ) -> FencedWrite<'a, FindOneAndUpdateOptions, Option<T>> {
         self.write(
             needs::CHANGE,
             filter,
             Option::is_some,
             |token| token.on_update(update),
-            |documents, filter, update, options| async move {
+            move |documents, filter, update, mut options| async move {
+                set(&mut options);
                 documents.clone_with_type().find_one_and_update(filter, update).with_options(options).await
             },
         )

@@ -6,12 +6,12 @@ use crate::{
 
 mod acquire_ids;
 mod batch;
-mod claims;
 mod completions;
 mod downgrades;
 mod expiry;
 mod holds;
 mod in_turn;
+mod offers;
 mod raises;
 mod tokens;
 mod transfers;
@@ -231,7 +231,7 @@ fn a_release_or_refresh_of_another_lease_id_changes_nothing() {
 }
 
 #[test]
-fn waiters_are_served_in_order_and_a_handed_over_key_is_claimed_or_passed_on() {
+fn waiters_are_served_in_order_and_a_handed_over_key_is_taken_or_passed_on() {
     let mut bench = Bench::new();
     let first = granted(&bench.send(wait(1, 0)));
     assert_eq!(queued(&bench.send(wait(2, 0))), 0);
@@ -240,8 +240,8 @@ fn waiters_are_served_in_order_and_a_handed_over_key_is_claimed_or_passed_on() {
     bench.send(release(1));
     assert_eq!((bench.holders(), bench.queue()), (vec![2], vec![3]));
     assert!(bench.record().version > first);
-    let claim = bench.record().holders[0].expires_at;
-    assert_eq!(claim, bench.now().after(500), "a waiter that may have died gets its wait ttl");
+    let offer = bench.record().holders[0].expires_at;
+    assert_eq!(offer, bench.now().after(500), "a waiter that may have died gets its wait ttl");
     let second = granted(&bench.send(wait(2, 0)));
     assert_eq!(bench.record().holders[0].expires_at, bench.now().after(1000), "its ttl after its next acquire");
     assert_eq!(second, bench.record().version);

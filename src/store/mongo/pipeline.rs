@@ -139,11 +139,11 @@ fn count_ready() -> Document {
 /// The waiters at the head of `q` as holders. The first has the token `max(version + 1, token(hybrid clock) - others)`,
 /// and the tokens of the next ones count on from it. The acquires of this command get their ttl.
 fn grant(operation: Operation) -> Document {
-    let claimed = doc! { "$min": ["$$this.ttl", "$$this.wait_ttl", "$$this.max_hold"] };
+    let offered = doc! { "$min": ["$$this.ttl", "$$this.wait_ttl", "$$this.max_hold"] };
     let validity = if operation.is_acquire() {
-        doc! { "$cond": [is_own(operation), { "$min": ["$$this.ttl", "$$this.max_hold"] }, claimed] }
+        doc! { "$cond": [is_own(operation), { "$min": ["$$this.ttl", "$$this.max_hold"] }, offered] }
     } else {
-        claimed
+        offered
     };
     // An entry that no request can have queued is removed when it is its turn.
     let waiter = [

@@ -1,4 +1,4 @@
-//! SIGKILL of a waiter or a holder at any point: the other waiters wait until its claim expires, and no longer.
+//! SIGKILL of a waiter or a holder at any point: the other waiters wait until its offer expires, and no longer.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn three_in_the_queue(fleet: &Fleet) -> ([Worker; 3], Lease) {
     (workers, first)
 }
 
-pub(crate) async fn a_waiter_killed_at_the_head_of_the_queue_costs_the_next_its_claim_at_most() {
+pub(crate) async fn a_waiter_killed_at_the_head_of_the_queue_costs_the_next_its_offer_at_most() {
     let fleet = Fleet::new("head").await;
     let ([dead, _b, _c], first) = three_in_the_queue(&fleet).await;
     dead.kill().await;
@@ -46,8 +46,8 @@ pub(crate) async fn a_waiter_killed_at_the_head_of_the_queue_costs_the_next_its_
     fleet.ends_well(at_once()).await;
 }
 
-pub(crate) async fn a_waiter_killed_in_the_middle_of_the_queue_costs_nobody_more_than_its_claim() {
-    // Handed the key when it is dead: the next one waits for the end of its claim.
+pub(crate) async fn a_waiter_killed_in_the_middle_of_the_queue_costs_nobody_more_than_its_offer() {
+    // Handed the key when it is dead: the next one waits for the end of its offer.
     let fleet = Fleet::new("middle").await;
     let ([_a, dead, _c], first) = three_in_the_queue(&fleet).await;
     dead.kill().await;

@@ -48,12 +48,12 @@ fn main() -> ExitCode {
     // Their strict forms, which judge seconds, are of the night.
     let mut tests = trials![by_length(Turn::Waiting, Turn::Night) =>
         order::waiters_of_three_processes_are_granted_the_key_in_the_order_they_came,
-        killed::a_waiter_killed_at_the_head_of_the_queue_costs_the_next_its_claim_at_most,
-        killed::a_waiter_killed_in_the_middle_of_the_queue_costs_nobody_more_than_its_claim,
+        killed::a_waiter_killed_at_the_head_of_the_queue_costs_the_next_its_offer_at_most,
+        killed::a_waiter_killed_in_the_middle_of_the_queue_costs_nobody_more_than_its_offer,
         killed::a_waiter_killed_when_it_was_just_granted_costs_the_next_a_ttl_and_the_grace,
         killed::a_killed_holder_s_key_goes_down_the_queue_when_its_time_is_over,
-        stopped::a_waiter_stopped_past_its_claim_does_not_believe_and_waits_on,
-        stopped::a_key_handed_to_a_stopped_waiter_is_believed_no_longer_than_its_claim,
+        stopped::a_waiter_stopped_past_its_offer_does_not_believe_and_waits_on,
+        stopped::a_key_handed_to_a_stopped_waiter_is_believed_no_longer_than_its_offer,
         schedule::a_tick_whose_runner_is_killed_between_its_work_and_its_completion_runs_again,
         endings::a_shut_down_handle_s_waiters_and_lease_make_way_at_once,
     ];

@@ -1,4 +1,4 @@
-//! SIGSTOP and SIGCONT: a process that is stopped for longer than its lease or its claim lasts.
+//! SIGSTOP and SIGCONT: a process that is stopped for longer than its lease or its offer lasts.
 
 use mongoseal_test_support::by_length;
 
@@ -9,7 +9,7 @@ use crate::{
     words::{Ask, Order, Word},
 };
 
-pub(crate) async fn a_waiter_stopped_past_its_claim_does_not_believe_and_waits_on() {
+pub(crate) async fn a_waiter_stopped_past_its_offer_does_not_believe_and_waits_on() {
     let ttl = by_length(secs(5), millis(1_200));
     for round in 0..by_length(1, 3) {
         let fleet = Fleet::new("stopped").await;
@@ -38,7 +38,7 @@ pub(crate) async fn a_waiter_stopped_past_its_claim_does_not_believe_and_waits_o
     }
 }
 
-pub(crate) async fn a_key_handed_to_a_stopped_waiter_is_believed_no_longer_than_its_claim() {
+pub(crate) async fn a_key_handed_to_a_stopped_waiter_is_believed_no_longer_than_its_offer() {
     let ttl = by_length(secs(9), secs(3));
     let fleet = Fleet::new("late").await;
     let [mut paused, mut other] = fleet.workers().await;

@@ -39,7 +39,7 @@ pub(crate) enum Rule {
     BatchSkipsReleased,
     /// No refresh moves the expiry past the end of the maximum hold.
     RefreshStopsAtMaximum,
-    /// The maximum hold counts from the last acquire of a waiter, as its claim does, and not from the parse of the
+    /// The maximum hold counts from the last acquire of a waiter, as its offer does, and not from the parse of the
     /// request that hands the key over.
     MaximumFromLastAcquire,
     /// The last deadline comes from `not_after` in the answer, and not from the send of the last acquire.

@@ -55,7 +55,10 @@ async fn send<T: redis::FromRedisValue>(server: &Redis, command: &str) -> T {
     let mut request = redis::cmd(words.next().unwrap());
     request.arg(words.collect::<Vec<_>>());
     let client = redis::Client::open(server.url()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    // By default the crate gives an answer half a second, which a busy machine exceeds.
+    let patience = Some(secs(60));
+    let config = redis::AsyncConnectionConfig::new().set_connection_timeout(patience).set_response_timeout(patience);
+    let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
     request.query_async(&mut connection).await.unwrap()
 }
 

@@ -24,6 +24,7 @@ async fn each_command_says_one_sentence(uri: &str, status: i32, words: &str) {
         &["show", "k"],
         &["watch", "k"],
         &["revoke", "k", "--reason", "r", "--yes"],
+        &["audit"],
         &["fences", "orders"],
         &["raise", "k", "--to", "7"],
         &["purge"],

@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 
+mod audit;
 mod completions;
 mod conform;
 mod connection;
@@ -70,7 +71,8 @@ impl Console {
     }
 
     fn seal(&self, owner: &str) -> Mongoseal {
-        self.db.build(Mongoseal::builder().owner(owner))
+        // For many keys at once on a busy machine.
+        self.db.build(Mongoseal::builder().owner(owner).operation_timeout(secs(120)))
     }
 
     /// Waits until so many wait for a key.

@@ -6,7 +6,7 @@ use crate::{Console, on_a_terminal_of, secs};
 
 /// Leases with keys and owners as the program makes them.
 async fn leases(console: &Console) -> Vec<Lease> {
-    let owners = ["web-1/24517/0f3a9c11", "batch-7/9921/77e0b2d4"];
+    let owners = ["web-1/24517/0f3a9c11", "batch-7/9921/77e0b2d4/nightly"];
     let mut leases = Vec::new();
     for (key, owner) in [("billing/invoices/2026-11", owners[0]), ("reports/daily", owners[1])] {
         leases.push(console.seal(owner).acquire(key).ttl(secs(600)).await.unwrap());

@@ -24,7 +24,7 @@ async fn the_demo_loses_an_update_without_a_fence_and_none_with_one() {
 
 /// The names of the commands.
 pub(crate) fn commands() -> Vec<&'static str> {
-    let names = "run once elect hold acquire refresh release leader ls show history value watch revoke fences raise purge \
+    let names = "run once elect hold acquire refresh release leader ls show history value watch revoke audit fences raise purge \
                  doctor conform verify demo completions man";
     names.split(' ').collect()
 }

@@ -4,6 +4,7 @@
 
 mod bulk;
 mod cancel_safety;
+mod claim;
 mod commands;
 mod commit;
 mod documents;

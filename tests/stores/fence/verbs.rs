@@ -105,15 +105,6 @@ async fn a_filter_that_finds_nothing_is_not_a_refusal() {
     assert_eq!(db.by(5).delete_one(open()).await.unwrap().deleted_count, 0);
 }
 
-#[tokio::test]
-async fn an_update_of_nothing_leaves_the_token() {
-    let db = TestDatabase::new("mongoseal_fence_claim").await;
-    db.put(doc! { "_id": 1, "n": 1 }).await;
-    db.by(5).update_one(one(), doc! {}).await.unwrap();
-    refused_by(db.by(4).update_one(one(), doc! { "$inc": { "n": 1 } }).await, 5);
-    assert_eq!(db.order(1).await, doc! { "_id": 1, "n": 1, "fence": 5_i64 });
-}
-
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Order {
     _id: i32,

@@ -36,7 +36,7 @@ fn rows() -> Vec<Row> {
 async fn begin(seal: &Mongoseal, key: &str) -> TickLease {
     match seal.once(key, Tick::number(1)).begin().await.unwrap() {
         BeginOutcome::Started(lease) => lease,
-        ended => panic!("{ended:?}"),
+        BeginOutcome::Skipped(why) => panic!("{why}"),
     }
 }
 

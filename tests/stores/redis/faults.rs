@@ -160,7 +160,7 @@ pub(crate) async fn a_server_with_too_many_clients_is_unavailable_to_a_handle_th
     let uri = format!("redis://:hunter2@{}", server.address());
     let seal = open(hasty(), &uri).await.unwrap();
     let lease = seal.acquire("k").await.unwrap();
-    let mut operator = redis::Client::open(uri).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let mut operator = crate::connect(uri).await;
     let mut send = async |words: &[&str]| {
         let () = redis::cmd(words[0]).arg(&words[1..]).query_async(&mut operator).await.unwrap();
     };

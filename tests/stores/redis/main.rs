@@ -99,7 +99,14 @@ async fn cut_off(primary: &Redis, replica: &Redis) {
 
 /// A connection of the test's own.
 async fn client(server: &Redis) -> MultiplexedConnection {
-    redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap()
+    connect(server.url()).await
+}
+
+/// Connects as an operator who waits for a server on a busy machine. By default the crate gives an answer half a second.
+async fn connect(uri: String) -> MultiplexedConnection {
+    let patience = Some(secs(60));
+    let config = redis::AsyncConnectionConfig::new().set_connection_timeout(patience).set_response_timeout(patience);
+    redis::Client::open(uri).unwrap().get_multiplexed_async_connection_with_config(&config).await.unwrap()
 }
 
 /// Sends a command as an operator does.

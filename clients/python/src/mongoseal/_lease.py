@@ -23,6 +23,7 @@ class BaseLease:
 
     def __init__(self, client: Client, on_lost: Callable[[Any], object] | None) -> None:
         """The lease is the holder of the request for it, which follows."""
+        self._client = client
         self._state = LeaseState(client)
         self._call_if_lost(on_lost)
         client.hold(self, self._state)

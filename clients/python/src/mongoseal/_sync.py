@@ -77,7 +77,7 @@ class Lease(BaseLease):
         """Waits until the lease has ended, and returns the cause. Returns `None` after `timeout` seconds."""
         state = self._state
         if state.cause is None:
-            state.client.check_wait()
+            self._client.check_wait()
             ended: SimpleQueue[None] = SimpleQueue()
             listener = partial(ended.put, None)
             state.listen(listener)
@@ -113,7 +113,7 @@ class Lease(BaseLease):
 
     def _ended(self, do: str, members: dict[str, Any]) -> dict[str, Any] | None:
         """Ends the lease. Returns `None` if the program does not answer, or if no answer can be waited for."""
-        client = self._state.client
+        client = self._client
         answers: SimpleQueue[Any] = SimpleQueue()
         try:
             client.end(self._state, do, members, answers.put)
@@ -124,7 +124,7 @@ class Lease(BaseLease):
             return None
 
     def _ask(self, do: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
-        client = self._state.client
+        client = self._client
         return wait(client, partial(client.ask, self._state, do, members or {}))
 
     def _call_if_lost(self, callback: LostCallback | None) -> None:

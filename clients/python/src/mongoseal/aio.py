@@ -125,7 +125,7 @@ class Lease(BaseLease):
 
     async def _ended(self, do: str, members: dict[str, Any]) -> dict[str, Any] | None:
         """Ends the lease. Returns `None` if the program does not answer."""
-        client = self._state.client
+        client = self._client
         try:
             return await _answer(partial(client.end, self._state, do, members), client.patience)
         except asyncio.TimeoutError:
@@ -133,7 +133,7 @@ class Lease(BaseLease):
             return None
 
     async def _ask(self, do: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
-        return await _answer(partial(self._state.client.ask, self._state, do, members or {}))
+        return await _answer(partial(self._client.ask, self._state, do, members or {}))
 
     def _call_if_lost(self, callback: LostCallback | None) -> None:
         if callback is not None:

@@ -11,14 +11,14 @@ This module needs PyMongo 4.9 or later: `pip install "mongoseal[pymongo]"`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, overload
 
 import pymongo
 from bson.int64 import Int64
 from bson.regex import Regex
 from pymongo.asynchronous.collection import AsyncCollection
-from pymongo.collection import Collection
+from pymongo.collection import Collection, ReturnDocument
 from pymongo.errors import DuplicateKeyError, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
@@ -91,6 +91,21 @@ class FencedCollection:
     def __init__(self, verbs: _Verbs) -> None:
         self._verbs = verbs
 
+    def claim(self, filter: Filter, **options: Any) -> Any:
+        """Leaves the token in a document, and returns the document: from then on, each earlier holder is refused.
+
+        A holder begins with it: acquire, claim, work. Nothing but the token changes. `None`: no document matches; with
+        `upsert=True` one is inserted. The options are those of `find_one_and_update`.
+        """
+        return self._run(self._verbs.claim(filter, options))
+
+    def claim_all(self, ids: Iterable[Any], **options: Any) -> list[Any]:
+        """Claims the documents with these ids, one after the other, and returns them in the order of the ids.
+
+        `None` stands for an id without a document. If one is refused, those before it stay claimed.
+        """
+        return [self.claim({"_id": {"$eq": id}}, **options) for id in ids]
+
     def insert_one(self, document: Mapping[str, Any], **options: Any) -> InsertOneResult:
         """Inserts a document with the token. Without an `_id` it gets one, which the result has."""
         result: InsertOneResult = self._run(self._verbs.insert_one(document, options))
@@ -142,6 +157,21 @@ class AsyncFencedCollection:
 
     def __init__(self, verbs: _Verbs) -> None:
         self._verbs = verbs
+
+    async def claim(self, filter: Filter, **options: Any) -> Any:
+        """Leaves the token in a document, and returns the document: from then on, each earlier holder is refused.
+
+        A holder begins with it: acquire, claim, work. Nothing but the token changes. `None`: no document matches; with
+        `upsert=True` one is inserted. The options are those of `find_one_and_update`.
+        """
+        return await self._run(self._verbs.claim(filter, options))
+
+    async def claim_all(self, ids: Iterable[Any], **options: Any) -> list[Any]:
+        """Claims the documents with these ids, one after the other, and returns them in the order of the ids.
+
+        `None` stands for an id without a document. If one is refused, those before it stay claimed.
+        """
+        return [await self.claim({"_id": {"$eq": id}}, **options) for id in ids]
 
     async def insert_one(self, document: Mapping[str, Any], **options: Any) -> InsertOneResult:
         """Inserts a document with the token. Without an `_id` it gets one, which the result has."""
@@ -211,6 +241,10 @@ class _Verbs:
         except DuplicateKeyError:
             yield from self._refuse_if_blocked({"_id": {"$eq": inserted["_id"]}}, {"session": options.get("session")})
             raise
+
+    def claim(self, filter: Filter, options: dict[str, Any]) -> Commands[Any]:
+        after = {**options, "return_document": ReturnDocument.AFTER}
+        return (yield from self.update("find_one_and_update", filter, {}, after))
 
     def update(self, verb: str, filter: Filter, update: Update, options: dict[str, Any]) -> Commands[Any]:
         self._check()

@@ -22,7 +22,7 @@ const WRITES: u64 = 2;
 /// How long a fault may last. The runner writes its event when the fault is over.
 const LONGEST_FAULT: Duration = Duration::from_secs(8);
 
-/// The longest claim that a release in doubt leaves behind: a ttl and a grace.
+/// The longest offer that a release in doubt leaves behind: a ttl and a grace.
 const CLAIM: Micros = 3_000_000;
 
 /// How many change streams a process may have: one for the siblings, one for each of the three

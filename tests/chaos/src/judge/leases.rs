@@ -38,7 +38,7 @@ impl Lease<'_> {
     /// When the last request was sent that had been answered by `by` with "you hold it".
     ///
     /// One that was handed the key was granted it at some time between call and answer, and its
-    /// claim is counted from before; so the call is all that can be said.
+    /// offer is counted from before; so the call is all that can be said.
     pub(crate) fn confirmed(&self, by: Micros) -> Micros {
         let refreshed = self.refreshed.iter().filter(|(_, end)| *end <= by).map(|(begin, _)| *begin).max();
         let queued = self.acquire.queued.as_ref().map_or(self.acquire.begin, |queued| queued.sent);

@@ -31,7 +31,7 @@ impl Servers for ReplicaSet {
         let mut builder = Self::builder().members(MEMBERS).proxied().election_timeout(Duration::from_secs(2));
         builder = builder.parameter("shutdownTimeoutMillisForSignaledShutdown", "500");
         // A worker that is killed in a transaction keeps the record locked for so long, by default for a minute: longer
-        // than any claim, so that at the end of a run its key could not be had. If commits alone are refused, no transaction
+        // than any offer, so that at the end of a run its key could not be had. If commits alone are refused, no transaction
         // may be left open, and one that is has to be seen.
         if kinds.iter().any(|kind| *kind != Kind::RefuseCommits) {
             builder = builder.parameter("transactionLifetimeLimitSeconds", "5");

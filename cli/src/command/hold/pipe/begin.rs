@@ -133,18 +133,17 @@ async fn once(
     for (name, text) in metadata {
         once = once.metadata(name, text);
     }
-    match once.begin().await? {
-        BeginOutcome::Started(lease) => Ok(Begun::Held(Box::new(Held::Tick(lease)))),
-        BeginOutcome::Skipped(Skipped::Superseded { tick, by, at }) => {
-            Ok(Begun::Done { outcome: "superseded", tick, by, at })
-        }
-        BeginOutcome::Skipped(Skipped::AlreadyDone { by, at }) => {
-            Ok(Begun::Done { outcome: "already_done", tick: number, by, at })
-        }
-        BeginOutcome::Skipped(Skipped::Busy { owner }) => {
+    let why = match once.begin().await? {
+        BeginOutcome::Started(lease) => return Ok(Begun::Held(Box::new(Held::Tick(lease)))),
+        BeginOutcome::Skipped(why) => why,
+    };
+    match why {
+        Skipped::Superseded { tick, by, at } => Ok(Begun::Done { outcome: "superseded", tick, by, at }),
+        Skipped::AlreadyDone { by, at } => Ok(Begun::Done { outcome: "already_done", tick: number, by, at }),
+        Skipped::Busy { owner } => {
             Err(Refusal::new("held", format!("{owner:?} keeps the key: retry later, or wait longer")))
         }
-        other => Err(Refusal::new("invalid", format!("the tick is not run: {other:?}"))),
+        other => Err(Refusal::new("invalid", format!("the tick is not run: {other}"))),
     }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_claim_counts_from_the_waiter_s_last_acquire_though_the_release_was_parsed_before() {
+fn an_offer_counts_from_the_waiter_s_last_acquire_though_the_release_was_parsed_before() {
     let mut bench = Bench::new();
     bench.send(wait(1, 0));
     for pass in [0, 400, -1] {

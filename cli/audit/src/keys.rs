@@ -1,0 +1,153 @@
+//! Judges the writes of records: tokens grow, and one exclusive holder holds a key.
+
+use std::collections::HashMap;
+
+use mongoseal::mongodb::bson::{Bson, Document};
+
+use super::{
+    entry::{self, Change},
+    finding::Finding,
+};
+
+/// A key, as far as the entries have shown it.
+#[derive(Default)]
+struct Key {
+    /// The record. Parts of it are missing until an entry has them.
+    document: Document,
+    /// The largest token that was granted.
+    newest: i64,
+    /// The holders of the last entry that showed them all.
+    holders: Option<Vec<Holder>>,
+}
+
+#[derive(Clone)]
+struct Holder {
+    token: i64,
+    is_exclusive: bool,
+    is_released: bool,
+    expires_at: i64,
+}
+
+/// Where a token stands among those of its key.
+#[derive(Debug, PartialEq)]
+pub(super) enum Standing {
+    /// No entry has shown a grant of this token.
+    Unknown,
+    /// A lease with this token holds the key.
+    Held,
+    /// The lease has ended, and no later one was granted.
+    Ended,
+    /// A later lease was granted, with this token.
+    Outdated(i64),
+}
+
+#[derive(Default)]
+pub(super) struct Keys {
+    by_name: HashMap<String, Key>,
+    /// The keys of each token. Two keys can have the same.
+    of_token: HashMap<i64, Vec<String>>,
+    pub(super) grants: u64,
+}
+
+impl Keys {
+    pub(super) fn count(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Forgets what the records were. Tokens go on to grow.
+    pub(super) fn drop_all(&mut self) {
+        for key in self.by_name.values_mut() {
+            key.document.clear();
+            key.holders = Some(Vec::new());
+        }
+    }
+
+    pub(super) fn judge(&mut self, id: &Bson, change: Change, findings: &mut Vec<Finding>) {
+        let Some(name) = id.as_str() else { return };
+        let is_new = !self.by_name.contains_key(name);
+        let key = self.by_name.entry(name.to_owned()).or_default();
+        match change {
+            Change::Put(document) => key.document = document,
+            Change::Delta(diff) => entry::apply(&mut key.document, &diff),
+            Change::Delete => {
+                key.document.clear();
+                key.holders = Some(Vec::new());
+                return;
+            }
+        }
+        let version = key.document.get_i64("version").ok();
+        if let Some(version) = version.filter(|version| *version < key.newest) {
+            findings.push(Finding::version_fell(name, key.newest, version));
+        }
+        let Some(holders) = holders(&key.document) else {
+            key.holders = None;
+            return;
+        };
+        // Of the first entry of a key, it is not known which holders it granted the key.
+        let before = if is_new { None } else { key.holders.as_ref() };
+        for holder in &holders {
+            let was_there = |before: &Vec<Holder>| before.iter().any(|other| other.token == holder.token);
+            if before.is_some_and(|before| !was_there(before)) {
+                self.grants += 1;
+                if holder.token <= key.newest {
+                    findings.push(Finding::token_did_not_grow(name, key.newest, holder.token));
+                }
+            }
+            let keys = self.of_token.entry(holder.token).or_default();
+            if !keys.iter().any(|known| known == name) {
+                keys.push(name.to_owned());
+            }
+        }
+        let largest = holders.iter().map(|holder| holder.token).max().unwrap_or_default();
+        if version.is_some_and(|version| version < largest) {
+            findings.push(Finding::version_fell(name, largest, version.unwrap_or_default()));
+        }
+        key.newest = key.newest.max(largest);
+        if let Ok(now) = key.document.get_datetime("last_seen") {
+            let now = now.timestamp_millis();
+            let live: Vec<_> = holders.iter().filter(|one| !one.is_released && one.expires_at > now).collect();
+            if live.len() > 1 && live.iter().any(|holder| holder.is_exclusive) {
+                findings.push(Finding::held_twice(name, live.iter().map(|holder| holder.token)));
+            }
+        }
+        key.holders = Some(holders);
+    }
+
+    pub(super) fn has_granted(&self, key: &str, token: i64) -> bool {
+        self.of_token.get(&token).is_some_and(|keys| keys.iter().any(|known| known == key))
+    }
+
+    /// Where a token stands now. If it is of several keys, the best counts.
+    pub(super) fn standing(&self, token: i64) -> Standing {
+        let of_key = |name: &String| {
+            let key = &self.by_name[name];
+            if key.newest > token {
+                return Standing::Outdated(key.newest);
+            }
+            let is_held = |holders: &Vec<Holder>| holders.iter().any(|one| one.token == token && !one.is_released);
+            if key.holders.as_ref().is_none_or(is_held) { Standing::Held } else { Standing::Ended }
+        };
+        let all = self.of_token.get(&token).into_iter().flatten().map(of_key);
+        all.min_by_key(|standing| match standing {
+            Standing::Held => 0,
+            Standing::Ended => 1,
+            Standing::Outdated(_) => 2,
+            Standing::Unknown => 3,
+        })
+        .unwrap_or(Standing::Unknown)
+    }
+}
+
+/// The holders of a record. `None`: one of them is not known.
+fn holders(record: &Document) -> Option<Vec<Holder>> {
+    let each = |holder: &Bson| {
+        let holder = holder.as_document()?;
+        Some(Holder {
+            token: holder.get_i64("version").ok()?,
+            is_exclusive: holder.get_i32("limit") == Ok(0),
+            is_released: holder.contains_key("released_at"),
+            expires_at: holder.get_datetime("expires_at").ok()?.timestamp_millis(),
+        })
+    };
+    record.get_array("holders").ok()?.iter().map(each).collect()
+}

@@ -1,0 +1,167 @@
+//! `audit`: what the oplog proves of keys and of fenced documents.
+
+use mongodb::{
+    Collection,
+    bson::{Document, doc},
+};
+use mongoseal::{Fence, FencingToken, Lease, Metadata, Mongoseal};
+use mongoseal_test_support::ReplicaSet;
+use serde_json::Value;
+
+use crate::{Console, run, secs};
+
+fn orders(console: &Console) -> Collection<Document> {
+    console.db.database.collection("orders")
+}
+
+/// The summary of `audit orders`, and what it found, each with its kind.
+async fn audit(console: &Console) -> (i32, Value, Vec<(String, String)>) {
+    let said = console.run(&["audit", "orders", "--json"]).await;
+    let mut lines = said.json();
+    let mut summary = lines.pop().unwrap_or_else(|| panic!("{}", said.stderr));
+    let text = |line: &Value, name: &str| line[name].as_str().unwrap().to_owned();
+    let found =
+        lines.iter().map(|line| (text(line, "finding"), format!("{}: {}", text(line, "of"), text(line, "what"))));
+    (said.code, summary["summary"].take(), found.collect())
+}
+
+async fn two_holders(seal: &Mongoseal) -> [FencingToken; 2] {
+    let mut tokens = Vec::new();
+    for _holder in 0..2 {
+        let lease = seal.acquire("orders/1").await.unwrap();
+        tokens.push(lease.token());
+        lease.release().await.unwrap();
+    }
+    tokens.try_into().unwrap()
+}
+
+/// Uses each verb that changes a record.
+async fn live(seal: &Mongoseal, other: &Mongoseal) -> Lease {
+    let lease = seal.acquire("orders/1").ttl(secs(600)).wait(secs(60)).await.unwrap();
+    let waiting = tokio::spawn(other.acquire("orders/1").ttl(secs(600)).wait(secs(60)).into_future());
+    lease.refresh().await.unwrap();
+    lease.put_value(&1).await.unwrap();
+    let mut metadata = Metadata::default();
+    metadata.insert("a", "b").unwrap();
+    lease.update_metadata(metadata).await.unwrap();
+    lease.release().await.unwrap();
+    let next = waiting.await.unwrap().unwrap();
+    seal.acquire("short").ttl(secs(1)).without_refresh().await.unwrap().orphan();
+    let shared = [1, 2].map(|_| seal.acquire("shared").shared_up_to(2));
+    for lease in shared {
+        lease.await.unwrap().orphan();
+    }
+    seal.revoke("shared").reason("enough").await.unwrap();
+    tokio::time::sleep(secs(2)).await;
+    let again = other.acquire("short").min_hold(secs(1)).await.unwrap();
+    again.release().await.unwrap();
+    next
+}
+
+#[tokio::test]
+async fn holders_that_claim_and_write_under_their_leases_break_no_promise() {
+    let console = Console::new("audit_clean").await;
+    let (seal, other) = (console.seal("alice"), console.seal("bob"));
+    let lease = live(&seal, &other).await;
+    let orders = orders(&console);
+    let fenced = orders.fenced(&lease);
+    fenced.claim(doc! { "_id": 1 }).upsert(true).await.unwrap();
+    fenced.update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 1 }, "$push": { "log": "a" } }).await.unwrap();
+    fenced.replace_one(doc! { "_id": 1 }, doc! { "n": 2 }).await.unwrap();
+    lease
+        .transaction(async |session| -> mongoseal::Result<()> {
+            let orders = session.client().database(console.db.database.name()).collection::<Document>("orders");
+            for id in [7, 8] {
+                orders.insert_one(doc! { "_id": id }).session(&mut *session).await?;
+            }
+            Ok(())
+        })
+        .await
+        .unwrap();
+    fenced.delete_one(doc! { "_id": 1 }).await.unwrap();
+    lease.release().await.unwrap();
+    let (code, summary, found) = audit(&console).await;
+    assert_eq!((code, found), (0, vec![]), "{summary}");
+    assert_eq!((&summary["unread"], &summary["keys"], &summary["violations"]), (&0.into(), &3.into(), &0.into()));
+    // The first grant of a key is what the first entry shows.
+    assert!(summary["grants"].as_u64() >= Some(3), "{summary}");
+    let of_orders = &summary["fenced"][0];
+    assert_eq!((&of_orders["writes"], &of_orders["documents"]), (&6.into(), &3.into()), "{summary}");
+    let printed = console.run(&["audit", "orders"]).await.printed();
+    assert!(printed.contains("Verdict    no promise was broken\n") && printed.contains("Read       "), "{printed}");
+    let none = Console::new("audit_none").await;
+    let printed = none.run(&["audit", "orders", "--since", "1h"]).await.printed();
+    assert!(
+        printed.contains("Keys       0, with 0 grants\n") && printed.contains("no promise was broken"),
+        "{printed}"
+    );
+}
+
+#[tokio::test]
+async fn writes_that_no_fence_refused_are_named_by_what_they_lacked() {
+    let console = Console::new("audit_exposed").await;
+    let seal = console.seal("alice");
+    let [earlier, later] = two_holders(&seal).await;
+    let orders = orders(&console);
+    // The later holder has not claimed: the fence refuses nothing.
+    orders.fenced(earlier).update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 1 } }).upsert(true).await.unwrap();
+    // Its lease has ended, and nobody holds the key.
+    orders.fenced(later).update_one(doc! { "_id": 2 }, doc! { "$set": { "n": 1 } }).upsert(true).await.unwrap();
+    let (code, summary, found) = audit(&console).await;
+    assert_eq!(code, 0, "{summary}");
+    let exposed =
+        format!("orders 1: token {earlier} wrote after the grant of {later}, which had not claimed the document");
+    let late = format!("orders 2: it was written after the lease with token {later} had ended, before the next grant");
+    assert_eq!(found, [("exposed".into(), exposed), ("late".into(), late)]);
+
+    orders.insert_one(doc! { "_id": 3 }).await.unwrap();
+    let (code, summary, found) = audit(&console).await;
+    assert_eq!((code, &found[2]), (1, &("unfenced".into(), "orders 3: a writer carried no token".into())), "{summary}");
+    assert_eq!(summary["fenced"][0]["without_token"], 1);
+}
+
+#[tokio::test]
+async fn each_broken_promise_is_found() {
+    let console = Console::new("audit_broken").await;
+    let seal = console.seal("alice");
+    let records = console.db.database.collection::<Document>("mongoseal");
+    let orders = orders(&console);
+    let [earlier, later] = two_holders(&seal).await;
+    let old = records.find_one(doc! { "_id": "orders/1" }).await.unwrap().unwrap();
+    let lease = seal.acquire("orders/1").ttl(secs(600)).await.unwrap();
+    orders.fenced(&lease).claim(doc! { "_id": 1 }).upsert(true).await.unwrap();
+    // Writers that compare nothing.
+    orders.update_one(doc! { "_id": 1 }, doc! { "$set": { "fence": later } }).await.unwrap();
+    orders.replace_one(doc! { "_id": 1 }, doc! { "n": 1 }).await.unwrap();
+    // A second exclusive holder, and then an older copy of the record.
+    let second = vec![doc! { "$set": { "holders": { "$concatArrays": ["$holders", "$holders"] } } }];
+    records.update_one(doc! { "_id": "orders/1" }, second).await.unwrap();
+    records.replace_one(doc! { "_id": "orders/1" }, old).await.unwrap();
+    let token = lease.token();
+    lease.orphan();
+    let (code, summary, found) = audit(&console).await;
+    let expected = [
+        format!("orders 1: token {later} wrote after {token}"),
+        format!("orders 1: a writer without a fence removed token {later}"),
+        format!("key \"orders/1\": it is held by the tokens {token}, {token} at once, and one of them is exclusive"),
+        format!("key \"orders/1\": its version fell from {token} to {later}: an older copy was put back"),
+    ];
+    let violations = expected.map(|what| ("violation".to_owned(), what));
+    assert_eq!((code, found.as_slice()), (1, violations.as_slice()), "{summary}");
+    assert!(earlier < later && summary["violations"] == 4);
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_read_the_oplog_is_told_the_role() {
+    let set = ReplicaSet::builder().auth().start().await;
+    let leases = doc! { "db": "app", "collection": "mongoseal" };
+    let hold = doc! { "resource": leases, "actions": ["find", "insert", "update", "createIndex"] };
+    set.add_user("holder", "pw", "app", vec![hold.clone()]).await;
+    let oplog = doc! { "resource": { "db": "local", "collection": "oplog.rs" }, "actions": ["find"] };
+    set.add_user("auditor", "pw", "admin", vec![hold, oplog]).await;
+    let said = run(&set.uri_as("holder", "pw", "app"), &["audit"]).await;
+    said.fails(125, "no permission to read the oplog: grant the role `read` on the database `local`");
+    let arguments = ["audit", "--db", "app", "--since", "400d"];
+    let printed = run(&set.uri_as("auditor", "pw", "admin"), &arguments).await.printed();
+    assert!(printed.contains(", where the oplog begins\n"), "{printed}");
+}
