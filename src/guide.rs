@@ -49,6 +49,7 @@ pages! {
     command = "command.md",
     operating = "operating.md",
     doctor = "doctor.md",
+    audit = "audit.md",
     glossary = "glossary.md",
     why = "why.md",
     comparison = "comparison.md",

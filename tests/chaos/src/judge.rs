@@ -7,6 +7,7 @@ mod holds;
 mod latency;
 mod leases;
 mod locks;
+mod log;
 mod losses;
 mod opens;
 mod order;
@@ -138,6 +139,7 @@ impl<'a> Case<'a> {
         self.the_fence_holds(&mut found);
         self.documents_keep_their_writes(&mut found);
         self.versions_are_there(&mut found);
+        self.the_log_agrees(&mut found);
         self.calls_return(&mut found);
         self.unfit_collections_are_refused(&mut found);
         self.old_requests_touch_nothing(&mut found);

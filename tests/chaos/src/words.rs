@@ -89,6 +89,9 @@ pub(crate) enum Event {
     Healed { at: Micros, term: i64 },
     /// How often the set had elected when the run began.
     Elected { term: i64 },
+    /// What the log of the servers shows: how many writes were read and how many were not, and what breaks a promise or is
+    /// another token than the workers were granted.
+    Log { read: u64, unread: u64, broken: Vec<String> },
 }
 
 /// The run that this is the history of.

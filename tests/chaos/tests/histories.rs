@@ -242,6 +242,7 @@ fn histories_of_refusals() -> Vec<History> {
     let slow = json!({ "event": "slow", "worker": 1, "from": 6_000_000, "to": 6_600_000 });
     let opened =
         |outcome: &str| json!({ "event": "opened", "worker": 1, "begin": 10_000, "end": 20_000, "outcome": outcome });
+    let log = |read: u64, unread: u64, broken: &[&str]| json!({ "event": "log", "read": read, "unread": unread, "broken": broken });
     vec![
         ("left-open", &["I24"], vec![refusal(), written(5500, "unavailable")]),
         ("left-open-key", &["I24"], vec![refusal(), acquired("ledger/0")]),
@@ -252,6 +253,10 @@ fn histories_of_refusals() -> Vec<History> {
         ("left-open-fault", &[], vec![refusal(), written(5500, "unavailable"), fault(8300, 8500)]),
         ("left-open-slow", &[], vec![refusal(), written(5500, "unavailable"), slow]),
         ("opened", &["I25"], vec![opened("opened")]),
+        ("log", &[], vec![log(9, 0, &[])]),
+        ("log-broken", &["I27"], vec![log(9, 0, &["key \"k\": token 4 was granted after 5"])]),
+        ("log-unread", &["I27"], vec![log(9, 1, &[])]),
+        ("log-empty", &["I27"], vec![log(0, 0, &[])]),
         ("opened-not", &[], vec![opened("refused"), opened("unavailable")]),
         ("opened-odd", &["I8"], vec![opened("odd")]),
         ("opened-late", &["I8"], vec![with(opened("refused"), "end", json!(3_600_000))]),

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The pages, in the order in which their examples run. One page goes on with the leases of the page before.
-const PAGES: [&str; 5] = ["cli", "command", "shell", "operating", "doctor"];
+const PAGES: [&str; 6] = ["cli", "command", "shell", "operating", "doctor", "audit"];
 
 const BEGIN: &str = "```console\n";
 const END: &str = "```";
@@ -92,7 +92,7 @@ async fn the_transcripts_in_the_documents_are_what_the_program_says() {
             }
             anew = anew + END + rest;
         }
-        assert!(count > 3, "{page}: {count}");
+        assert!(count > 0, "{page}: {count}");
         if writes() {
             fs::write(document, anew).unwrap();
         }

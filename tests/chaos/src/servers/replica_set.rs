@@ -10,7 +10,8 @@ use mongodb::{
     bson::{Document, doc},
     options::{Collation, CollationStrength, ReadConcern},
 };
-use mongoseal::{Builder, Mongoseal};
+use mongoseal::{Builder, FencingToken, Mongoseal};
+use mongoseal_audit::Auditor;
 use mongoseal_test_support::ReplicaSet;
 use tokio::time::sleep;
 
@@ -138,7 +139,31 @@ impl Servers for ReplicaSet {
             let (worker, lease, token, key) = (0, 0, None, key.into());
             history.note(Event::Entry(Entry { worker, lease, key, token, begin, end, within, outcome, before }));
         }
+        history.note(judge_log(self, &history.events()).await.expect("the oplog can be read"));
     }
+}
+
+/// Has the log of the set judged, and looks in it for each token that a worker was granted.
+async fn judge_log(set: &ReplicaSet, events: &[Event]) -> mongodb::error::Result<Event> {
+    let [leases, fenced] = ["mongoseal", DOCUMENTS].map(|name| format!("{DATABASE}.{name}"));
+    let mut auditor = Auditor::new(&leases, [(fenced.as_str(), "fence")]);
+    let mut broken = Vec::new();
+    let oplog = set.client().await.database("local").collection::<Document>("oplog.rs");
+    let of_them = doc! { "$or": [{ "ns": { "$in": auditor.namespaces() } }, { "op": "c" }] };
+    let mut entries = oplog.find(of_them).sort(doc! { "$natural": 1 }).await?;
+    while entries.advance().await? {
+        let findings = auditor.judge(&entries.deserialize_current()?);
+        let violations = findings.into_iter().filter(|finding| finding.kind == mongoseal_audit::Kind::Violation);
+        broken.extend(violations.map(|finding| format!("{}: {}", finding.of, finding.what)));
+    }
+    for (key, granted) in crate::judge::leases(events) {
+        let tokens = granted.iter().filter_map(|lease| FencingToken::new(lease.token).ok());
+        let unseen = tokens.filter(|token| !auditor.has_granted(key, *token));
+        broken
+            .extend(unseen.map(|token| format!("key {key:?}: no entry has token {token}, which a worker was granted")));
+    }
+    let summary = auditor.summary();
+    Ok(Event::Log { read: summary.read, unread: summary.unread, broken })
 }
 
 /// Sets the clock of each member ahead, and waits until its answers say so.
