@@ -67,7 +67,7 @@ impl Scene {
     async fn tick(&self) -> TickLease {
         match self.once().begin().await.unwrap() {
             BeginOutcome::Started(tick) => tick,
-            other => panic!("the tick is open: {other:?}"),
+            BeginOutcome::Skipped(why) => panic!("the tick is open: {why}"),
         }
     }
 

@@ -15,13 +15,11 @@ pub(crate) fn tally(events: &[Event], case: &Case<'_>) -> (String, Vec<&'static 
     let count = |is: fn(&Event) -> bool| events.iter().filter(|event| is(event)).count();
     let (mut kinds, mut worked) = (BTreeMap::<Kind, usize>::new(), BTreeSet::new());
     let (mut began, mut failovers, mut revoked, mut repeated) = (None, 0, 0, 0);
-    let mut logged = 0;
     for event in events {
         match event {
             Event::Fault(fault) => *kinds.entry(fault.kind).or_default() += 1,
             Event::Elected { term } => began = Some(*term),
             Event::Healed { term, .. } => failovers = term - began.unwrap_or(*term),
-            Event::Log { read, .. } => logged = *read,
             Event::Revoke(revoke) => revoked += revoke.tokens.len(),
             Event::Works { key, tick, .. } => repeated += usize::from(!worked.insert((key, tick))),
             _ => {}
@@ -98,7 +96,7 @@ pub(crate) fn tally(events: &[Event], case: &Case<'_>) -> (String, Vec<&'static 
         format!("went on      {after_refusals} writes of documents and acquires after refused commits"),
         format!("not opened   {opened} handles, on a collection with a collation"),
         format!("values       {values} confirmed writes of the value of a key"),
-        format!("log          {logged} writes of records and fenced documents judged"),
+        format!("log          {} writes of records and fenced documents judged", case.logged()),
         format!("stalls       {stalls} times a process did not run for 0.1 s"),
     ];
     let sometimes = [
