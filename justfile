@@ -102,4 +102,4 @@ msrv:
 
 # That the public API changed no more than the version says. Needs cargo-semver-checks and a published release.
 semver:
-    cargo semver-checks -p mongoseal -p mongoseal-conformance -p mongoseal-redis
+    cargo semver-checks -p mongoseal -p mongoseal-conformance -p mongoseal-redis -p mongoseal-audit

@@ -394,10 +394,10 @@ pub(crate) struct Revoke {
 
 #[derive(Args, Debug)]
 pub(crate) struct Audit {
-    /// Fenced collections, for example orders, or orders:token
+    /// Fenced collections, for example orders:token
     ///
-    /// They are in the database of the leases. After the colon is the field with the tokens, if it is not `fence`.
-    #[arg(value_name = "COLLECTION[:FIELD]")]
+    /// They are in the database of the leases. After the colon is the field with the tokens. Without it that is `fence`.
+    #[arg(value_name = "COLLECTION")]
     pub(crate) fenced: Vec<String>,
     /// Only what was written within this time, for example 1d
     #[arg(long, value_parser = time::parse, value_name = "TIME")]

@@ -38,7 +38,7 @@ use crate::{
 ///
 /// A leader must have stopped before another one begins, so no default leaves it without time for that.
 ///
-/// The handle's [`grace`](crate::Builder::grace) is added to both. So a leader has its whole time to stop even if a failover
+/// The handle's [`grace`](crate::Builder::grace) comes after the `stop_margin`. So a leader has its whole time to stop even if a failover
 /// makes a member primary whose clock is ahead.
 ///
 /// # Errors
@@ -209,7 +209,7 @@ impl Candidacy {
         }
     }
 
-    /// The clock's reading.
+    /// The instant that the clock shows.
     pub(super) fn now(&self) -> Instant {
         self.context().clock().now()
     }

@@ -74,7 +74,7 @@ pub trait Fence<T: Send + Sync> {
     /// let paid = doc! { "$set": { "state": "paid" } };
     /// match orders.fenced(&lease).update_one(doc! { "_id": 4711 }, paid).await {
     ///     Ok(done) => println!("{} written", done.modified_count),
-    ///     Err(Error::Fenced { newer }) => println!("a later holder has written it, with token {newer}"),
+    ///     Err(Error::Fenced { newer }) => println!("a later holder has claimed it, with token {newer}"),
     ///     Err(error) => return Err(error.into()),
     /// }
     /// # Ok(())
@@ -125,8 +125,8 @@ impl fmt::Debug for FencedWriter<'_> {
 /// # Guarantees
 ///
 /// Each write is one command with the condition and the token. It changes a document only if the document's token is no
-/// larger than the writer's, and leaves the writer's token there. So once a holder has written a document, no earlier
-/// holder changes it, however late its write arrives. An equal token passes: a holder may write again.
+/// larger than the writer's, and leaves the writer's token there. So once a holder has claimed or written a document, no
+/// earlier holder changes it, however late its write arrives. An equal token passes: a holder may write again.
 ///
 /// Writes are confirmed by the journals of a majority, whatever the write concern of the collection: a rollback would
 /// let an earlier holder in again.

@@ -12,7 +12,7 @@ use crate::types::{
 /// fenced storage in tests.
 ///
 /// It is as strict as a [fenced collection](crate::fence): an earlier holder's write of a row succeeds as long as no later
-/// holder has written that row.
+/// holder has claimed or written that row.
 ///
 /// # Examples
 ///

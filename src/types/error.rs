@@ -13,7 +13,7 @@ use crate::types::{duration::format_duration, key::Key, owner::Owner, parse_erro
 /// | [`RetriesExhausted`](Self::RetriesExhausted) | give up: the key was held at each attempt of my retry policy |
 /// | [`Lost`](Self::Lost) | stop acting on the key at once; acquire again if still needed |
 /// | [`Ended`](Self::Ended) | stop acting on the key: this process released or transferred the lease, or shut the handle down |
-/// | [`Fenced`](Self::Fenced) | stop, and undo nothing: a later holder has written there, and its writes stand |
+/// | [`Fenced`](Self::Fenced) | stop, and undo nothing: a later holder has claimed or written there, and its writes stand |
 /// | [`Unavailable`](Self::Unavailable) | retry: the store did not confirm in time, and the request may have been applied; read first before a fenced write |
 /// | [`Invalid`](Self::Invalid) | change the code or the deployment: a retry returns the same |
 /// | [`Corrupt`](Self::Corrupt) | look at the record: another program wrote it, and it was left as it was |
@@ -92,7 +92,7 @@ pub enum Error {
         reason: EndReason,
     },
 
-    /// A later holder of the key has written to the storage, so the storage refused this write. Nothing was changed.
+    /// A later holder of the key has claimed or written there, so the storage refused this write. Nothing was changed.
     /// The earlier holder may not know yet that its lease has ended: it was paused, or cut off.
     #[error(
         "the write was refused, because the storage has seen the newer token {newer}: stop acting on the key, and acquire it again if it is still needed"

@@ -14,8 +14,8 @@ pub(super) struct Write {
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Change {
-    /// The whole document: an insert or a replacement.
-    Put(Document),
+    Insert(Document),
+    Replace(Document),
     /// What changed, as the member `diff` of `$v: 2`.
     Delta(Document),
     Delete,
@@ -80,7 +80,7 @@ impl Reader {
             "dropDatabase" => vec![Step::Dropped(in_database(""))],
             "renameCollection" => {
                 let both = ["renameCollection", "to"].iter().filter_map(|field| command.get_str(field).ok());
-                both.map(|name| Step::Unread(name.to_owned())).collect()
+                both.flat_map(|name| [Step::Dropped(name.to_owned()), Step::Unread(name.to_owned())]).collect()
             }
             _ => Vec::new(),
         }
@@ -99,7 +99,7 @@ fn step(operation: &Document) -> Option<Step> {
     let content = operation.get_document("o").ok();
     let read = match (operation.get_str("op").ok()?, content) {
         ("n", _) => return None,
-        ("i", Some(document)) => document.get("_id").map(|id| (id.clone(), Change::Put(document.clone()))),
+        ("i", Some(document)) => document.get("_id").map(|id| (id.clone(), Change::Insert(document.clone()))),
         ("u", Some(update)) => operation
             .get_document("o2")
             .ok()
@@ -116,7 +116,7 @@ fn step(operation: &Document) -> Option<Step> {
 
 fn updated(update: &Document) -> Option<Change> {
     match update.get("$v") {
-        None if update.keys().all(|name| !name.starts_with('$')) => Some(Change::Put(update.clone())),
+        None if update.keys().all(|name| !name.starts_with('$')) => Some(Change::Replace(update.clone())),
         Some(Bson::Int32(2)) => update.get_document("diff").ok().map(|diff| Change::Delta(diff.clone())),
         _ => None,
     }
@@ -186,9 +186,11 @@ mod tests {
     fn each_kind_of_entry_is_read_and_another_is_counted_as_unread() {
         let mut reader = Reader::default();
         let mut steps = |entry: Document| reader.steps(&entry);
-        let put = || write("a.b", Change::Put(doc! { "_id": 1, "n": 1 }));
-        assert_eq!(steps(doc! { "op": "i", "ns": "a.b", "o": { "_id": 1, "n": 1 } }), [put()]);
-        assert_eq!(steps(doc! { "op": "u", "ns": "a.b", "o": { "_id": 1, "n": 1 }, "o2": { "_id": 1 } }), [put()]);
+        let whole = doc! { "_id": 1, "n": 1 };
+        let insert = doc! { "op": "i", "ns": "a.b", "o": &whole };
+        assert_eq!(steps(insert), [write("a.b", Change::Insert(whole.clone()))]);
+        let replace = doc! { "op": "u", "ns": "a.b", "o": &whole, "o2": { "_id": 1 } };
+        assert_eq!(steps(replace), [write("a.b", Change::Replace(whole.clone()))]);
         let diff = doc! { "u": { "n": 2 } };
         let update = doc! { "op": "u", "ns": "a.b", "o": { "$v": 2, "diff": &diff }, "o2": { "_id": 1 } };
         assert_eq!(steps(update), [write("a.b", Change::Delta(diff))]);

@@ -24,10 +24,12 @@ pub(super) struct Fenced {
 /// What is known of the token of a document.
 #[derive(Clone, Copy, PartialEq)]
 enum Token {
+    /// No entry has shown whether it has one.
+    Unknown,
     None,
     Is(i64),
-    /// A token that was there when the document was deleted.
-    Was(i64),
+    /// It was there when the document was deleted. `None`: the document had none, or it is not known.
+    Was(Option<i64>),
 }
 
 /// The writes of a fenced collection.
@@ -48,6 +50,8 @@ pub struct OfCollection {
     pub late: u64,
     /// Writes whose token is not known, or was granted before the first entry.
     pub unplaced: u64,
+    /// Documents that were inserted without a token: no holder had claimed them yet.
+    pub unclaimed: u64,
 }
 
 impl Fenced {
@@ -64,53 +68,50 @@ impl Fenced {
     /// The documents were dropped.
     pub(super) fn drop_all(&mut self) {
         for token in self.documents.values_mut() {
-            if let Token::Is(token_then) = *token {
-                *token = Token::Was(token_then);
-            }
+            *token = token.deleted();
         }
     }
 
-    /// `under_lease`: the write is in one transaction with a write of a record, so the lease was held.
+    /// `under_lease`: the write is in one transaction with a write of a record, so the lease was held. `at`: the time of the
+    /// server, in milliseconds since the Unix epoch.
     pub(super) fn judge(
         &mut self,
         id: &Bson,
         change: &Change,
-        under_lease: bool,
+        (under_lease, at): (bool, i64),
         keys: &Keys,
         findings: &mut Vec<Finding>,
     ) {
         let named = id.to_string();
-        let before = self.documents.get(&named).copied();
+        let before = self.documents.get(&named).copied().unwrap_or(Token::Unknown);
         let counts = &mut self.summary;
         counts.writes += 1;
         let written = match change {
-            Change::Delete => {
-                if let Some(Token::Is(token)) = before {
-                    self.documents.insert(named, Token::Was(token));
-                }
-                return;
-            }
-            Change::Put(document) => Some(token(document, &self.field)),
-            Change::Delta(diff) => match changed_token(diff, &self.field) {
-                // A writer that leaves the token as it is counts as the holder of it.
-                None => before,
-                changed => changed,
-            },
+            Change::Delete => before.deleted(),
+            Change::Insert(document) | Change::Replace(document) => token(document, &self.field),
+            // A writer that leaves the token as it is counts as the holder of it.
+            Change::Delta(diff) => changed_token(diff, &self.field).unwrap_or(before),
         };
         let name = &self.name;
         match (before, written) {
-            (Some(Token::Is(before)), Some(Token::Is(token))) if token < before => {
+            (Token::Is(before), Token::Is(token)) if token < before => {
                 findings.push(Finding::older_token(name, &named, before, token));
             }
-            (Some(Token::Is(before)), Some(Token::None)) if !under_lease => {
+            (Token::Was(Some(before)), Token::Is(token)) if token < before => {
+                counts.exposed += 1;
+                findings.push(Finding::inserted_again(name, &named, before, token));
+            }
+            (Token::Is(before), Token::None) => {
                 counts.without_token += 1;
                 findings.push(Finding::token_lost(name, &named, before));
             }
-            (_, Some(Token::None)) if !under_lease => {
+            (_, Token::None) if matches!(change, Change::Insert(_)) => counts.unclaimed += 1,
+            _ if under_lease => {}
+            (_, Token::None) => {
                 counts.without_token += 1;
                 findings.push(Finding::no_token(name, &named));
             }
-            (_, Some(Token::Is(token))) if !under_lease => match keys.standing(token) {
+            (_, Token::Is(token)) => match keys.standing(token, at) {
                 Standing::Held => {}
                 Standing::Unknown => counts.unplaced += 1,
                 Standing::Ended => {
@@ -122,11 +123,19 @@ impl Fenced {
                     findings.push(Finding::exposed(name, &named, token, newer));
                 }
             },
-            (_, None) => counts.unplaced += 1,
-            _ => {}
+            (_, Token::Unknown) => counts.unplaced += 1,
+            (_, Token::Was(_)) => {}
         }
-        if let Some(written) = written {
-            self.documents.insert(named, written);
+        self.documents.insert(named, written);
+    }
+}
+
+impl Token {
+    fn deleted(self) -> Self {
+        match self {
+            Self::Is(token) => Self::Was(Some(token)),
+            Self::Was(token) => Self::Was(token),
+            Self::None | Self::Unknown => Self::Was(None),
         }
     }
 }

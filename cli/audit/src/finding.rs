@@ -46,7 +46,7 @@ impl Finding {
 
     pub(super) fn held_twice(key: &str, tokens: impl Iterator<Item = i64>) -> Self {
         let tokens = tokens.map(|token| token.to_string()).collect::<Vec<_>>().join(", ");
-        Self::of_key(key, format!("it is held by the tokens {tokens} at once, and one of them is exclusive"))
+        Self::of_key(key, format!("the tokens {tokens} hold it at once, and one of them allows fewer"))
     }
 
     fn of_document(kind: Kind, collection: &str, id: &str, what: String) -> Self {
@@ -58,8 +58,13 @@ impl Finding {
         Self::of_document(Kind::Violation, collection, id, what)
     }
 
+    pub(super) fn inserted_again(collection: &str, id: &str, before: i64, token: i64) -> Self {
+        let what = format!("token {token} inserted it again, after a holder with {before} had deleted it");
+        Self::of_document(Kind::Exposed, collection, id, what)
+    }
+
     pub(super) fn token_lost(collection: &str, id: &str, before: i64) -> Self {
-        let what = format!("a writer without a fence removed token {before}");
+        let what = format!("a write removed token {before}");
         Self::of_document(Kind::Violation, collection, id, what)
     }
 

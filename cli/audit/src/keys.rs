@@ -1,4 +1,4 @@
-//! Judges the writes of records: tokens grow, and one exclusive holder holds a key.
+//! Judges the writes of records: versions and tokens grow, and no more leases hold a key than each of them allows.
 
 use std::collections::HashMap;
 
@@ -16,14 +16,27 @@ struct Key {
     document: Document,
     /// The largest token that was granted.
     newest: i64,
+    /// The version of the last entry that showed it. An operator can raise it above the tokens.
+    version: i64,
     /// The holders of the last entry that showed them all.
     holders: Option<Vec<Holder>>,
+}
+
+impl Key {
+    /// Forgets the record. The clock of the set numbers the next token, which is larger than those that were granted; a
+    /// version that was raised above them is gone.
+    fn forget(&mut self) {
+        self.document.clear();
+        self.holders = Some(Vec::new());
+        self.version = self.newest;
+    }
 }
 
 #[derive(Clone)]
 struct Holder {
     token: i64,
-    is_exclusive: bool,
+    /// How many may hold the key together.
+    limit: usize,
     is_released: bool,
     expires_at: i64,
 }
@@ -57,40 +70,36 @@ impl Keys {
     /// Forgets what the records were. Tokens go on to grow.
     pub(super) fn drop_all(&mut self) {
         for key in self.by_name.values_mut() {
-            key.document.clear();
-            key.holders = Some(Vec::new());
+            key.forget();
         }
     }
 
     pub(super) fn judge(&mut self, id: &Bson, change: Change, findings: &mut Vec<Finding>) {
         let Some(name) = id.as_str() else { return };
-        let is_new = !self.by_name.contains_key(name);
         let key = self.by_name.entry(name.to_owned()).or_default();
         match change {
-            Change::Put(document) => key.document = document,
+            Change::Insert(document) | Change::Replace(document) => key.document = document,
             Change::Delta(diff) => entry::apply(&mut key.document, &diff),
-            Change::Delete => {
-                key.document.clear();
-                key.holders = Some(Vec::new());
-                return;
-            }
+            Change::Delete => return key.forget(),
         }
-        let version = key.document.get_i64("version").ok();
-        if let Some(version) = version.filter(|version| *version < key.newest) {
-            findings.push(Finding::version_fell(name, key.newest, version));
+        let floor = key.newest.max(key.version);
+        let version = key.document.get_i64("version").unwrap_or(key.version);
+        if version < key.version {
+            findings.push(Finding::version_fell(name, key.version, version));
         }
+        key.version = version;
         let Some(holders) = holders(&key.document) else {
             key.holders = None;
             return;
         };
         // Of the first entry of a key, it is not known which holders it granted the key.
-        let before = if is_new { None } else { key.holders.as_ref() };
+        let before = key.holders.as_ref();
         for holder in &holders {
             let was_there = |before: &Vec<Holder>| before.iter().any(|other| other.token == holder.token);
             if before.is_some_and(|before| !was_there(before)) {
                 self.grants += 1;
-                if holder.token <= key.newest {
-                    findings.push(Finding::token_did_not_grow(name, key.newest, holder.token));
+                if holder.token <= floor {
+                    findings.push(Finding::token_did_not_grow(name, floor, holder.token));
                 }
             }
             let keys = self.of_token.entry(holder.token).or_default();
@@ -99,14 +108,11 @@ impl Keys {
             }
         }
         let largest = holders.iter().map(|holder| holder.token).max().unwrap_or_default();
-        if version.is_some_and(|version| version < largest) {
-            findings.push(Finding::version_fell(name, largest, version.unwrap_or_default()));
-        }
         key.newest = key.newest.max(largest);
         if let Ok(now) = key.document.get_datetime("last_seen") {
             let now = now.timestamp_millis();
             let live: Vec<_> = holders.iter().filter(|one| !one.is_released && one.expires_at > now).collect();
-            if live.len() > 1 && live.iter().any(|holder| holder.is_exclusive) {
+            if live.iter().any(|holder| live.len() > holder.limit) {
                 findings.push(Finding::held_twice(name, live.iter().map(|holder| holder.token)));
             }
         }
@@ -117,15 +123,18 @@ impl Keys {
         self.of_token.get(&token).is_some_and(|keys| keys.iter().any(|known| known == key))
     }
 
-    /// Where a token stands now. If it is of several keys, the best counts.
-    pub(super) fn standing(&self, token: i64) -> Standing {
+    /// Where a token stands at this time of the server, in milliseconds since the Unix epoch. If it is of several keys, the
+    /// best counts.
+    pub(super) fn standing(&self, token: i64, at: i64) -> Standing {
         let of_key = |name: &String| {
             let key = &self.by_name[name];
-            if key.newest > token {
-                return Standing::Outdated(key.newest);
+            let holds = |one: &Holder| one.token == token && !one.is_released && one.expires_at > at;
+            match (key.holders.as_ref().map(|all| all.iter().any(holds)), key.newest > token) {
+                // Sharers hold the key beside later ones.
+                (Some(true), _) | (None, false) => Standing::Held,
+                (_, true) => Standing::Outdated(key.newest),
+                (Some(false), false) => Standing::Ended,
             }
-            let is_held = |holders: &Vec<Holder>| holders.iter().any(|one| one.token == token && !one.is_released);
-            if key.holders.as_ref().is_none_or(is_held) { Standing::Held } else { Standing::Ended }
         };
         let all = self.of_token.get(&token).into_iter().flatten().map(of_key);
         all.min_by_key(|standing| match standing {
@@ -144,7 +153,7 @@ fn holders(record: &Document) -> Option<Vec<Holder>> {
         let holder = holder.as_document()?;
         Some(Holder {
             token: holder.get_i64("version").ok()?,
-            is_exclusive: holder.get_i32("limit") == Ok(0),
+            limit: usize::try_from(holder.get_i32("limit").ok()?).ok()?.max(1),
             is_released: holder.contains_key("released_at"),
             expires_at: holder.get_datetime("expires_at").ok()?.timestamp_millis(),
         })

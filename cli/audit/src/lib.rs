@@ -9,7 +9,7 @@
 //! use mongoseal::mongodb::bson::doc;
 //!
 //! let mut auditor = Auditor::new("app.mongoseal", [("app.orders", "fence")]);
-//! let entry = doc! { "op": "i", "ns": "app.orders", "o": { "_id": 1 } };
+//! let entry = doc! { "op": "u", "ns": "app.orders", "o": { "_id": 1, "n": 1 }, "o2": { "_id": 1 } };
 //! let found = auditor.judge(&entry);
 //! assert_eq!(found[0].kind, Kind::Unfenced);
 //! assert!(!auditor.summary().is_clean());
@@ -86,8 +86,7 @@ impl Auditor {
         }
     }
 
-    /// The collections whose entries are judged, and the database of transactions. Other entries need not be passed, except
-    /// commands.
+    /// The collections whose writes are judged. Pass their entries and all commands (`op: "c"`): a transaction is one.
     #[must_use]
     pub fn namespaces(&self) -> Vec<String> {
         self.fenced.keys().chain([&self.leases]).cloned().collect()
@@ -98,6 +97,7 @@ impl Auditor {
         let steps = self.reader.steps(entry);
         let is_lease = |step: &Step| matches!(step, Step::Write(write) if write.namespace == self.leases);
         let under_lease = steps.len() > 1 && steps.iter().any(is_lease);
+        let at = entry.get_datetime("wall").map_or(0, |wall| wall.timestamp_millis());
         let mut findings = Vec::new();
         for step in steps {
             match step {
@@ -108,7 +108,7 @@ impl Auditor {
                 Step::Write(Write { namespace, id, change }) => {
                     let Some(fenced) = self.fenced.get_mut(&namespace) else { continue };
                     self.summary.read += 1;
-                    fenced.judge(&id, &change, under_lease, &self.keys, &mut findings);
+                    fenced.judge(&id, &change, (under_lease, at), &self.keys, &mut findings);
                 }
                 Step::Dropped(name) => {
                     let is_dropped = |known: &str| known == name || (name.ends_with('.') && known.starts_with(&name));

@@ -1,6 +1,6 @@
 //! `mongoseal audit`: reads the oplog, and has the package `mongoseal-audit` judge it.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use mongoseal::inspect::StoreTime;
 use mongoseal_audit::{Auditor, Finding, Kind};
@@ -12,7 +12,7 @@ use crate::{
     connection::Connection,
     exit_status::{Failure, Status},
     job::signals::Signals,
-    ui::output,
+    ui::{message::print_warning, output},
 };
 
 /// How many findings are printed as text. All are counted.
@@ -22,21 +22,36 @@ const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) async fn perform(connection: &Connection, options: Audit) -> Result<Status, Failure> {
     connection.require_mongodb("audit", "which has no log of its writes: use MongoDB")?;
+    let fenced: Vec<_> = options.fenced.iter().map(|name| name.rsplit_once(':').unwrap_or((name, "fence"))).collect();
+    if let Some((name, field)) = fenced.iter().find(|(_, field)| !is_top_level(field)) {
+        return Err(Failure::invalid(format!(
+            "{field:?} cannot be the field of the tokens of {name}: pass a top-level field, without `$` and `.`"
+        )));
+    }
     // The library's error explains an unusable deployment better than the driver's.
     connection.with_handle(async |_| ()).await?;
     let (uri, _) = connection.target()?;
     let deployment = Deployment::open(&uri, connection, "audit").await.map_err(|refusal| refused(&refusal))?;
+    if deployment.is_router() {
+        deployment.close().await;
+        return Err(Failure::invalid("a router has no oplog: audit a replica set"));
+    }
     let mut signals = Signals::terminating()?;
-    let mut audit = Reading::new(&deployment, &options);
-    let read = signals.unless(audit.read(&deployment, connection.timeout)).await;
+    let mut log = Log::new(&deployment, &options, &fenced);
+    let read = signals.unless(log.read(&deployment, connection.timeout)).await;
     deployment.close().await;
     match read {
-        Ok(read) => read.map_err(|refusal| refused(&refusal))??,
+        Ok(read) => read?,
         Err(_signal) if options.follow => {}
         Err(signal) => return Err(Failure::by_signal(signal)),
     }
-    audit.print_summary()?;
-    Ok(if audit.auditor.summary().is_clean() { Status::DONE } else { Status::NO })
+    log.print_summary()?;
+    Ok(if log.auditor.summary().is_clean() { Status::DONE } else { Status::NO })
+}
+
+/// Returns whether this can be the field of the tokens of a fenced collection.
+fn is_top_level(field: &str) -> bool {
+    !field.is_empty() && field != "_id" && !field.contains(['$', '.', '\0'])
 }
 
 fn refused(refusal: &Refusal) -> Failure {
@@ -49,58 +64,72 @@ fn refused(refusal: &Refusal) -> Failure {
 }
 
 /// The oplog as it is read.
-struct Reading<'a> {
+struct Log<'a> {
     options: &'a Audit,
     auditor: Auditor,
-    /// The times of the first entry and of the last, in milliseconds since the Unix epoch.
-    window: (i64, i64),
-    /// Whether `--since` asks for more than the oplog has.
+    /// The first entry that can be read, and the last that was.
+    window: (Timestamp, Timestamp),
+    /// Whether the oplog has no longer what was to be read.
     is_truncated: bool,
     found: u64,
 }
 
-impl<'a> Reading<'a> {
-    fn new(deployment: &Deployment, options: &'a Audit) -> Self {
+impl<'a> Log<'a> {
+    fn new(deployment: &Deployment, options: &'a Audit, fenced: &[(&str, &str)]) -> Self {
         let database = deployment.database();
-        let named: Vec<_> =
-            options.fenced.iter().map(|name| name.rsplit_once(':').unwrap_or((name, "fence"))).collect();
-        let fenced: Vec<_> = named.iter().map(|(name, field)| (format!("{database}.{name}"), *field)).collect();
+        let fenced: Vec<_> = fenced.iter().map(|(name, field)| (format!("{database}.{name}"), *field)).collect();
         let fenced = fenced.iter().map(|(name, field)| (name.as_str(), *field));
         let auditor = Auditor::new(&format!("{database}.{}", deployment.collection), fenced);
-        Self { options, auditor, window: (0, 0), is_truncated: false, found: 0 }
+        let never = Timestamp { time: 0, increment: 0 };
+        Self { options, auditor, window: (never, never), is_truncated: false, found: 0 }
     }
 
-    /// Reads the oplog up to now, or for ever if it is to follow.
-    async fn read(&mut self, deployment: &Deployment, within: Duration) -> Answer<Result<(), Failure>> {
-        let oldest = deployment.oldest_entry(within).await?.unwrap_or(Timestamp { time: 0, increment: 0 });
-        let mut until = deployment.majority_time().await?;
-        let wanted = self.options.since.map_or(0, |since| u64::from(until.time).saturating_sub(since.as_secs()));
-        self.is_truncated = self.options.since.is_some() && wanted < u64::from(oldest.time);
-        let first = u64::from(oldest.time).max(wanted);
-        self.window.0 = millis(first);
-        let mut after = Timestamp { time: u32::try_from(first).unwrap_or(u32::MAX), increment: 0 };
-        let namespaces = self.auditor.namespaces();
+    /// Reads the oplog up to now, or for ever if it is to follow. A follower reads on after an error that may pass.
+    async fn read(&mut self, deployment: &Deployment, within: Duration) -> Result<(), Failure> {
+        let until = deployment.majority_time().await.map_err(|refusal| refused(&refusal))?;
+        let oldest = deployment.oldest_entry(within).await.map_err(|refusal| refused(&refusal))?;
+        let since = self.options.since.map_or(0, |since| u64::from(until.time).saturating_sub(since.as_secs()));
+        let first = Timestamp { time: u32::try_from(since).unwrap_or(u32::MAX), increment: 0 };
+        self.is_truncated = self.options.since.is_some() && oldest > first;
+        self.window = (first.max(oldest), first);
         loop {
-            let mut batches = deployment.entries(after, until, &namespaces);
-            while let Some(batch) = batches.recv().await {
-                for entry in batch? {
-                    if let Err(error) = self.judge(&entry) {
-                        return Ok(Err(error.into()));
-                    }
-                }
+            match self.read_new(deployment, within).await {
+                Ok(read) => read?,
+                Err(refusal @ (Refusal::Unauthorized | Refusal::NoCollection)) => return Err(refused(&refusal)),
+                Err(refusal) if !self.options.follow => return Err(refused(&refusal)),
+                Err(refusal) => print_warning(&format!("cannot read the oplog ({refusal}): retrying")),
             }
-            self.window.1 = millis(until.time.into());
             if !self.options.follow {
-                return Ok(Ok(()));
+                return Ok(());
             }
-            after = until;
             tokio::time::sleep(FOLLOW_INTERVAL).await;
-            until = deployment.majority_time().await?;
         }
     }
 
-    fn judge(&mut self, entry: &Document) -> std::io::Result<()> {
+    /// Judges the entries after the last one that was judged, up to what a majority has.
+    async fn read_new(&mut self, deployment: &Deployment, within: Duration) -> Answer<io::Result<()>> {
+        // Another member may know less.
+        let until = deployment.majority_time().await?.max(self.window.1);
+        if self.window.0 < self.window.1 && deployment.oldest_entry(within).await? > self.window.1 && !self.is_truncated
+        {
+            self.is_truncated = true;
+            print_warning("the oplog has no longer all that was to be read: make it larger, or audit more often");
+        }
+        let mut batches = deployment.entries(self.window.1, until, &self.auditor.namespaces());
+        while let Some(batch) = batches.recv().await {
+            for entry in batch? {
+                if let Err(error) = self.judge(&entry) {
+                    return Ok(Err(error));
+                }
+            }
+        }
+        self.window.1 = until;
+        Ok(Ok(()))
+    }
+
+    fn judge(&mut self, entry: &Document) -> io::Result<()> {
         let findings = self.auditor.judge(entry);
+        self.window.1 = entry.get_timestamp("ts").unwrap_or(self.window.1);
         if findings.is_empty() {
             return Ok(());
         }
@@ -108,56 +137,59 @@ impl<'a> Reading<'a> {
         findings.iter().try_for_each(|finding| self.print(finding, at))
     }
 
-    fn print(&mut self, finding: &Finding, at: StoreTime) -> std::io::Result<()> {
+    fn print(&mut self, finding: &Finding, at: StoreTime) -> io::Result<()> {
         self.found = self.found.saturating_add(1);
         let Finding { kind, of, what, .. } = finding;
         if self.options.json {
             return output::json(&json!({ "finding": kind, "at": at.to_string(), "of": of, "what": what }));
         }
-        match self.found {
-            ..=PRINTED => output::lines(&[format!("{at}  {:9}  {of}: {what}", name(*kind))]),
-            _ => Ok(()),
+        if self.options.follow || self.found <= PRINTED {
+            return output::lines(&[format!("{at}  {:9}  {of}: {what}", name(*kind))]);
         }
+        Ok(())
     }
 
-    fn print_summary(&self) -> std::io::Result<()> {
+    fn print_summary(&self) -> io::Result<()> {
         let (summary, is_clean) = (self.auditor.summary(), self.auditor.summary().is_clean());
-        let [from, to] = [self.window.0, self.window.1].map(|time| StoreTime::from_millis(time).to_string());
+        let [from, to] = [self.window.0, self.window.1].map(|at| StoreTime::from_millis(millis(at)).to_string());
         if self.options.json {
             let truncated = self.is_truncated;
             return output::json(&json!({
                 "from": from, "to": to, "truncated": truncated, "clean": is_clean, "summary": summary,
             }));
         }
-        let more = self.found.saturating_sub(PRINTED);
+        let more = if self.options.follow { 0 } else { self.found.saturating_sub(PRINTED) };
         let mut lines = Vec::new();
         if more > 0 {
             lines.push(format!("… and {more} more: --json prints all"));
         }
-        let cut = if self.is_truncated { ", where the oplog begins" } else { "" };
+        let cut = if self.is_truncated { ", because the oplog has not all" } else { "" };
         let all = summary.read.saturating_add(summary.unread);
         lines.push(format!("From       {from}{cut}"));
         lines.push(format!("To         {to}"));
         lines.push(format!("Read       {} of {all} writes", summary.read));
-        lines.push(format!("Keys       {}, with {} grants", summary.keys, summary.grants));
+        lines.push(format!("Keys       {}, grants: {}", summary.keys, summary.grants));
         for of in &summary.fenced {
             let (name, documents, writes) = (&of.collection, of.documents, of.writes);
-            lines.push(format!("Fenced     {name}: {writes} writes of {documents} documents"));
+            lines.push(format!("Fenced     {name}, writes: {writes}, documents: {documents}"));
             for (count, what) in [
                 (of.without_token, "without a token"),
                 (of.exposed, "exposed: after a later grant, before its claim"),
                 (of.late, "late: after the lease had ended, before the next grant"),
                 (of.unplaced, "unplaced: the grant of the token is not in the oplog"),
+                (of.unclaimed, "inserted without a token: no holder had claimed them"),
             ] {
                 if count > 0 {
                     lines.push(format!("           {count} {what}"));
                 }
             }
         }
+        let is_whole = summary.unread == 0 && !self.is_truncated;
         let verdict = match (is_clean, summary.violations) {
-            (true, _) => "no promise was broken".into(),
-            (false, 0) => "no promise was broken, but writers carried no token".into(),
-            (false, violations) => format!("{violations} violations"),
+            (true, _) if is_whole => "no promise was broken".into(),
+            (true, _) => "no promise was broken in what was read".into(),
+            (false, 0) => "writers carried no token".into(),
+            (false, violations) => format!("violations: {violations}"),
         };
         lines.push(format!("Verdict    {verdict}"));
         output::lines(&lines)
@@ -174,7 +206,7 @@ fn name(kind: Kind) -> &'static str {
     }
 }
 
-/// A time of a timestamp, in milliseconds.
-fn millis(seconds: u64) -> i64 {
-    i64::try_from(seconds.saturating_mul(1_000)).unwrap_or(i64::MAX)
+/// The second of an entry, in milliseconds.
+fn millis(at: Timestamp) -> i64 {
+    i64::from(at.time).saturating_mul(1_000)
 }

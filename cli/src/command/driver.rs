@@ -1,5 +1,5 @@
-//! Commands to MongoDB that the library has no API for, through the driver that it exports. `doctor`, `conform` and
-//! `fences` use them, and the lease files the name of the database. Only this file and those of `driver/` name the driver.
+//! Commands to MongoDB that the library has no API for, through the driver that it exports. `doctor`, `conform`,
+//! `audit` and `fences` use them, and the lease files the name of the database. Only this file and those of `driver/` name the driver.
 //!
 //! | file | contains |
 //! |---|---|

@@ -23,7 +23,7 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
     ///
     /// # Errors
     ///
-    /// - [`Error::Fenced`](crate::Error::Fenced): a later holder has written the document. Nothing is changed.
+    /// - [`Error::Fenced`](crate::Error::Fenced): a later holder has claimed or written the document. Nothing is changed.
     /// - [`Error::Lost`](crate::Error::Lost): the lease has ended. Nothing is sent.
     /// - [`Error::Unavailable`](crate::Error::Unavailable): the server did not confirm in time. The write may have been
     ///   made or not.
@@ -78,7 +78,8 @@ impl<'a, T: DeserializeOwned + Send + Sync + 'static> Fenced<'a, T> {
     ///
     /// One command reads and writes, so the document is what it was when the earlier holders were shut out. Nothing but the
     /// token changes. A second claim with the same token returns the document again. `None`: the filter matches no document.
-    /// With [`upsert`](FencedWrite::upsert) a document is inserted then.
+    /// With [`upsert`](FencedWrite::upsert) a document is inserted then. The document is always as it is after the claim, whatever
+    /// the options say.
     ///
     /// # Errors
     ///
@@ -115,7 +116,7 @@ impl<'a, T: DeserializeOwned + Send + Sync + 'static> Fenced<'a, T> {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the documents that it has claimed stay claimed.
+    /// If the future is dropped, the documents that it has claimed stay claimed, and the next one may still be claimed.
     pub async fn claim_all(&self, ids: impl IntoIterator<Item = impl Into<Bson>>) -> Result<Vec<Option<T>>> {
         let claims: Vec<_> = ids.into_iter().map(|id| self.claim(doc! { "_id": { "$eq": id.into() } })).collect();
         let mut found = Vec::with_capacity(claims.len());
@@ -194,7 +195,7 @@ impl<'a, T: Serialize + Send + Sync> Fenced<'a, T> {
     /// # Errors
     ///
     /// As [`update_one`](Self::update_one). If a document with this `_id` exists, the error is `Fenced` if a later
-    /// holder has written it, and otherwise `Invalid` with the driver's duplicate key error.
+    /// holder has claimed or written it, and otherwise `Invalid` with the driver's duplicate key error.
     ///
     /// # Cancel safety
     ///

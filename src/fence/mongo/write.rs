@@ -128,8 +128,8 @@ impl_write_options!(DeleteOptions, is_upsert: |_| false);
 impl<'a, T: Send + Sync> Fenced<'a, T> {
     /// A write with a filter. The user needs these `actions`, or [`needs::HOLD`] if it is an upsert.
     ///
-    /// `found` is whether a result is of a document that was found. `stamp` adds the token to what is written. `send` sends the command: it gets the filter with the fence, what
-    /// `stamp` returned, and the options.
+    /// `found` is whether a result is of a document that was found. `stamp` adds the token to what is written. `send` sends
+    /// the command: it gets the filter with the fence, what `stamp` returned, and the options.
     pub(super) fn write<O, R, C, F>(
         &self,
         actions: &'static str,

@@ -109,7 +109,7 @@ async fn a_killed_leader_is_followed_within_its_ttl_and_a_second() {
         let killed = Instant::now();
         let next = election.next().await;
         println!("{name} was killed, and {} led {:?} later, with a ttl of {TTL:?}", next.0, next.2 - killed);
-        assert!(next.2 - killed < TTL + Duration::from_secs(1) && next.1 > token);
+        assert!(next.2 - killed < TTL + TTL / 6 + Duration::from_secs(1) && next.1 > token);
         (name, token, _) = next;
     }
     assert_eq!(name, "three");

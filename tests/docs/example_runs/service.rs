@@ -90,7 +90,7 @@ async fn one_process_takes_orders_while_leaders_are_killed_stopped_terminated_an
 
     let fault = Fault::begin("kill -9", first);
     cluster.signal(first.number, Signal::SIGKILL);
-    let second = fault.until_it_is_over(&cluster, TTL + GRACE + SLACK).await;
+    let second = fault.until_it_is_over(&cluster, TTL + TTL / 6 + GRACE + SLACK).await;
     assert!(!cluster.has_ended_well(first.number).await);
     cluster.until_metric(second.number, "mongoseal_leader", &[LEADERSHIP], 1.0).await;
     let granted = [r#"outcome="granted""#, r#"mode="campaign""#];
@@ -105,7 +105,7 @@ async fn one_process_takes_orders_while_leaders_are_killed_stopped_terminated_an
     let late = cluster.begin_order(second.number, "late").await;
     let fault = Fault::begin("SIGSTOP", second);
     cluster.signal(second.number, Signal::SIGSTOP);
-    let third = fault.until_it_is_over(&cluster, TTL + GRACE + SLACK).await;
+    let third = fault.until_it_is_over(&cluster, TTL + TTL / 6 + GRACE + SLACK).await;
     takes_orders(50).await;
     cluster.signal(second.number, Signal::SIGCONT);
     let answer = late.finish().await;
@@ -147,7 +147,7 @@ async fn a_new_leader_fences_its_predecessor_before_it_takes_an_order() {
     let late = cluster.begin_order(first.number, "late").await;
     let fault = Fault::begin("SIGSTOP without load", first);
     cluster.signal(first.number, Signal::SIGSTOP);
-    let second = fault.until_it_is_over(&cluster, TTL + GRACE + SLACK).await;
+    let second = fault.until_it_is_over(&cluster, TTL + TTL / 6 + GRACE + SLACK).await;
     let ledgers = db.database.collection::<Document>("ledgers");
     let is_fenced = async || ledgers.find_one(doc! { "fence": second.token }).await.unwrap().is_some();
     eventually(secs(5), "the new leader has written its token", is_fenced).await;

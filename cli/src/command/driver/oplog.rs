@@ -16,8 +16,8 @@ const BATCH: usize = 1_000;
 const AHEAD: usize = 4;
 
 impl Deployment {
-    /// Returns the time of the oldest entry.
-    pub(in crate::command) async fn oldest_entry(&self, within: Duration) -> Answer<Option<Timestamp>> {
+    /// Returns the time of the oldest entry. Zero if there is none.
+    pub(in crate::command) async fn oldest_entry(&self, within: Duration) -> Answer<Timestamp> {
         let find = doc! {
             "find": "oplog.rs",
             "sort": { "$natural": 1 },
@@ -26,7 +26,8 @@ impl Deployment {
             "singleBatch": true,
         };
         let reply = Self::read_in(&self.client.database("local"), find, within).await?;
-        Ok(super::first_batch(&reply).next().and_then(|entry| entry.get_timestamp("ts").ok()))
+        let oldest = super::first_batch(&reply).next().and_then(|entry| entry.get_timestamp("ts").ok());
+        Ok(oldest.unwrap_or(Timestamp { time: 0, increment: 0 }))
     }
 
     /// Returns the time of the newest write that a majority has.
@@ -57,7 +58,12 @@ impl Deployment {
         task.0.spawn(async move {
             let read = async {
                 let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
-                let mut cursor = oplog.find(filter).selection_criteria(primary).batch_size(5_000).await?;
+                let mut cursor = oplog
+                    .find(filter)
+                    .sort(doc! { "$natural": 1 })
+                    .selection_criteria(primary)
+                    .batch_size(5_000)
+                    .await?;
                 let mut batch = Vec::with_capacity(BATCH);
                 while cursor.advance().await? {
                     batch.push(cursor.deserialize_current()?);

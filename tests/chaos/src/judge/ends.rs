@@ -23,7 +23,7 @@ const WRITES: u64 = 2;
 const LONGEST_FAULT: Duration = Duration::from_secs(8);
 
 /// The longest offer that a release in doubt leaves behind: a ttl and a grace.
-const CLAIM: Micros = 3_000_000;
+const OFFER: Micros = 3_000_000;
 
 /// How many change streams a process may have: one for the siblings, one for each of the three
 /// other handles, and as many again that others have replaced.
@@ -64,11 +64,11 @@ impl Case<'_> {
         let latest = self.latest();
         let refused = |acquire: &&Acquire| {
             // The fault that excuses it may not have been told yet, if the run is judged all the while.
-            let is_settled = !self.is_sabotaged || acquire.end + CLAIM + micros(LONGEST_FAULT) <= latest;
+            let is_settled = !self.is_sabotaged || acquire.end + OFFER + micros(LONGEST_FAULT) <= latest;
             is_settled && acquire.key.starts_with(OWN) && matches!(acquire.outcome, Outcome::Held)
         };
         for acquire in self.acquires.iter().copied().filter(refused) {
-            let from = acquire.begin.saturating_sub(micros(OPERATION_TIMEOUT) + CLAIM);
+            let from = acquire.begin.saturating_sub(micros(OPERATION_TIMEOUT) + OFFER);
             // A release that takes as long as that may have been given up.
             let was_slow = self.slowness(WRITES, acquire.worker, from, acquire.end) > micros(OPERATION_TIMEOUT) / 2;
             if !was_slow && !self.was_at_fault(acquire.worker, from, acquire.end) {
