@@ -29,7 +29,8 @@
 //!
 //! async fn pack(lease: &Lease, orders: &Collection<Document>) -> mongoseal::Result<()> {
 //!     let orders = orders.fenced(lease);
-//!     let order = orders.claim(doc! { "_id": 4711 }).await?; // from here on, earlier holders are refused
+//!     // From here on, the storage refuses earlier holders.
+//!     let order = orders.claim(doc! { "_id": 4711 }).await?;
 //!     println!("packs {order:?}");
 //!     orders.update_one(doc! { "_id": 4711 }, doc! { "$set": { "state": "packed" } }).await?;
 //!     Ok(())
