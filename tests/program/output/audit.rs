@@ -3,12 +3,14 @@
 use mongodb::{
     Collection,
     bson::{Document, doc},
+    options::WriteConcern,
 };
 use mongoseal::{Fence, FencingToken, Lease, Metadata, Mongoseal};
 use mongoseal_test_support::ReplicaSet;
+use nix::sys::signal::Signal::SIGTERM;
 use serde_json::Value;
 
-use crate::{Console, run, secs};
+use crate::{Console, Running, ended::mongoseal, run, secs};
 
 fn orders(console: &Console) -> Collection<Document> {
     console.db.database.collection("orders")
@@ -165,4 +167,27 @@ async fn a_user_who_may_not_read_the_oplog_is_told_the_role() {
     let arguments = ["audit", "--db", "app", "--since", "400d"];
     let printed = run(&set.uri_as("auditor", "pw", "admin"), &arguments).await.printed();
     assert!(printed.contains(", because the oplog has not all\n"), "{printed}");
+}
+
+#[tokio::test]
+async fn a_follower_tells_what_is_written_from_now_on_also_after_an_election_until_a_signal() {
+    let set = ReplicaSet::builder().members(3).election_timeout(secs(2)).start().await;
+    let orders: Collection<Document> = set.client().await.database("app").collection("orders");
+    orders.insert_one(doc! { "_id": 1 }).await.unwrap();
+    let mut following = Running::start(
+        mongoseal(&["audit", "orders", "--follow", "--json", "--db", "app"]).env("MONGODB_URI", set.uri()),
+    );
+    let without_a_token = async |n: i32, following: &mut Running| {
+        let update = doc! { "$set": { "n": n } };
+        orders.update_one(doc! { "_id": 1 }, update).write_concern(WriteConcern::majority()).await.unwrap();
+        let told = following.next_event().await.expect("it goes on");
+        assert_eq!((&told["finding"], &told["of"]), (&"unfenced".into(), &"orders 1".into()), "{told}");
+    };
+    without_a_token(1, &mut following).await;
+    set.step_down().await;
+    without_a_token(2, &mut following).await;
+    following.signal(SIGTERM);
+    let summary = following.next_event().await.expect("a summary");
+    assert_eq!(summary["summary"]["fenced"][0]["without_token"], 2, "{summary}");
+    assert_eq!(following.end().await.code, 1);
 }
