@@ -38,8 +38,8 @@ use crate::{
 ///
 /// A leader must have stopped before another one begins, so no default leaves it without time for that.
 ///
-/// The handle's [`grace`](crate::Builder::grace) comes after the `stop_margin`. So a leader has its whole time to stop even if a failover
-/// makes a member primary whose clock is ahead.
+/// The handle's [`grace`](crate::Builder::grace) comes after the `stop_margin`. So a leader has its whole time to stop even
+/// if a failover makes a member primary whose clock is ahead.
 ///
 /// # Errors
 ///

@@ -61,7 +61,7 @@ async fn on_redis() -> World {
         move |key| {
             let (client, key) = (client.clone(), format!("{removed}:{key}"));
             Box::pin(async move {
-                // By default the crate gives an answer half a second, which a busy machine exceeds.
+                // By default the crate waits half a second for an answer, and a busy machine takes longer.
                 let patience = Some(secs(60));
                 let config = redis::AsyncConnectionConfig::new();
                 let config = config.set_connection_timeout(patience).set_response_timeout(patience);

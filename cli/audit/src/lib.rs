@@ -26,6 +26,8 @@ mod entry;
 mod fenced;
 mod finding;
 mod keys;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 

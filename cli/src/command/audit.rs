@@ -150,7 +150,8 @@ impl<'a> Log<'a> {
     }
 
     fn print_summary(&self) -> io::Result<()> {
-        let (summary, is_clean) = (self.auditor.summary(), self.auditor.summary().is_clean());
+        let summary = self.auditor.summary();
+        let is_clean = summary.is_clean();
         let [from, to] = [self.window.0, self.window.1].map(|at| StoreTime::from_millis(millis(at)).to_string());
         if self.options.json {
             let truncated = self.is_truncated;

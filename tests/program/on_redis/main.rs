@@ -55,7 +55,7 @@ async fn send<T: redis::FromRedisValue>(server: &Redis, command: &str) -> T {
     let mut request = redis::cmd(words.next().unwrap());
     request.arg(words.collect::<Vec<_>>());
     let client = redis::Client::open(server.url()).unwrap();
-    // By default the crate gives an answer half a second, which a busy machine exceeds.
+    // By default the crate waits half a second for an answer, and a busy machine takes longer.
     let patience = Some(secs(60));
     let config = redis::AsyncConnectionConfig::new().set_connection_timeout(patience).set_response_timeout(patience);
     let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();

@@ -104,7 +104,7 @@ async fn writes_that_no_fence_refused_are_named_by_what_they_lacked() {
     let orders = orders(&console);
     // The later holder has not claimed: the fence refuses nothing.
     orders.fenced(earlier).update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 1 } }).upsert(true).await.unwrap();
-    // Its lease has ended, and nobody holds the key.
+    // Its lease has ended, and no lease holds the key.
     orders.fenced(later).update_one(doc! { "_id": 2 }, doc! { "$set": { "n": 1 } }).upsert(true).await.unwrap();
     let (code, summary, found) = audit(&console).await;
     assert_eq!(code, 0, "{summary}");

@@ -102,7 +102,7 @@ async fn client(server: &Redis) -> MultiplexedConnection {
     connect(server.url()).await
 }
 
-/// Connects as an operator who waits for a server on a busy machine. By default the crate gives an answer half a second.
+/// Connects as an operator who waits for a server on a busy machine. By default the crate waits half a second for an answer.
 async fn connect(uri: String) -> MultiplexedConnection {
     let patience = Some(secs(60));
     let config = redis::AsyncConnectionConfig::new().set_connection_timeout(patience).set_response_timeout(patience);
