@@ -170,7 +170,7 @@ async fn a_user_who_may_not_read_the_oplog_is_told_the_role() {
 }
 
 #[tokio::test]
-async fn a_follower_tells_what_is_written_from_now_on_also_after_an_election_until_a_signal() {
+async fn a_follower_tells_what_is_written_from_now_on_also_after_an_election_and_an_error_until_a_signal() {
     let set = ReplicaSet::builder().members(3).election_timeout(secs(2)).start().await;
     let orders: Collection<Document> = set.client().await.database("app").collection("orders");
     orders.insert_one(doc! { "_id": 1 }).await.unwrap();
@@ -186,8 +186,11 @@ async fn a_follower_tells_what_is_written_from_now_on_also_after_an_election_unt
     without_a_token(1, &mut following).await;
     set.step_down().await;
     without_a_token(2, &mut following).await;
+    // Reads that the driver does not send again.
+    let _failing = set.fail_command("mongoseal audit", &["find"], doc! { "errorCode": 50 }, 2).await;
+    without_a_token(3, &mut following).await;
     following.signal(SIGTERM);
     let summary = following.next_event().await.expect("a summary");
-    assert_eq!(summary["summary"]["fenced"][0]["without_token"], 2, "{summary}");
+    assert_eq!(summary["summary"]["fenced"][0]["without_token"], 3, "{summary}");
     assert_eq!(following.end().await.code, 1);
 }
