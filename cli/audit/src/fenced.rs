@@ -72,6 +72,11 @@ impl Fenced {
         }
     }
 
+    /// Entries are missing.
+    pub(super) fn skip(&mut self) {
+        self.documents.values_mut().for_each(|token| *token = Token::Unknown);
+    }
+
     /// `under_lease`: the write is in one transaction with a write of a record, so the lease was held. `at`: the time of the
     /// server, in milliseconds since the Unix epoch.
     pub(super) fn judge(

@@ -49,6 +49,10 @@ impl Finding {
         Self::of_key(key, format!("the tokens {tokens} hold it at once, and one of them allows fewer"))
     }
 
+    pub(super) fn not_allowed(key: &str, what: String) -> Self {
+        Self::of_key(key, what)
+    }
+
     fn of_document(kind: Kind, collection: &str, id: &str, what: String) -> Self {
         Self { kind, of: format!("{collection} {id}"), what }
     }

@@ -1,4 +1,5 @@
-//! Judges the writes of records: versions and tokens grow, and no more leases hold a key than each of them allows.
+//! Judges the writes of records: versions and tokens grow, no more leases hold a key than each of them allows, and each
+//! change is one that the state machine allows.
 
 use std::collections::HashMap;
 
@@ -7,19 +8,22 @@ use mongoseal::mongodb::bson::{Bson, Document};
 use super::{
     entry::{self, Change},
     finding::Finding,
+    record::{Holder, Record},
 };
 
 /// A key, as far as the entries have shown it.
 #[derive(Default)]
 struct Key {
-    /// The record. Parts of it are missing until an entry has them.
+    /// The stored record. Parts of it are missing until an entry has them.
     document: Document,
     /// The largest token that was granted.
     newest: i64,
     /// The version of the last entry that showed it. An operator can raise it above the tokens.
     version: i64,
-    /// The holders of the last entry that showed them all.
-    holders: Option<Vec<Holder>>,
+    /// The record of the last entry that showed all of its holders. `None`: there was none.
+    record: Option<Record>,
+    /// Whether an entry had the whole record, or its end.
+    is_whole: bool,
 }
 
 impl Key {
@@ -27,18 +31,10 @@ impl Key {
     /// version that was raised above them is gone.
     fn forget(&mut self) {
         self.document.clear();
-        self.holders = Some(Vec::new());
+        self.record = Some(Record::default());
         self.version = self.newest;
+        self.is_whole = false;
     }
-}
-
-#[derive(Clone)]
-struct Holder {
-    token: i64,
-    /// How many may hold the key together.
-    limit: usize,
-    is_released: bool,
-    expires_at: i64,
 }
 
 /// Where a token stands among those of its key.
@@ -74,11 +70,23 @@ impl Keys {
         }
     }
 
+    /// Forgets what is known of the records, because entries are missing. Tokens go on to grow.
+    pub(super) fn skip(&mut self) {
+        for key in self.by_name.values_mut() {
+            key.forget();
+            key.record = None;
+        }
+    }
+
     pub(super) fn judge(&mut self, id: &Bson, change: Change, findings: &mut Vec<Finding>) {
         let Some(name) = id.as_str() else { return };
         let key = self.by_name.entry(name.to_owned()).or_default();
+        let was_whole = key.is_whole;
         match change {
-            Change::Insert(document) | Change::Replace(document) => key.document = document,
+            Change::Insert(document) | Change::Replace(document) => {
+                key.document = document;
+                key.is_whole = true;
+            }
             Change::Delta(diff) => entry::apply(&mut key.document, &diff),
             Change::Delete => return key.forget(),
         }
@@ -88,15 +96,12 @@ impl Keys {
             findings.push(Finding::version_fell(name, key.version, version));
         }
         key.version = version;
-        let Some(holders) = holders(&key.document) else {
-            key.holders = None;
-            return;
-        };
+        let before = key.record.take();
+        let Some(record) = Record::read(&key.document) else { return };
         // Of the first entry of a key, it is not known which holders it granted the key.
-        let before = key.holders.as_ref();
-        for holder in &holders {
-            let was_there = |before: &Vec<Holder>| before.iter().any(|other| other.token == holder.token);
-            if before.is_some_and(|before| !was_there(before)) {
+        for holder in &record.holders {
+            let was_there = |before: &Record| before.holders.iter().any(|other| other.token == holder.token);
+            if before.as_ref().is_some_and(|before| !was_there(before)) {
                 self.grants += 1;
                 if holder.token <= floor {
                     findings.push(Finding::token_did_not_grow(name, floor, holder.token));
@@ -107,16 +112,18 @@ impl Keys {
                 keys.push(name.to_owned());
             }
         }
-        let largest = holders.iter().map(|holder| holder.token).max().unwrap_or_default();
+        let largest = record.holders.iter().map(|holder| holder.token).max().unwrap_or_default();
         key.newest = key.newest.max(largest);
-        if let Ok(now) = key.document.get_datetime("last_seen") {
-            let now = now.timestamp_millis();
-            let live: Vec<_> = holders.iter().filter(|one| !one.is_released && one.expires_at > now).collect();
+        if let Some(now) = record.now {
+            let live: Vec<_> = record.holders.iter().filter(|one| one.is_live(now)).collect();
             if live.iter().any(|holder| live.len() > holder.limit) {
                 findings.push(Finding::held_twice(name, live.iter().map(|holder| holder.token)));
             }
         }
-        key.holders = Some(holders);
+        if let Some(before) = before.filter(|_| was_whole) {
+            findings.extend(before.broken_by(&record).into_iter().map(|what| Finding::not_allowed(name, what)));
+        }
+        key.record = Some(record);
     }
 
     pub(super) fn has_granted(&self, key: &str, token: i64) -> bool {
@@ -128,8 +135,8 @@ impl Keys {
     pub(super) fn standing(&self, token: i64, at: i64) -> Standing {
         let of_key = |name: &String| {
             let key = &self.by_name[name];
-            let holds = |one: &Holder| one.token == token && !one.is_released && one.expires_at > at;
-            match (key.holders.as_ref().map(|all| all.iter().any(holds)), key.newest > token) {
+            let holds = |one: &Holder| one.token == token && one.is_live(at);
+            match (key.record.as_ref().map(|record| record.holders.iter().any(holds)), key.newest > token) {
                 // Sharers hold the key beside later ones.
                 (Some(true), _) | (None, false) => Standing::Held,
                 (_, true) => Standing::Outdated(key.newest),
@@ -145,18 +152,4 @@ impl Keys {
         })
         .unwrap_or(Standing::Unknown)
     }
-}
-
-/// The holders of a record. `None`: one of them is not known.
-fn holders(record: &Document) -> Option<Vec<Holder>> {
-    let each = |holder: &Bson| {
-        let holder = holder.as_document()?;
-        Some(Holder {
-            token: holder.get_i64("version").ok()?,
-            limit: usize::try_from(holder.get_i32("limit").ok()?).ok()?.max(1),
-            is_released: holder.contains_key("released_at"),
-            expires_at: holder.get_datetime("expires_at").ok()?.timestamp_millis(),
-        })
-    };
-    record.get_array("holders").ok()?.iter().map(each).collect()
 }

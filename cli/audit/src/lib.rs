@@ -20,12 +20,14 @@
 //! | `entry.rs` | the writes in an entry of the oplog |
 //! | `keys.rs` | the judge of records |
 //! | `fenced.rs` | the judge of fenced documents |
+//! | `record.rs` | which changes of a record the state machine allows |
 //! | `finding.rs` | what the judges find |
 
 mod entry;
 mod fenced;
 mod finding;
 mod keys;
+mod record;
 #[cfg(test)]
 mod tests;
 
@@ -128,6 +130,14 @@ impl Auditor {
         let violations = findings.iter().filter(|finding| finding.kind == Kind::Violation).count();
         self.summary.violations += u64::try_from(violations).unwrap_or(u64::MAX);
         findings
+    }
+
+    /// Forgets what it knows of records and documents, because the next entry does not follow the last one. The tokens that
+    /// it saw still count: each later grant of a key has a larger one.
+    pub fn skip(&mut self) {
+        self.reader = Reader::default();
+        self.keys.skip();
+        self.fenced.values_mut().for_each(Fenced::skip);
     }
 
     /// What was read and found so far.

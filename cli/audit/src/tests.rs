@@ -110,3 +110,164 @@ fn a_transaction_that_writes_a_record_covers_its_documents_and_may_take_no_token
     assert_eq!(both(doc! { "_id": 2, "n": 1 }, 2), []);
     assert_eq!(both(doc! { "_id": 1, "n": 1 }, 1), [Kind::Violation]);
 }
+
+/// A record that is complete, at time 50.
+fn whole() -> Document {
+    let date = DateTime::from_millis;
+    let terms = |caller: &str| doc! { "caller": caller, "lease": caller, "ttl": 60_i64, "grace": 10_i64, "limit": 0, "since": date(40) };
+    let waiter = |caller: &str| {
+        let mut waiter = terms(caller);
+        waiter.extend(doc! { "last_seen": date(45), "expires_at": date(90) });
+        waiter
+    };
+    let mut holder = terms("a");
+    holder.extend(doc! { "version": 5_i64, "expires_at": date(110) });
+    doc! {
+        "_id": "k", "version": 5_i64, "last_seen": date(50), "expires_at": date(200), "history": [], "holders": [holder],
+        "queue": [waiter("c"), waiter("b")], "value": { "token": 5_i64, "write": 1_i64 }, "done": { "tick": 7_i64, "token": 4_i64 },
+    }
+}
+
+fn inner<'a>(record: &'a mut Document, array: &str) -> &'a mut Vec<mongoseal::mongodb::bson::Bson> {
+    record.get_array_mut(array).unwrap()
+}
+
+fn first_holder(record: &mut Document) -> &mut Document {
+    inner(record, "holders")[0].as_document_mut().unwrap()
+}
+
+/// Grants the key to the next waiter, with this token.
+fn grant(record: &mut Document, token: i64) {
+    let mut next = inner(record, "queue").pop().unwrap().as_document().unwrap().clone();
+    next.extend(
+        doc! { "version": token, "since": DateTime::from_millis(60), "expires_at": DateTime::from_millis(130) },
+    );
+    inner(record, "holders").push(next.into());
+    record.insert("version", token);
+}
+
+/// What is found when so much of a record changes at time 60.
+fn found(before: impl Fn(&mut Document), change: impl Fn(&mut Document)) -> Vec<String> {
+    let mut bench = Bench::new();
+    let mut record = whole();
+    before(&mut record);
+    bench.see(&doc! { "op": "i", "ns": "a.leases", "o": record.clone() });
+    record.insert("last_seen", DateTime::from_millis(60));
+    change(&mut record);
+    let found = bench.see(&doc! { "op": "u", "ns": "a.leases", "o": record, "o2": { "_id": "k" } });
+    found.into_iter().map(|finding| finding.what).collect()
+}
+
+#[test]
+fn changes_that_a_request_makes_are_no_findings() {
+    let date = DateTime::from_millis;
+    let allowed: [(&str, fn(&mut Document)); 7] = [
+        ("refresh", |record| drop(first_holder(record).insert("expires_at", DateTime::from_millis(130)))),
+        ("leave", |record| drop(inner(record, "queue").remove(1))),
+        ("hand-over", |record| {
+            inner(record, "holders").clear();
+            grant(record, 6);
+        }),
+        ("transfer", |record| {
+            first_holder(record).extend(doc! { "version": 6_i64, "lease": "z", "since": DateTime::from_millis(60) });
+            record.insert("version", 6_i64);
+        }),
+        ("put", |record| drop(record.insert("value", doc! { "token": 5_i64, "write": 2_i64 }))),
+        ("complete", |record| {
+            inner(record, "holders").clear();
+            record.insert("done", doc! { "tick": 8_i64, "token": 5_i64 });
+        }),
+        ("reset", |record| drop(record.insert("done", doc! { "tick": 6_i64, "token": 4_i64 }))),
+    ];
+    for (name, change) in allowed {
+        assert_eq!(found(|_| {}, change), Vec::<String>::new(), "{name}");
+    }
+    let early =
+        |record: &mut Document| first_holder(record).extend(doc! { "released_at": date(60), "expires_at": date(80) });
+    assert_eq!(found(|_| {}, early), Vec::<String>::new(), "a release before the end of a minimum hold");
+}
+
+#[test]
+fn each_change_that_no_request_makes_is_found() {
+    type Change = fn(&mut Document);
+    let date = DateTime::from_millis;
+    let nothing: Change = |_| {};
+    let expired: Change = |record| drop(first_holder(record).insert("expires_at", DateTime::from_millis(60)));
+    let held_on: Change = |record| drop(first_holder(record).insert("released_at", DateTime::from_millis(50)));
+    let cases: [(&str, Change, Change); 17] = [
+        ("its record stops to matter sooner than before", nothing, |record| {
+            drop(record.insert("expires_at", DateTime::from_millis(199)));
+        }),
+        ("token 5 expires sooner than before", nothing, |record| {
+            drop(first_holder(record).insert("expires_at", DateTime::from_millis(109)));
+        }),
+        ("token 5 was extended after it had expired", expired, |record| {
+            drop(first_holder(record).insert("expires_at", DateTime::from_millis(130)));
+        }),
+        ("token 5 was extended by more than its ttl and its grace", nothing, |record| {
+            drop(first_holder(record).insert("expires_at", DateTime::from_millis(131)));
+        }),
+        ("token 5 became another lease", nothing, |record| drop(first_holder(record).insert("lease", "z"))),
+        ("token 5 became another lease", nothing, |record| {
+            drop(first_holder(record).insert("not_after", DateTime::from_millis(500)));
+        }),
+        ("the minimum hold of token 5 was cut short", held_on, |record| inner(record, "holders").clear()),
+        ("token 5 holds it after its revocation", nothing, |record| {
+            drop(record.insert("history", vec![doc! { "tokens": [5_i64], "at": DateTime::from_millis(60) }]));
+        }),
+        ("its queue has another order", nothing, |record| inner(record, "queue").reverse()),
+        ("token 6 was granted before b, which was queued sooner", nothing, |record| {
+            inner(record, "holders").clear();
+            inner(record, "queue").reverse();
+            grant(record, 6);
+        }),
+        ("token 6 lasts longer than its ttl and its grace", nothing, |record| {
+            inner(record, "holders").clear();
+            grant(record, 6);
+            first_holder(record).insert("expires_at", DateTime::from_millis(131));
+        }),
+        (
+            "token 6 was granted while token 5 held it",
+            |record| inner(record, "queue").clear(),
+            |record| {
+                first_holder(record).extend(doc! { "caller": "d", "version": 6_i64 });
+                drop(record.insert("version", 6_i64));
+            },
+        ),
+        ("its value is gone", nothing, |record| drop(record.remove("value"))),
+        ("token 4 wrote its value without holding it exclusively", nothing, |record| {
+            drop(record.insert("value", doc! { "token": 4_i64, "write": 2_i64 }));
+        }),
+        ("its last completed tick is gone", nothing, |record| drop(record.remove("done"))),
+        ("token 5 completed tick 6 after tick 7 of token 4", nothing, |record| {
+            drop(record.insert("done", doc! { "tick": 6_i64, "token": 5_i64 }));
+        }),
+        ("token 3 completed tick 8 without holding it", nothing, |record| {
+            drop(record.insert("done", doc! { "tick": 8_i64, "token": 3_i64 }));
+        }),
+    ];
+    for (what, before, change) in cases {
+        assert_eq!(found(before, change), [what]);
+    }
+    // What a sharer writes is no value of the key.
+    let share = |record: &mut Document| drop(first_holder(record).insert("limit", 2));
+    let put =
+        |record: &mut Document| drop(record.insert("value", doc! { "token": 5_i64, "write": 2_i64, "at": date(60) }));
+    assert_eq!(found(share, put), ["token 5 wrote its value without holding it exclusively"]);
+}
+
+#[test]
+fn after_missing_entries_only_tokens_are_compared() {
+    let mut bench = Bench::new();
+    bench.see(&doc! { "op": "i", "ns": "a.leases", "o": whole() });
+    bench.write(5, 50);
+    bench.0.skip();
+    let delta = doc! { "$v": 2, "diff": { "u": { "expires_at": DateTime::from_millis(1) } } };
+    assert!(bench.see(&doc! { "op": "u", "ns": "a.leases", "o": delta, "o2": { "_id": "k" } }).is_empty());
+    let unplaced = doc! { "$v": 2, "diff": { "u": { "n": 1 } } };
+    assert!(bench.see(&doc! { "op": "u", "ns": "a.orders", "o": unplaced, "o2": { "_id": 1 } }).is_empty());
+    assert_eq!(kinds(&bench.record(6, &[holder(6, 0, 100)])), []);
+    bench.0.skip();
+    assert_eq!(kinds(&bench.record(7, &[])), []);
+    assert_eq!(kinds(&bench.record(7, &[holder(6, 0, 100)])), [Kind::Violation]);
+}

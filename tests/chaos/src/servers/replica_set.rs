@@ -31,6 +31,8 @@ impl Servers for ReplicaSet {
     async fn start(_: &Options, kinds: &[Kind], clocks: &Clocks) -> Self {
         let mut builder = Self::builder().members(MEMBERS).proxied().election_timeout(Duration::from_secs(2));
         builder = builder.parameter("shutdownTimeoutMillisForSignaledShutdown", "500");
+        // At the end the log is judged as a whole.
+        builder = builder.oplog_megabytes(2_048);
         // A worker that is killed in a transaction keeps the record locked for so long, by default for a minute: longer
         // than any offer, so that at the end of a run its key could not be had. If commits alone are refused, no transaction
         // may be left open, and one that is has to be seen.

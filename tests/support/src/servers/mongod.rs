@@ -30,6 +30,8 @@ pub(crate) struct Options {
     pub(crate) folder: Option<PathBuf>,
     /// How often it writes its journal where no write waits for it, if not each 100 ms.
     pub(crate) journal_interval: Option<Duration>,
+    /// How large its oplog may grow, if not to 64.
+    pub(crate) oplog_megabytes: Option<u32>,
 }
 
 impl Program for Options {
@@ -70,7 +72,7 @@ impl Program for Options {
         }
         if let Some(name) = &self.replica_set {
             option("replSet", name.clone());
-            option("oplogSize", "64".into());
+            option("oplogSize", self.oplog_megabytes.unwrap_or(64).to_string());
         }
         if let Some(key) = &self.key {
             option("keyFile", server.path(&secret_file(home, "key", key)));

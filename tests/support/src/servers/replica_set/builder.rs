@@ -112,6 +112,12 @@ impl Builder {
         self
     }
 
+    /// How large the oplog of each member may grow. 64 MB by default.
+    pub fn oplog_megabytes(mut self, megabytes: u32) -> Self {
+        self.options.oplog_megabytes = Some(megabytes);
+        self
+    }
+
     /// A `--setParameter` for every member, over the default for it.
     pub fn parameter(mut self, name: &str, value: &str) -> Self {
         self.options.parameters.retain(|(other, _)| other != name);
