@@ -7,7 +7,7 @@ use mongodb::{
 };
 use mongoseal::{Fence, FencingToken, Lease, Metadata, Mongoseal};
 use mongoseal_test_support::ReplicaSet;
-use nix::sys::signal::Signal::SIGTERM;
+use nix::sys::signal::Signal::{SIGCONT, SIGSTOP, SIGTERM};
 use serde_json::Value;
 
 use crate::{Console, Running, ended::mongoseal, run, secs};
@@ -193,4 +193,39 @@ async fn a_follower_tells_what_is_written_from_now_on_also_after_an_election_and
     let summary = following.next_event().await.expect("a summary");
     assert_eq!(summary["summary"]["fenced"][0]["without_token"], 3, "{summary}");
     assert_eq!(following.end().await.code, 1);
+}
+
+#[tokio::test]
+async fn a_follower_that_the_oplog_has_overtaken_says_so_and_goes_on() {
+    let set = ReplicaSet::builder().oplog_megabytes(16).start().await;
+    let client = set.client().await;
+    let orders: Collection<Document> = client.database("app").collection("orders");
+    orders.insert_one(doc! { "_id": 1 }).await.unwrap();
+    let mut following = Running::start(
+        mongoseal(&["audit", "orders", "--follow", "--json", "--db", "app"]).env("MONGODB_URI", set.uri()),
+    );
+    orders.update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 1 } }).await.unwrap();
+    assert_eq!(following.next_event().await.expect("a finding")["finding"], "unfenced");
+    following.signal(SIGSTOP);
+    orders.update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 2 } }).await.unwrap();
+    let oplog: Collection<Document> = client.database("local").collection("oplog.rs");
+    let missed = oplog.find_one(doc! { "ns": "app.orders", "op": "u" }).sort(doc! { "$natural": -1 }).await.unwrap();
+    let missed = missed.unwrap().get_timestamp("ts").unwrap();
+    let others: Collection<Document> = client.database("app").collection("others");
+    let is_kept = async || oplog.count_documents(doc! { "ts": missed }).await.unwrap() > 0;
+    while is_kept().await {
+        others.insert_one(doc! { "large": "x".repeat(8 << 20) }).await.unwrap();
+    }
+    following.signal(SIGCONT);
+    orders.update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 3 } }).await.unwrap();
+    assert_eq!(following.next_event().await.expect("it goes on")["finding"], "unfenced");
+    following.signal(SIGTERM);
+    let summary = following.next_event().await.expect("a summary");
+    assert_eq!(
+        (&summary["truncated"], &summary["summary"]["fenced"][0]["writes"]),
+        (&true.into(), &3.into()),
+        "{summary}"
+    );
+    let ended = following.end().await;
+    assert!(ended.stderr.contains("the oplog has no longer all"), "{}", ended.stderr);
 }
