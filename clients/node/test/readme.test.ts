@@ -1,15 +1,17 @@
 // README.md, followed to the letter in an empty folder: the packages are packed and installed from a registry.
 
-import { execFileSync } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
 import { deepEqual, equal, match, ok } from "node:assert/strict";
 import { createHash } from "node:crypto";
+import { once } from "node:events";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { delimiter, dirname, join } from "node:path";
+import { createInterface } from "node:readline";
 import { after, test } from "node:test";
 
-import { PACKAGE, exec, temporaryFolder, testProgram, testUri } from "./support.js";
+import { PACKAGE, exec, temporaryFolder, testProgram, testUri, until } from "./support.js";
 
 const folder = temporaryFolder();
 const app = join(folder, "app");
@@ -79,7 +81,7 @@ test("npm installs the program of this platform, and no other dependency", async
   mkdirSync(app);
   await npm("init", "--yes");
   const commands = blocks("sh").join("").trim().split("\n");
-  deepEqual(commands, ["npm install mongoseal", "npm install mongodb"]);
+  deepEqual(commands, ["npm install mongoseal", "npm install mongodb", "npm install node-cron"]);
   for (const command of commands) {
     await npm(...command.split(" ").slice(1));
   }
@@ -94,7 +96,7 @@ test("npm installs the program of this platform, and no other dependency", async
 });
 
 test("the examples of README.md do what they say", async () => {
-  const [hold, fenced, fake, ...others] = blocks("js");
+  const [hold, fenced, scheduled, fake, ...others] = blocks("js");
   deepEqual(others, []);
   const held = (await run("hold.mjs", hold!)).split("\n");
   equal(held[0], "true");
@@ -104,13 +106,39 @@ test("the examples of README.md do what they say", async () => {
   );
   equal(await run("fenced.mjs", fenced!), "true true\n");
   equal(await run("fake.mjs", fake!), "revoked web-2\n");
+  match(
+    await runTwice("scheduled.mjs", scheduled!.replace("0 3 * * *", "* * * * * *")),
+    /^(.+Z with token \d{15}\n)+$/,
+  );
 });
+
+/** Runs a block of README.md in two processes, until they have run several ticks. Returns the lines, none of them twice. */
+async function runTwice(name: string, code: string): Promise<string> {
+  writeFileSync(join(app, name), code);
+  const lines: string[] = [];
+  const processes = [1, 2].map(() => {
+    const child = spawn(process.execPath, [name], { cwd: app, env: environment, stdio: ["ignore", "pipe", "inherit"] });
+    after(() => child.kill("SIGKILL"));
+    createInterface({ input: child.stdout }).on("line", (line) => lines.push(line));
+    return child;
+  });
+  await until("several ticks", () => lines.length >= 3, 60_000);
+  const exits = processes.map((child) => once(child, "exit"));
+  processes.forEach((child) => child.kill("SIGTERM"));
+  deepEqual(await Promise.all(exits), [
+    [0, null],
+    [0, null],
+  ]);
+  equal(new Set(lines.map((line) => line.split(" ")[0])).size, lines.length);
+  return lines.join("\n") + "\n";
+}
 
 test("the example in TypeScript compiles with `strict`, and the types of the package with it", async () => {
   await npm("install", "--save-dev", "typescript", "@types/node@20");
   const [using, ...others] = blocks("ts");
   deepEqual(others, []);
   writeFileSync(join(app, "using.mts"), using!);
+  writeFileSync(join(app, "scheduled.mts"), blocks("js")[2]!);
   const options = [
     "--strict",
     "--target",
@@ -122,7 +150,7 @@ test("the example in TypeScript compiles with `strict`, and the types of the pac
     "--skipLibCheck",
     "false",
   ];
-  await node("node_modules/typescript/bin/tsc", ...options, "using.mts").catch((error) => {
+  await node("node_modules/typescript/bin/tsc", ...options, "using.mts", "scheduled.mts").catch((error) => {
     throw new Error(error.stdout);
   });
   equal((await node("using.mjs")).stdout, "reports/nightly true\n");
