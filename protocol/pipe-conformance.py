@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests a client of the pipe protocol: plays the program `mongoseal` in the cases of pipe.json.
 
-pipe.md describes the adapter, and README.md the steps of a case. Exit status: 0 if all cases pass, 1 if one fails, 2 for a
+pipe.md describes the adapter, and `--help` the steps of a case. Exit status: 0 if all cases pass, 1 if one fails, 2 for a
 wrong usage.
 
 Each case has one thread that carries out its steps, and one queue with all that comes from the adapter and from the programs
@@ -32,6 +32,36 @@ from pipe_program import Json, Program
 
 HERE = Path(__file__).resolve()
 READY = {"event": "ready", "protocol": 1, "version": "0.1.0", "owner": "web-1", "started_ms": "started"}
+STEPS = """\
+Each of the cases of pipe.json has a name, the sentence that it proves, and steps, which follow one after the other. A step
+that does not come within 10 s fails the case.
+
+  user               The adapter gets this command.
+  user_gets          The adapter has answered the command `id` by this `ok` or `error`, or by any answer if there is neither.
+                     `message_has`: a part of the message.
+  user_gets_nothing  The adapter has not answered the command with this `id`.
+  request            The next request of the client is this one, with no other member.
+  event              The program prints this event, or a list of events in one piece. `times`: so often. `bytewise`: each
+                     byte is a piece.
+  program            starts: the client starts the program, and the next steps are about this one. is_ready: the same, and
+                     it prints `ready`. stops, continues: by SIGSTOP, and by SIGCONT. input_ends: the client closes the
+                     input. is_left: the client closes the input, or ends the program. exits: with `status`. is_killed:
+                     by SIGKILL.
+  wait_ms            The script waits.
+  hold               The client acquires the key of this name: a command, its request, `granted` with this `token` for
+                     `for_ms`, and its answer.
+
+`may` of a case lists requests that the client sends or leaves out, and the `event` that answers each.
+
+The client chooses the ids of its requests. `$a` in `id`, `lease` and `observation` stands for one of them: the first request
+with this name gives it its value.
+
+The `deadline_ms` `now+2000` is 2,000 ms after the moment at which the program prints the event. The `started_ms` `started` is
+the moment at which the program was started. Both are of the program's clock, which is CLOCK_BOOTTIME, or ahead of it by the
+`clock_ahead_ms` of the step that starts the program.
+
+{"$repeat": ["x", 60000]} stands for a text of 60,000 times `x`.
+"""
 
 
 class Failure(Exception):
@@ -393,7 +423,11 @@ def failure_of(case: Json, arguments: list[str], patience: float = 10) -> str | 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Tests a client of the pipe protocol: see pipe.md.")
+    parser = argparse.ArgumentParser(
+        description="Tests a client of the pipe protocol: see pipe.md.",
+        epilog=STEPS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--only", metavar="NAME", action="append", help="runs this case only; can be repeated")
     parser.add_argument(
         "--skip", metavar="NAME", action="append", default=[], help="leaves out this case; can be repeated"

@@ -1,4 +1,4 @@
-//! The pages of `docs`: a tutorial, tasks, reference and explanation.
+//! The pages of `docs`, and two of `protocol`: a tutorial, tasks, reference and explanation.
 //!
 #![doc = include_str!("guide/links.md")]
 #![doc = include_str!("guide/wants.md")]
@@ -38,11 +38,11 @@ pages! {
     redis = "redis.md",
     guarantees = "guarantees.md",
     sharded = "sharded.md",
-    protocol = "protocol.md",
+    record = "../protocol/record.md",
+    requests = "../protocol/requests.md",
     privileges = "privileges.md",
     failure_modes = "failure-modes.md",
     runbook = "runbook.md",
-    alerts = "alerts.md",
     metrics = "metrics.md",
     tracing = "tracing.md",
     cli = "cli.md",

@@ -64,7 +64,7 @@
 //! | handle an error | [`Error`] has one variant for each reaction; the [runbook](guide::runbook) has the messages |
 //! | write a store of your own | `store::CompareAndSwap` of the feature `compare-and-swap`, or [`store::Store`] and the module `record` of the feature `unstable-store`; [`store::Connector`] opens it; the package `mongoseal-conformance` tests it |
 //! | choose a ttl, a wait and a pool | [the page on settings](guide::settings) |
-//! | read what is promised | [`guide::guarantees`], [`guide::failure_modes`], [`guide::protocol`] |
+//! | read what is promised | [`guide::guarantees`], [`guide::failure_modes`], [`guide::record`] |
 //!
 //! # Choosing
 //!
@@ -148,7 +148,7 @@
 //!
 //! The crate follows [semantic versioning](https://semver.org). The driver is part of the public API: [`mongodb`] is
 //! re-exported, and a new major version of the driver is a new major version of this crate. The stored format has a version
-//! of its own, which [the protocol](guide::protocol#the-format-version) explains: processes with different versions of this
+//! of its own, which [the page on the record](guide::record#the-format-version) explains: processes with different versions of this
 //! crate share a collection. The minimum supported Rust version is 1.88. A minor version may raise it to a release that is at
 //! least six months old.
 #![cfg_attr(docsrs, feature(doc_cfg))]

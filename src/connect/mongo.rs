@@ -355,6 +355,7 @@ mod tests {
         parsed
     }
 
+    /// The change stream keeps a connection.
     #[tokio::test]
     async fn a_pool_of_the_connection_string_that_is_too_small_is_raised() {
         for size in [1, 63, 64, 100] {

@@ -16,6 +16,9 @@ use super::instant::Instant;
 pub enum Clock {
     /// Runs while the machine sleeps: `CLOCK_BOOTTIME` on Linux and Android, `CLOCK_MONOTONIC` on Apple's systems, the
     /// performance counter on Windows. Other systems have no such clock; there it is the monotonic clock.
+    ///
+    /// A virtual machine that is paused does not sleep: under QEMU with KVM its clock [stands
+    /// still](https://github.com/qemu/qemu/commit/00f4d64ee76e873be881a82d893a591487aa7950).
     Boot,
     /// Tokio's clock, which a test can pause. For stores in this process.
     Tokio {

@@ -8,23 +8,22 @@ use crate::types::{duration::format_duration, key::Key, owner::Owner, parse_erro
 ///
 /// | when I get… | I… |
 /// |---|---|
-/// | [`Held`](Self::Held) | do something else, or retry later: another lease holds the key |
-/// | [`QueueFull`](Self::QueueFull) | shed load: too many waiters are queued for the key |
-/// | [`RetriesExhausted`](Self::RetriesExhausted) | give up: the key was held at each attempt of my retry policy |
-/// | [`Lost`](Self::Lost) | stop acting on the key at once; acquire again if still needed |
-/// | [`Ended`](Self::Ended) | stop acting on the key: this process released or transferred the lease, or shut the handle down |
-/// | [`Fenced`](Self::Fenced) | stop, and undo nothing: a later holder has claimed or written there, and its writes stand |
-/// | [`Unavailable`](Self::Unavailable) | retry: the store did not confirm in time, and the request may have been applied; read first before a fenced write |
-/// | [`Invalid`](Self::Invalid) | change the code or the deployment: a retry returns the same |
-/// | [`Corrupt`](Self::Corrupt) | look at the record: another program wrote it, and it was left as it was |
+/// | [`Held`](Self::Held) | retry later, or queue with `wait`; if it lasts, [find the holder](crate::guide::runbook#find-the-holder) |
+/// | [`QueueFull`](Self::QueueFull) | shed load, or raise `queue_limit`; `mongoseal show` prints the waiters |
+/// | [`RetriesExhausted`](Self::RetriesExhausted) | give up, or allow more attempts |
+/// | [`Lost`](Self::Lost) | stop acting on the key at once; acquire again if still needed, and look at the [cause](LossCause) |
+/// | [`Ended`](Self::Ended) | stop acting on the key. If the process is not about to end, find the call that ended the lease |
+/// | [`Fenced`](Self::Fenced) | stop, and undo nothing: the later holder's writes stand. If all writers get it: [after a restore](crate::guide::runbook#after-a-restore) |
+/// | [`Unavailable`](Self::Unavailable) | retry; before a fenced write or a transaction, read whether it was applied. The source has each server's cause; run `mongoseal doctor` |
+/// | [`Invalid`](Self::Invalid) | do what the message says; the [privileges](crate::guide::privileges) are by task |
+/// | [`Corrupt`](Self::Corrupt) | find the program that wrote it; move the document, or choose another key or collection |
 ///
 /// A retry of the same call can succeed after `Unavailable`, and after `Held`, `QueueFull` and `RetriesExhausted` with a
 /// pause. After the others it fails again: a loop that retries them never ends.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another lease holds the key, and held it until the end of the wait, if there was one. The acquire left the
-    /// queue.
+    /// Another lease holds the key, and held it until the end of the wait, if there was one. Nothing stays queued.
     ///
     /// The fields about the holder are a hint, for people and for the time of a retry: they were true at the store a
     /// moment ago.
@@ -44,7 +43,7 @@ pub enum Error {
         is_released: bool,
     },
 
-    /// The key is held, and its queue is full.
+    /// The key is held, and its queue is full, by default with 1,000 waiters, so nothing was written.
     #[error("{length} waiters are queued for {key:?} already: retry later, or raise `queue_limit`")]
     QueueFull {
         /// The key of the acquire.
@@ -81,7 +80,7 @@ pub enum Error {
         cause: LossCause,
     },
 
-    /// The holder ended the lease, and then used it: work that runs under it, or another call on it, got this error.
+    /// The holder ended the lease, and then used it. Work that runs under it, or another call on it, got this error.
     #[error("the lease on {key:?} with token {token} has ended, because {reason}: stop acting on the key")]
     Ended {
         /// The key that was held.
@@ -92,7 +91,7 @@ pub enum Error {
         reason: EndReason,
     },
 
-    /// A later holder of the key has claimed or written there, so the storage refused this write. Nothing was changed.
+    /// A later holder of the key has claimed or written there, so the storage refused this write and changed nothing.
     /// The earlier holder may not know yet that its lease has ended: it was paused, or cut off.
     #[error(
         "the write was refused, because the storage has seen the newer token {newer}: stop acting on the key, and acquire it again if it is still needed"
@@ -102,7 +101,7 @@ pub enum Error {
         newer: FencingToken,
     },
 
-    /// The store could not be reached or did not confirm in time. The request may have been applied or not. Each
+    /// The store could not be reached or did not confirm in time, so the request may have been applied or not. Each
     /// request of a lease can be resent; a fenced write could write twice.
     #[error("{message}")]
     Unavailable {
@@ -113,8 +112,8 @@ pub enum Error {
         source: Option<Source>,
     },
 
-    /// The request or the deployment is wrong, and a retry returns the same error. If the record of a key has a newer
-    /// format, this build must be upgraded.
+    /// The request, the deployment or a privilege is wrong, and a retry returns the same error. If the record of a key has a
+    /// newer format, this build must be upgraded.
     #[error("{message}")]
     Invalid {
         /// What is wrong and what to do.
@@ -123,7 +122,7 @@ pub enum Error {
         source: Option<Source>,
     },
 
-    /// The document under this key is not a lease record. It was left as it was.
+    /// The document under this key is not a lease record, and was left as it was.
     #[error(
         "the record of {key:?} is not a lease record ({message}): move it to another collection, or choose another key or collection"
     )]
@@ -142,15 +141,23 @@ pub type Source = Box<dyn std::error::Error + Send + Sync>;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What ended a lease that its holder did not end.
+///
+/// | when the cause is… | I… |
+/// |---|---|
+/// | [`Expired`](Self::Expired) | look in the log for an earlier `the lease is at risk`. With it: check set and network, or set a longer ttl. Without it, the process or its machine stood still, or the runtime of a client of yours was blocked: use `Mongoseal::connect` |
+/// | [`TakenOver`](Self::TakenOver) | do as for `Expired` if the holder stood still or was cut off. Otherwise a server's clock is ahead: `mongoseal doctor`, check `clocks` |
+/// | [`Revoked`](Self::Revoked) | read the name and the reason; `mongoseal show KEY` lists the last 8 revocations |
+/// | [`Removed`](Self::Removed) | find the person, clean-up job or restore that did it. Tokens still grow |
+/// | [`HeldTooLong`](Self::HeldTooLong) | find why the work took so long, or raise `max_hold` |
+/// | [`Stalled`](Self::Stalled) | find where the work hangs; the key is free after the ttl and the grace |
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossCause {
-    /// The lease expired: the store did not confirm a refresh before the deadline, or the lease was not refreshed.
+    /// The store did not confirm a refresh before the deadline, or the lease was not refreshed.
     Expired,
-    /// The store granted the key to another lease.
+    /// The store granted the key to another lease, or an operator [raised](crate::Mongoseal::raise_token_floor) its version.
     TakenOver {
-        /// The largest token that was issued since. If an operator [raised](crate::Mongoseal::raise_token_floor) the version of the
-        /// key, it can be that version.
+        /// The largest token that was issued since, or the version that was raised.
         token: FencingToken,
     },
     /// An operator revoked it, or a call released the whole group of the lease.
@@ -162,7 +169,7 @@ pub enum LossCause {
     },
     /// The record of the key was deleted, or an older copy of it was put back.
     Removed,
-    /// The lease was held for its [maximum hold](crate::action::Acquire::max_hold).
+    /// The lease was held for its [maximum hold](crate::action::Acquire::max_hold), and its refreshes were confirmed.
     HeldTooLong,
     /// Its holder reported no [progress](crate::Lease::progress) for [too long](crate::action::Acquire::stalled_after).
     Stalled,
@@ -363,6 +370,7 @@ mod tests {
         assert!(text.ends_with("ää…") && text.chars().count() < 400, "{text}");
     }
 
+    /// The owner of a holder is a text that another process chose.
     #[test]
     fn an_error_quotes_and_escapes_texts_of_other_processes() {
         let (key, owner, token) = (Key::try_from("k").unwrap(), Owner::try_from(NASTY).unwrap(), FencingToken::MIN);

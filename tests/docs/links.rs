@@ -1,7 +1,7 @@
 //! The links of the documents lead somewhere, in the repository and in rustdoc.
 //!
-//! A page of `docs` links to other pages and to the API by labels, and defines the labels at its end for readers in the
-//! repository. The pages of `docs/internals` are in the repository only. `src/guide/links.md` defines the same labels for
+//! A page of `docs`, or one of `PROTOCOL`, links to other pages and to the API by labels, and defines the labels at its end for
+//! readers in the repository. The pages of `docs/internals` are in the repository only. `src/guide/links.md` defines the same labels for
 //! rustdoc, which checks its paths. `.ci/doc-links` checks the
 //! addresses of docs.rs against the pages that rustdoc made.
 
@@ -17,6 +17,9 @@ use crate::{read, root};
 const DOCS_RS: &str = "https://docs.rs/mongoseal/latest/mongoseal/";
 /// An image of one transparent pixel. In rustdoc the plots follow the page, because it can link to no file beside a page.
 const NO_IMAGE: &str = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw==";
+
+/// The pages beside the test vectors that rustdoc has, too.
+const PROTOCOL: [&str; 2] = ["protocol/record.md", "protocol/requests.md"];
 
 /// A document, without its blocks of code.
 pub(crate) struct Page {
@@ -39,7 +42,7 @@ impl Page {
     }
 
     fn is_guide(&self) -> bool {
-        self.path.parent() == Some(Path::new("docs"))
+        self.path.parent() == Some(Path::new("docs")) || PROTOCOL.iter().any(|page| self.path == Path::new(page))
     }
 
     /// The labels that the page defines, each with its target.
@@ -94,7 +97,10 @@ impl Page {
 pub(crate) fn pages() -> Vec<Page> {
     let beside = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md", "CHANGELOG.md"];
     let mut paths: Vec<PathBuf> = beside.iter().map(PathBuf::from).collect();
-    paths.extend(["cli/README.md", "protocol/README.md", "stores/redis/README.md"].map(PathBuf::from));
+    paths.extend(
+        ["cli/README.md", "protocol/README.md", "protocol/pipe.md", "stores/redis/README.md"].map(PathBuf::from),
+    );
+    paths.extend(PROTOCOL.map(PathBuf::from));
     for folder in ["docs", "docs/internals"] {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let path = entry.unwrap().path();
@@ -170,6 +176,9 @@ fn in_rustdoc(page: &Path, target: &str) -> Option<String> {
     }
     let (file, anchor) =
         target.split_once(".md").unwrap_or_else(|| panic!("{} links to {target}: name it only", page.display()));
+    let is_in_protocol = PROTOCOL.contains(&format!("{}.md", file.trim_start_matches("../")).as_str());
+    let folder = if is_in_protocol { "../protocol/" } else { "../docs/" };
+    let file = file.strip_prefix(folder).unwrap_or(file);
     assert!(!file.contains('/'), "{} links to {target}, which rustdoc does not have: name it only", page.display());
     Some(format!("crate::guide::{}{anchor}", file.replace('-', "_")))
 }
@@ -209,8 +218,8 @@ fn the_guide_begins_with_the_table_of_readme() {
 fn the_guide_has_each_page() {
     let guide = read("src/guide.rs");
     for page in pages().iter().filter(|page| page.is_guide()) {
-        let name = page.path.file_name().unwrap().to_str().unwrap();
-        assert!(guide.contains(&format!("\"{name}\"")), "src/guide.rs leaves out {name}");
+        let path = page.path.strip_prefix("docs").map_or(Path::new("..").join(&page.path), Path::to_path_buf);
+        assert!(guide.contains(&format!("\"{}\"", path.display())), "src/guide.rs leaves out {}", path.display());
     }
 }
 

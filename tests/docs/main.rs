@@ -1,11 +1,13 @@
 //! What the documents and the source say of each other.
 
+mod errors;
 #[cfg(feature = "mongodb")]
 mod features;
 mod layers;
 mod links;
 mod monitoring;
 mod options;
+mod track_record;
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,4 @@
-//! The alerts and the dashboard name metrics that there are, and what to do about an alert is on a page of the guide.
+//! The alerts and the dashboard name metrics that there are, and what to do about an alert is in the runbook.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::read;
 
-/// Where that page is once it is published.
-const ALERTS: &str = "https://docs.rs/mongoseal/latest/mongoseal/guide/alerts/#";
+/// Where the runbook is once it is published.
+const ALERTS: &str = "https://docs.rs/mongoseal/latest/mongoseal/guide/runbook/#";
 
 /// The words of a text that begin with `prefix`: letters, digits, underscores and dots.
 fn words<'a>(text: &'a str, prefix: &str) -> BTreeSet<&'a str> {
@@ -54,7 +54,7 @@ fn the_page_describes_each_metric_of_the_source_and_no_other() {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `mongoseal.")?.split('`').next());
     let described: BTreeSet<_> = rows.map(|name| format!("mongoseal.{name}")).collect();
     assert_eq!(described, metrics());
-    let other = ["docs/alerts.md", "docs/metrics.md"].map(read);
+    let other = ["docs/runbook.md", "docs/metrics.md"].map(read);
     for name in other.iter().flat_map(|page| words(page, "mongoseal.")) {
         assert!(metrics().contains(name), "a page names {name}");
     }
@@ -97,9 +97,9 @@ fn alerts_and_dashboard_name_labels_that_the_page_describes() {
 
 #[test]
 fn each_alert_has_its_section_and_its_row_on_the_page_about_metrics() {
-    let (advice, page) = (read("docs/alerts.md"), read("docs/metrics.md"));
-    let headings = advice.lines().filter_map(|line| line.strip_prefix("## "));
-    let sections: Vec<_> = headings.map(|heading| heading.trim_matches('`').to_owned()).collect();
+    let (advice, page) = (read("docs/runbook.md"), read("docs/metrics.md"));
+    let headings = advice.lines().filter_map(|line| line.strip_prefix("### `Mongoseal"));
+    let sections: Vec<_> = headings.map(|rest| format!("Mongoseal{}", rest.trim_end_matches('`'))).collect();
     let rows: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("| `Mongoseal")?.split('`').next()).collect();
     let rows: Vec<_> = rows.iter().map(|name| format!("Mongoseal{name}")).collect();
     let names: Vec<_> = alerts().into_iter().map(|(name, _)| name).collect();

@@ -27,6 +27,8 @@ fn acquire(lease: LeaseId, ttl: Duration) -> Request {
     Request::Acquire(Acquire { terms, wait: None })
 }
 
+/// If a `find` read the result of the write, it could see the earlier attempt of the same lease, whose deadline is
+/// earlier.
 pub(super) async fn an_acquire_is_granted_by_its_own_write_and_not_by_an_earlier_attempt_that_executes_meanwhile() {
     let set = ReplicaSet::builder().proxied().start().await;
     let store = async |name: &str| {
@@ -107,6 +109,8 @@ async fn collect(asking: JoinSet<Counted>) -> Counted {
     })
 }
 
+/// One command for several keys would wait for each locked record among them. So would a refresh of a group and the
+/// requests of its handle, if they waited for each other.
 pub(super) async fn locked_records_and_refreshes_of_their_group_cost_requests_of_other_keys_nothing() {
     let set = ReplicaSet::builder().start().await;
     let seal = connect(Mongoseal::builder(), set.uri()).await;

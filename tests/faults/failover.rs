@@ -60,6 +60,7 @@ async fn ahead(set: &ReplicaSet, member: usize, other: usize) -> (i64, i64) {
     (read - after, read - before)
 }
 
+/// No clock jumps: that of the new primary is ahead. A grace of zero would not cover the difference.
 pub(super) async fn a_failover_to_a_member_whose_clock_is_ahead_grants_no_key_before_its_holder_has_stopped() {
     let set = ReplicaSet::builder().members(3).election_timeout(secs(10)).own_clocks().start().await;
     let primary = set.primary().await;

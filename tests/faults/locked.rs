@@ -108,6 +108,7 @@ async fn hold(set: &ReplicaSet, many: usize, locked: usize, ttl: Duration) -> To
     (case, lost, slowest)
 }
 
+/// Each of the parts has one, so no part is answered. One command with all leases of them would wait, too.
 pub(super) async fn of_a_hundred_leases_with_locked_records_in_each_part_no_other_lease_is_lost() {
     let set = ReplicaSet::builder().start().await;
     let mut tolls = Vec::new();
@@ -119,6 +120,7 @@ pub(super) async fn of_a_hundred_leases_with_locked_records_in_each_part_no_othe
     assert!(tolls.iter().all(is_none), "{tolls:#?}");
 }
 
+/// Attempts for locked leases are bounded in all, and not only for each lease.
 pub(super) async fn of_three_hundred_leases_with_120_locked_records_no_other_lease_is_lost() {
     let set = ReplicaSet::builder().start().await;
     let mut tolls = Vec::new();

@@ -38,6 +38,8 @@ pub(super) async fn one_who_gave_up_leaves_nothing_held_beyond_its_ttl() {
     .await;
 }
 
+/// Acquires and leaves alternate. If only those of one operation at the head of the queue shared a command, each would
+/// be a command of its own, and a lost reply would hold up all of them.
 pub(super) async fn grants_go_on_while_replies_are_lost_and_sixty_callers_drop_their_acquires() {
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder(), set.uri_with("appName=one")).await;

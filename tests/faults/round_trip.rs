@@ -20,6 +20,7 @@ fn held_for() -> Duration {
     secs(std::env::var("MONGOSEAL_HOLD").map_or(6, |seconds| seconds.parse().expect("a number of seconds")))
 }
 
+/// A handle that waits for a reply for less than the round trip believes none of them.
 pub(super) async fn a_constant_round_trip_below_two_fifths_of_the_ttl_neither_loses_a_lease_nor_puts_it_at_risk() {
     let set = ReplicaSet::builder().proxied().start().await;
     let holding = [(millis(1_500), millis(300)), (millis(2_400), millis(700))].map(|(ttl, delay)| {
@@ -80,6 +81,7 @@ async fn connections(looking: &Client, name: &str) -> usize {
     count
 }
 
+/// The driver gives connections to requests in the order in which they came.
 pub(super) async fn a_burst_of_acquires_does_not_keep_a_refresh_waiting() {
     let acquire = |seal: &Mongoseal, key: String| seal.acquire(key).into_future();
     a_burst_costs_no_lease("acquires", 1_200, acquire).await;

@@ -21,6 +21,7 @@ const LEASES: usize = 50;
 const QUERIES: usize = 40;
 const QUERY: Duration = secs(3);
 
+/// On a shared client, the queries take all connections.
 pub(super) async fn leases_on_a_client_of_their_own_outlive_slow_queries() {
     let set = ReplicaSet::builder().start().await;
     let client = Client::with_uri_str(set.uri()).await.unwrap();

@@ -96,6 +96,7 @@ pub(super) async fn requests_after_a_silence_use_no_connection_that_the_network_
     }
 }
 
+/// The driver opens two connections at a time, and has no timeout for a handshake.
 pub(super) async fn the_pool_grows_within_ten_seconds_although_two_connections_fell_silent_while_they_opened() {
     let set = ReplicaSet::builder().proxied().start().await;
     let seal = connect(Mongoseal::builder(), set.uri_with("appName=growing")).await;

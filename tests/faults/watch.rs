@@ -137,6 +137,7 @@ async fn each_grant_is_reported_within(longest: Duration, streams: [EventStream;
     assert!(findings.is_empty(), "events are missing from the watch of {findings:?}");
 }
 
+/// If a resume fails, its resume token must be kept: the next stream would begin at the present.
 pub(super) async fn no_event_is_left_out_while_the_watcher_cannot_reach_the_server_for_20_seconds() {
     let set = ReplicaSet::builder().members(1).proxied().start().await;
     let both = Barrier::new(2);

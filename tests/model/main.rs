@@ -1,7 +1,10 @@
 //! Model checking of the record's state machine and the rules of its clients: explores all interleavings of three
-//! clients, the server, and the faults between them.
+//! clients, the server, and the faults between them: stalls, lost and late replies, ghosts, a deposed primary, jumps of its
+//! clock, the deletion of idle records. It also writes and reads values. A *ghost* is a request that nobody awaits any more.
 //!
-//! [`schedules`] is a second model: of hold limits and of the ticks of a schedule.
+//! With all rules, no promise breaks: `safety.rs`. Without any one of them, one does: `rules.rs`.
+//!
+//! [`schedules`] is a second model: of hold limits and of the ticks of a schedule, with revocations, resets and failovers.
 
 mod actions;
 mod answers;

@@ -41,6 +41,7 @@ fn a_waiter_learns_that_it_is_the_first_when_the_one_before_it_gives_up() {
     }
 }
 
+/// While the call waits for the other keys, its caller cannot report progress.
 #[test]
 fn a_set_does_not_stall_before_its_last_key_is_granted() {
     let program = Program(vec![
@@ -50,6 +51,7 @@ fn a_set_does_not_stall_before_its_last_key_is_granted() {
     replay(1_741, Place::Memory, Weather::Calm, program);
 }
 
+/// The call must not take the release by the shutdown for its own.
 #[test]
 fn a_completion_after_a_shutdown_is_no_success_unless_the_tick_is_completed() {
     let program = Program(vec![
@@ -62,6 +64,7 @@ fn a_completion_after_a_shutdown_is_no_success_unless_the_tick_is_completed() {
     }
 }
 
+/// The lease id is in use until the orphaned lease has ended here.
 #[test]
 fn a_process_resumes_what_it_has_just_orphaned() {
     let steps = vec![Step::of(0, "one", &[Orphans]), Step::of(0, "one", &[Resumes])];
@@ -70,6 +73,7 @@ fn a_process_resumes_what_it_has_just_orphaned() {
     }
 }
 
+/// After the maximum hold, the store keeps the key for the grace. It is not the ttl that is over.
 #[test]
 fn a_lease_whose_maximum_hold_is_over_is_lost_to_a_resume() {
     let steps = vec![Step::of(0, "two", &[LongGrace, AtMost4s, Orphans]), Step::of(4_000, "one", &[Resumes])];

@@ -1,6 +1,13 @@
 //! Simulation: several processes on a store with faults, on paused time. What they do is a program, which is drawn by a seed
 //! from a table of what a caller can do. What is always true judges it. All randomness comes from the seed.
 //!
+//! Some programs run on the memory store. Others run `CompareAndSwap` in each process, and the faults are between it and its
+//! backend: late and lost loads, swaps and messages, expired keys, an operator who deletes records. Some processes die.
+//!
+//! The rules: exclusion; the order of tokens; a belief never outlives the record; a call ends in time; a tick is completed
+//! once; a watch shows each grant and its end; at the end every key is free. Where nothing goes wrong, no lease is lost, a
+//! waiter is granted an available key within 50 milliseconds, and a revoked holder knows it.
+//!
 //! A program that breaks a rule is reduced to the shortest one that still breaks it, and printed as a test.
 //! `MONGOSEAL_PROGRAMS=100000 cargo test --release -p mongoseal-tests --test simulation` runs so many for each test,
 //! `MONGOSEAL_FIRST=5000` begins with that seed, and `MONGOSEAL_SEED=17` runs one.

@@ -1,5 +1,11 @@
 //! The programs of the simulation on real servers, in real time: many at once, each in a collection of its own. What is
-//! always true judges them there, too. They are tests of the night. Processes die and are cut off, and so are the servers.
+//! always true judges them there, too. They are tests of the night. Processes die and are cut off. Servers are killed, paused,
+//! overloaded and cut off, and the primary steps down.
+//!
+//! The rules are those of the simulation that can be seen from outside of a server: not the order of tokens, and watches on
+//! a calm MongoDB only. The times are 750 milliseconds, and do not count while the machine or the server is slow. On MongoDB,
+//! the programs also write documents under their leases: a document has each acknowledged write, and no write under an
+//! earlier token after one under a later token.
 //!
 //! A program that breaks a rule is run in memory. If it breaks the rule there, it is reduced.
 //!

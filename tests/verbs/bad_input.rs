@@ -188,6 +188,7 @@ fn a_runtime_shut_down_ends_its_leases() {
     });
 }
 
+/// The retention of the store is shorter than the default ttl.
 #[tokio::test(start_paused = true)]
 async fn a_handle_on_a_store_with_a_short_retention_has_a_short_ttl() {
     for retention in [Duration::ZERO, secs(8)] {

@@ -389,6 +389,8 @@ async fn while_nothing_is_answered_a_lone_lease_on_ten_connections_is_sent_again
     assert!(are_held(&held));
 }
 
+/// Batches without an order by deadlines fall behind on such a store, and so do batches that are sent again in small
+/// parts.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_can_just_keep_up_is_asked_for_the_earliest_deadlines_first_and_no_lease_is_lost() {
     // Once for all of them takes a third of the ttl.

@@ -340,6 +340,7 @@ async fn what_needs_current_reads_is_refused_if_reads_can_be_outdated() {
     assert!(matches!(begun, Err(Error::Invalid { .. })), "{begun:?}");
 }
 
+/// The earlier request must not keep the turn of the key.
 #[tokio::test(start_paused = true)]
 async fn a_request_without_an_answer_delays_no_other_request_for_its_key() {
     let (table, seal) = Table::open();

@@ -8,6 +8,7 @@ use tokio::{task::JoinSet, time::Instant};
 
 use crate::{by_length, compare_and_swap::Table, secs};
 
+/// How often a waiter polls depends on its place in the queue, and not on its time in it.
 #[tokio::test(start_paused = true)]
 async fn a_hundred_waiters_without_notifications_are_served_within_seconds() {
     let table = Table::new();

@@ -113,6 +113,7 @@ async fn a_release_that_finds_the_lease_gone_after_its_deadline_does_not_claim_i
     next.verify().await.unwrap();
 }
 
+/// The refresh is confirmed while the thread is blocked past the deadline.
 #[tokio::test]
 async fn a_late_answer_does_not_revive_a_lease_whose_thread_was_blocked() {
     let store = Faulty::new();
@@ -177,6 +178,7 @@ async fn work_that_blocks_past_the_deadline_is_not_called_done() {
     assert!(!lease.is_valid());
 }
 
+/// A paused primary replies only after another one is elected, so an attempt must not wait for it for long.
 #[tokio::test(start_paused = true)]
 async fn a_refresh_and_a_release_that_are_lost_are_sent_again_after_little_more_than_a_second() {
     let store = Faulty::new();

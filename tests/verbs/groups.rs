@@ -89,6 +89,7 @@ async fn where_one_was_given_back_meanwhile_the_others_are_released_all_the_same
     }
 }
 
+/// A handle that acts at the deadline with which it began misses what another handle extended.
 #[tokio::test(start_paused = true)]
 async fn a_group_is_refreshed_to_a_new_ttl_and_the_deadlines_here_move_on() {
     let store = Faulty::new();

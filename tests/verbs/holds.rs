@@ -57,6 +57,8 @@ async fn drop_after_the_answer(call: impl IntoFuture) {
     tokio::time::sleep(secs(5)).await;
 }
 
+/// A lease on its way to its caller is taken back. A release would keep the key for the minimum hold. A shutdown counts
+/// as a drop.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_dropped_before_it_returns_its_lease_leaves_no_minimum_hold() {
     let (store, seal) = Faulty::open();
@@ -118,6 +120,7 @@ async fn the_first_waiter_asks_at_the_end_of_a_minimum_hold_once() {
 }
 
 /// Callers of different handles wait for a key with a minimum hold of a second, and work for 100 ms.
+/// The waiter that was first when a hold began is not the only one that must know its end.
 #[tokio::test(start_paused = true)]
 async fn each_waiter_in_turn_is_granted_the_key_when_a_minimum_hold_ends() {
     for (callers, at_once) in [(6_u32, 1), (18, 5)] {

@@ -77,6 +77,7 @@ async fn extend_changes_the_ttl_of_this_and_later_refreshes_and_never_shortens()
     assert!(matches!(lease.extend(secs(0)).await, Err(Error::Invalid { .. })));
 }
 
+/// At the operation timeout, the call must not give up just before its task replies with that error.
 #[tokio::test(start_paused = true)]
 async fn a_refresh_that_is_not_confirmed_returns_the_error_of_its_last_attempt() {
     let store = Faulty::new();
@@ -94,6 +95,7 @@ async fn a_refresh_that_is_not_confirmed_returns_the_error_of_its_last_attempt()
     assert!(matches!(error, Error::Unavailable { .. }) && !error.to_string().contains("drive the runtime"), "{error}");
 }
 
+/// The drop needs the lock that a borrow of the state would keep.
 #[tokio::test(start_paused = true)]
 async fn a_lease_can_be_dropped_by_a_match_on_its_state_and_the_stream_gives_the_end_once() {
     let seal = Mongoseal::in_memory();
@@ -123,6 +125,7 @@ async fn a_deadline_that_has_passed_is_seen_at_once_and_told_when_the_task_runs(
     assert!(poll_fn(|context| Pin::new(&mut states).poll_next(context)).await.is_none());
 }
 
+/// A drop sends the release in the background.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_waits_for_the_release_of_a_lease_that_its_own_handle_has_just_dropped() {
     let store = Faulty::new();

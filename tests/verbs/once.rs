@@ -300,6 +300,7 @@ async fn wrong_options_and_ticks_are_refused_before_a_lease_is_acquired() {
     assert!(store.requests().is_empty());
 }
 
+/// The retention alone would delete the completed tick before its period ends.
 #[tokio::test(start_paused = true)]
 async fn no_tick_of_a_period_that_is_longer_than_the_retention_runs_twice() {
     // It deletes what has been idle for a minute.

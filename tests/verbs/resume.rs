@@ -237,6 +237,7 @@ async fn a_resume_without_refresh_ends_with_the_ttl_and_a_bad_interval_is_refuse
     assert_eq!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Expired });
 }
 
+/// The record must name the acquire of this process: the change stream notifies the handle that it names.
 #[tokio::test(start_paused = true)]
 async fn a_resumed_lease_hears_of_its_revocation_at_once() {
     let (store, seal) = Faulty::open();

@@ -81,6 +81,7 @@ fn calls_of_a_handle_whose_runtime_is_not_driven_return() {
     });
 }
 
+/// A handle has one runtime: no batch, listener or lease depends on one that a caller no longer drives.
 #[test]
 fn a_lease_and_a_waiter_whose_callers_stop_are_kept_and_notified_on_the_runtime_of_their_handle() {
     beside_idle(async |idle| {

@@ -74,6 +74,7 @@ async fn one_who_waits_for_a_lease_without_expiry_is_given_one() {
     lease.verify().await.unwrap();
 }
 
+/// The acquire itself requests no expiry, and can arrive after its caller has given up.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_without_expiry_that_is_lost_or_late_holds_nothing_for_ever() {
     for fault in [Fault::LoseReply, Fault::Delay(secs(30))] {

@@ -41,6 +41,8 @@ async fn free(store: &Faulty, count: usize) -> usize {
     free
 }
 
+/// A hundred thousand releases, each by a command of its own, exceed the operation timeout. A lease that `run` works
+/// under shares the command as well.
 #[tokio::test(start_paused = true)]
 async fn it_releases_all_of_two_thousand_leases_by_a_few_requests_if_no_work_outlasts_its_lease() {
     let (store, many) = (Faulty::new(), 2_000);
@@ -201,6 +203,7 @@ async fn leases_that_have_ended_leave_no_task() {
     assert_eq!(tasks(11..31).await, of_the_handle, "the task that refreshes the leases of a ttl has ended");
 }
 
+/// A `shutdown` that is called only after work that succeeded leaves the leases of failed work to their ttl.
 #[tokio::test(start_paused = true)]
 async fn a_scope_shuts_its_handle_down_after_a_value_an_error_and_a_panic() {
     let store = Faulty::new();

@@ -174,6 +174,7 @@ fn table() -> Vec<(&'static str, Duration, Row)> {
     ]
 }
 
+/// The operation timeout limits the call, and not each of its requests, also if the call does not wait.
 #[tokio::test(start_paused = true)]
 async fn each_call_returns_within_the_operation_timeout_however_many_requests_it_sends() {
     let mut late = Vec::new();

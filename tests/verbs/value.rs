@@ -151,6 +151,7 @@ async fn a_release_with_a_value_is_one_write_also_if_its_answer_is_lost() {
     }
 }
 
+/// The outcome outlasts the future of the first call.
 #[tokio::test(start_paused = true)]
 async fn a_release_after_a_release_with_a_value_tells_how_that_one_ended() {
     let store = Faulty::new();

@@ -102,6 +102,7 @@ async fn a_hand_over_that_is_heard_of_after_it_lapsed_is_not_believed() {
     assert!(waiting.await.unwrap().unwrap().token() > token);
 }
 
+/// If each waiter polls meanwhile, their requests fill the connection pool before the stream is open.
 #[tokio::test(start_paused = true)]
 async fn nobody_asks_while_the_listener_is_being_opened() {
     let (store, _holder) = Faulty::held().await;
@@ -223,6 +224,7 @@ async fn a_waiter_that_dies_costs_the_next_one_no_more_than_its_ttl() {
     assert!(began.elapsed() <= secs(21), "{:?}", began.elapsed());
 }
 
+/// Each request of a waiter ends after the operation timeout. The wait goes on.
 #[tokio::test(start_paused = true)]
 async fn waiters_that_were_queued_outlast_an_outage_and_keep_their_order_if_it_is_shorter_than_their_ttl() {
     for (fault, outage, keeps_order) in [(Fault::Fail, 15, true), (Fault::Hang, 15, true), (Fault::Hang, 60, false)] {

@@ -97,6 +97,8 @@ async fn a_transfer_whose_answer_was_lost_is_made_once() {
     taker.verify().await.unwrap();
 }
 
+/// A lease id that already holds the key cannot be given it. A handle checks what it refuses before it gives up the
+/// lease.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_given_is_refused_with_the_reason() {
     let (store, seal) = Faulty::open();

@@ -156,6 +156,7 @@ async fn a_lease_that_was_not_tried_comes_first_and_then_the_earliest_deadline()
     assert_eq!(queued, [2, 0, 1, 3]);
 }
 
+/// The size of a part follows from the ttl and from what failed, and not from a measured time of the store.
 #[tokio::test(start_paused = true)]
 async fn after_a_large_part_that_was_not_confirmed_the_class_sends_parts_of_the_usual_size_for_a_ttl() {
     let failures: [fn(&mut Schedule, &Part); 3] = [

@@ -8,6 +8,9 @@
 //! the driver sends each command once. A client of the caller's resends a command by itself if the server says that it
 //! is overloaded, or if a connection cannot be opened, unless its `max_adaptive_retries` is zero. No option of a single
 //! command turns that off.
+//!
+//! From 8.0 on, a majority confirms a write when it has the write in its oplog, before a secondary applies it ([release
+//! notes](https://www.mongodb.com/docs/manual/release-notes/8.0/)). Nothing here depends on that: no read goes to a secondary.
 
 use std::{
     fmt, mem,

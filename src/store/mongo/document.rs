@@ -1,4 +1,4 @@
-//! The record as a document: projections and decoding. `docs/protocol.md` describes the format.
+//! The record as a document: projections and decoding. `protocol/record.md` describes the format.
 //!
 //! Invariant: a document that is not a record of this format is an error that names the field.
 
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// The format version that this build writes and reads, in the field `v`. `docs/protocol.md` says which changes raise
+/// The format version that this build writes and reads, in the field `v`. `protocol/record.md` says which changes raise
 /// it.
 pub(super) const FORMAT: i32 = 1;
 

@@ -118,6 +118,7 @@ mod tests {
     use super::*;
     use crate::types::{acquire_id::AcquireId, token::FencingToken};
 
+    /// The oplog logs a change of a larger record as a difference, which a filter of whole fields does not match.
     #[test]
     fn an_event_of_either_form_has_the_hand_overs_of_the_handle_and_no_others() {
         let (own, other) = (HandleId::random(), HandleId::random());

@@ -37,6 +37,7 @@ pub(super) async fn a_waiter_that_does_not_repeat_its_acquire_leaves_the_queue(f
     assert_eq!(fixture.holders()[0].terms.lease, alive.lease, "the expired waiter must be skipped");
 }
 
+/// The last attempt of the exclusive waiter comes after the grant, so no write of its own reaches the sharer behind it.
 pub(super) async fn a_waiter_whose_wait_ends_lets_in_those_that_it_kept_out(fixture: Fixture) {
     let sharing = || LeaseSpec { sharing: Sharing::UpTo(9), ..terms() };
     let exclusive = terms();

@@ -222,6 +222,7 @@ mod tests {
         answer.unwrap_err()
     }
 
+    /// The driver reports a connection that ends within a reply as a reply that it cannot read.
     #[tokio::test]
     async fn a_reply_that_is_cut_short_is_unavailable() {
         let cut = answered(b"*2\r\n$9\r\nhalf").await;

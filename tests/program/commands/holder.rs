@@ -231,6 +231,7 @@ async fn an_output_without_space_is_an_error_that_names_it_and_the_key_is_releas
     lease.release().await.unwrap();
 }
 
+/// A full disk, and a full pipe that does not block, are no reader that has left.
 #[tokio::test]
 async fn an_output_that_does_not_block_and_is_full_keeps_the_lease_and_gets_each_event() {
     let sandbox = Sandbox::new("hold_nonblocking").await;

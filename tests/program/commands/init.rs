@@ -29,6 +29,8 @@ fn handles(process: Pid, signal: Signal) -> bool {
     caught & (1 << (signal as i32 - 1)) != 0
 }
 
+/// The system does not deliver to process 1 the signal by which the program would end. A signal can also come before
+/// the runtime knows that the socket of the guard takes data.
 #[tokio::test]
 async fn as_process_1_it_ends_after_sigint_and_sigquit_with_128_and_the_number_and_releases_the_key() {
     let sandbox = Sandbox::new("init").await;
@@ -55,6 +57,7 @@ async fn as_process_1_it_ends_after_sigint_and_sigquit_with_128_and_the_number_a
     }
 }
 
+/// There `run` would read a wrong list of its children, and could signal other processes.
 #[tokio::test]
 async fn with_the_numbers_of_another_namespace_in_proc_no_command_is_started() {
     let sandbox = Sandbox::new("numbers").await;

@@ -133,6 +133,7 @@ async fn a_tick_whose_program_is_killed_between_its_work_and_its_completion_runs
     assert_eq!((last_done(&sandbox).await, runs(&sandbox)), (Some(1), 2));
 }
 
+/// A day in UTC is not such a tick: in March two nights at 01:30 in Berlin fall into one day in UTC.
 #[tokio::test]
 async fn a_date_is_a_tick_that_runs_once() {
     let sandbox = Sandbox::new("once_date").await;

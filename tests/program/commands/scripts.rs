@@ -292,6 +292,7 @@ async fn the_lease_id_is_in_the_lease_file_only() {
     assert!(said.contains("\"released\":true"), "{said}");
 }
 
+/// An acquire with a chosen lease id and without an answer must be taken back, too.
 #[tokio::test]
 async fn an_acquire_without_an_answer_takes_back_what_it_was_granted() {
     let set = ReplicaSet::builder().proxied().start().await;

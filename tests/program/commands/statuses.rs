@@ -37,6 +37,7 @@ async fn wrong_arguments_are_a_status_of_their_own() {
     }
 }
 
+/// The runtime panics if the system refuses a descriptor or a thread, and a command can end with status 101, too.
 #[tokio::test]
 async fn a_limit_of_files_or_threads_is_an_error_that_names_it_and_no_panic() {
     for (limit, command) in [(6, "ls"), (6, "run k -- true"), (8, "ls")] {
@@ -52,6 +53,7 @@ async fn a_limit_of_files_or_threads_is_an_error_that_names_it_and_no_panic() {
     }
 }
 
+/// What a server quotes in brackets is cut off otherwise, because it can be a lease id.
 #[tokio::test]
 async fn the_name_of_the_database_that_differs_in_case_is_shown() {
     let sandbox = Sandbox::new("cased").await;
@@ -81,6 +83,7 @@ async fn a_command_that_is_ended_because_refreshes_were_refused_says_why() {
     }
 }
 
+/// The program handles the signal, and must not wait in the write.
 #[tokio::test]
 async fn a_signal_ends_a_program_whose_last_message_nobody_reads() {
     let sandbox = Sandbox::new("unread_message").await;

@@ -102,6 +102,7 @@ async fn a_user_who_may_only_find_learns_whether_the_collection_exists() {
     fences("secret").await.fails(125, "no permission to read secret: grant find");
 }
 
+/// A collection that does not exist, and one without tokens, have no document ahead of the clock.
 #[tokio::test]
 async fn a_collection_without_tokens_is_not_ahead_and_wrong_arguments_say_what_to_pass() {
     let console = Console::new("fences_wrong").await;

@@ -26,6 +26,7 @@ async fn unlocked(db: &TestDatabase, what: &str) {
     }
 }
 
+/// The driver aborts no transaction whose commit it has sent, and returns no error if the server refuses an abort.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_is_refused_for_a_while_is_retried_and_one_that_is_not_made_leaves_nothing_locked() {
     let db = TestDatabase::new("mongoseal_fence_commit").await;

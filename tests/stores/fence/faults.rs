@@ -36,6 +36,7 @@ async fn a_write_whose_reply_is_lost_is_sent_again_by_the_driver_and_counted_onc
 }
 
 /// Without the driver's retries, each write is sent once.
+/// A request of a lease can be sent twice. Such a write cannot.
 #[tokio::test]
 async fn a_write_whose_reply_is_lost_or_that_no_majority_confirmed_is_no_success_and_is_sent_once() {
     let unconfirmed = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
@@ -82,6 +83,7 @@ async fn a_write_takes_no_longer_than_its_timeout() {
     unavailable(while_blocked(write, slow).await);
 }
 
+/// The server that would abort it cannot be reached.
 #[tokio::test]
 async fn a_transaction_does_not_wait_past_its_timeout_to_be_aborted() {
     let (_set, database, slow) = blocking("abortTransaction").await;

@@ -25,6 +25,7 @@ async fn order_and_hide(orders: &Collection<Document>, session: &mut ClientSessi
     drop(orders.insert_one(doc! { "_id": 1 }).session(session).await);
 }
 
+/// MongoDB reports a transaction that no longer exists as a transient error.
 #[tokio::test]
 async fn work_that_hides_an_error_of_a_statement_is_told_so_after_two_runs() {
     let db = TestDatabase::new("mongoseal_fence_hidden").await;

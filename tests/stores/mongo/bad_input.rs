@@ -135,6 +135,7 @@ async fn a_record_with_any_one_field_broken_is_corrupt_and_keeps_what_it_has() {
     store.apply(&key, another, Deadline::after(store.clock(), within)).await.unwrap();
 }
 
+/// For an entry that is no waiter, an expression yields `null`, which must not become the record.
 #[tokio::test]
 async fn a_broken_entry_of_the_queue_costs_no_more_than_its_time() {
     let db = TestDatabase::new("mongoseal_entries").await;
@@ -174,6 +175,7 @@ async fn a_broken_entry_of_the_queue_costs_no_more_than_its_time() {
     }
 }
 
+/// To the pipeline, an existing document `{ _id }` looks like the `{ _id }` that an upsert inserts.
 #[tokio::test]
 async fn an_acquire_of_a_key_under_which_another_program_keeps_a_bare_document_is_corrupt_and_the_document_stays() {
     let db = TestDatabase::new("mongoseal_bare").await;
@@ -213,6 +215,7 @@ async fn an_acquire_of_a_key_under_which_another_program_keeps_a_bare_document_i
     }
 }
 
+/// A decoder that skips such an entry hides it, so the pipeline checks them as well.
 #[tokio::test]
 async fn a_history_with_an_entry_that_cannot_be_read_is_corrupt_and_nothing_is_written() {
     let db = TestDatabase::new("mongoseal_history").await;

@@ -105,6 +105,7 @@ async fn a_refused_attempt_leaves_no_oplog_entry() {
     assert_eq!(entries().await, 3);
 }
 
+/// Each check of the deployment is six commands.
 #[tokio::test]
 async fn of_fifty_first_acquires_two_check_the_deployment() {
     let db = TestDatabase::new("mongoseal_first").await;

@@ -25,6 +25,7 @@ fn wait(seal: &Mongoseal, times: usize) -> JoinSet<Result<Lease>> {
     (0..times).map(|_| seal.acquire("k").wait(secs(60)).into_future()).collect()
 }
 
+/// Each command of a waiter writes the whole queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundreds_who_come_are_queued_leave_if_they_are_dropped_by_few_commands_and_are_served_in_their_order() {
     let db = TestDatabase::new("mongoseal_crowd_hundreds").await;
@@ -123,6 +124,7 @@ async fn were_never_at_risk(bystanders: Vec<(Lease, StateStream)>) {
     }
 }
 
+/// A last attempt and a release of each waiter, each of which writes the whole queue, would be sent too late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "night: judges how late the waits end"]
 async fn hundreds_of_waits_that_end_together_end_in_time_and_by_few_commands() {

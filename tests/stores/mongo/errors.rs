@@ -28,6 +28,7 @@ fn is_unavailable<T>(result: &Result<T, Error>) -> bool {
     matches!(result, Err(Error::Unavailable { .. }))
 }
 
+/// The driver boxes the source of an error, so its label and its code are behind the box.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_login_that_fails_for_a_while_is_unavailable_with_its_code_and_ends_no_wait() {
     let set = ReplicaSet::builder().auth().start().await;
@@ -95,6 +96,7 @@ impl Subject {
     }
 }
 
+/// A check that an overload refuses is no missing privilege.
 #[tokio::test]
 async fn a_check_that_an_overload_refuses_is_not_skipped_and_not_cached() {
     let subject = Subject::new("checks").await;
@@ -242,6 +244,7 @@ async fn an_error_is_what_its_label_and_then_its_code_says_for_each_command() {
     assert!(wrong.is_empty(), "{} rows: {wrong:#?}", wrong.len());
 }
 
+/// An overload is no fault of the document: it needs no whole pipeline and no read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_overload_costs_no_more_commands_than_another_error_that_passes() {
     let subject = Subject::new("commands_of_an_overload").await;
@@ -279,6 +282,7 @@ async fn an_overload_costs_no_more_commands_than_another_error_that_passes() {
     }
 }
 
+/// The driver resends a command of an overloaded server by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_command_is_sent_after_its_call_has_ended_and_a_dropped_acquire_is_not_granted_after_its_take_back() {
     let db = TestDatabase::new("mongoseal_resent").await;

@@ -47,6 +47,8 @@ async fn a_group_of_many_leases_is_refreshed_and_released_in_two_commands_each()
     holder.shutdown().await;
 }
 
+/// Refreshes of its members wait at the server for the transaction. If they have all connections, its commit waits for
+/// them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_is_refreshed_though_more_requests_for_its_keys_come_than_the_client_has_connections() {
     let db = TestDatabase::new("mongoseal_wanted_group").await;

@@ -163,6 +163,7 @@ async fn examined(db: &TestDatabase) -> (i64, usize) {
     (examined, count)
 }
 
+/// In the order of tokens, each page would read all keys.
 #[tokio::test]
 #[ignore = "night: lists 12,000 records"]
 async fn a_list_and_a_purge_read_each_record_a_few_times_at_most_however_many_pages_they_have() {

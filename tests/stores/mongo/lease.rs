@@ -7,6 +7,7 @@ use mongoseal::Mongoseal;
 
 use crate::{TestDatabase, eventually, millis, secs};
 
+/// A shutdown must not wait until the driver has the next events of the stream.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "night: judges how long a shutdown takes"]
 async fn shutdown_does_not_wait_for_the_next_events_of_a_change_stream() {

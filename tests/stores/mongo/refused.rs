@@ -41,6 +41,7 @@ async fn name_of(set: &ReplicaSet) -> String {
     set.admin(0, doc! { "hello": 1 }).await.unwrap().get_str("setName").unwrap().to_owned()
 }
 
+/// The error "not the primary" passes in a failover, and never on such a connection.
 #[tokio::test]
 async fn a_direct_connection_to_a_secondary_is_refused_and_one_to_the_primary_is_served() {
     let set = shared(3).await;
@@ -103,6 +104,7 @@ async fn a_wrong_set_name_is_refused() {
     invalid(Mongoseal::connect(&named).await, &["\"another\"", "leave its option replicaSet out"]);
 }
 
+/// The collection has a case-insensitive collation.
 #[tokio::test]
 async fn a_collection_with_a_collation_of_its_own_is_refused_and_left_alone() {
     let db = TestDatabase::new("mongoseal_collation").await;

@@ -12,6 +12,8 @@ use tokio::task::JoinSet;
 
 use crate::{TestDatabase, secs};
 
+/// A call that waits in the future of its caller keeps its turn or permit when the caller stops polling it. So each
+/// request waits on a task of the handle's runtime.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_that_nobody_polls_any_more_hold_up_no_others() {
     let db = TestDatabase::new("mongoseal_idle_runtime").await;

@@ -167,6 +167,7 @@ async fn no_line_of_a_log_and_no_error_carries_a_password_or_a_whole_lease_id() 
     secrets.are_not_in(&said, "the log");
 }
 
+/// If a validator refuses a write, the server quotes the record in its write error.
 #[tokio::test]
 async fn what_a_validator_makes_the_server_quote_is_in_no_error_and_its_code_is() {
     let db = TestDatabase::new("mongoseal_validator").await;

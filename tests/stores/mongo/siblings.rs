@@ -36,6 +36,7 @@ pub(crate) async fn streams(client: &Client, name: &str) -> usize {
 }
 
 /// `MONGOSEAL_HOLD` says for how many seconds they hold.
+/// A change stream for each handle would keep all 10 connections of the client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn siblings_that_are_more_than_the_connections_lose_no_lease_and_have_one_change_stream() {
     let hold = secs(env::var("MONGOSEAL_HOLD").map_or(by_length(2, 12), |seconds| seconds.parse().unwrap()));
@@ -71,6 +72,7 @@ async fn siblings_that_are_more_than_the_connections_lose_no_lease_and_have_one_
     }
 }
 
+/// Its handle joins a shared stream that has already read the event.
 #[tokio::test]
 async fn a_holder_whose_sibling_has_the_stream_learns_of_a_revocation_before_it_joins() {
     let db = TestDatabase::new("mongoseal_joined").await;
@@ -154,6 +156,8 @@ async fn a_client_that_connect_opened_has_sixteen_change_streams_and_whoever_fin
     }
 }
 
+/// A handle that takes ten connections for 64 sends too many refreshes at once. One that takes 84 for ten sends too few
+/// acquires.
 #[tokio::test]
 async fn a_store_on_a_client_of_the_caller_is_made_for_ten_connections() {
     let db = TestDatabase::new("mongoseal_connections").await;

@@ -63,6 +63,7 @@ async fn a_change_stream_killed_on_the_server_loses_no_hand_over() {
     seal.shutdown().await;
 }
 
+/// An error without a label when a stream is opened is no refusal for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_stream_that_an_odd_error_kept_closed_once_is_opened_again() {
     let db = TestDatabase::new("mongoseal_odd").await;

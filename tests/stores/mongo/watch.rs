@@ -64,6 +64,8 @@ async fn a_watch_that_comes_after_the_change_of_a_key_that_nobody_watches_any_mo
     is_granted(&mut others, lease.token()).await;
 }
 
+/// A snapshot of a collection that does not exist has no time to begin from. A stream that begins at a drop is ended by
+/// the drop each time that it is opened.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_begins_before_its_collection_is_there_and_outlasts_drops_of_the_collection() {
     let db = TestDatabase::new("mongoseal_ends").await;
@@ -255,6 +257,7 @@ async fn who_may_not_open_a_change_stream_polls() {
     seal.shutdown().await;
 }
 
+/// A change stream for each watch would keep the connections of the client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_watches_of_a_handle_share_one_change_stream() {
     let db = TestDatabase::new("mongoseal_watches").await;

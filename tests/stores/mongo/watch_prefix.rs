@@ -22,6 +22,7 @@ async fn is(events: &mut EventStream, key: &str, token: FencingToken, kind: Even
     assert_eq!((event.key.as_str(), event.token, event.kind), (key, token, kind));
 }
 
+/// The difference of a second revocation fits only a record whose `history` the watch remembers, also without holders.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_way_to_end_is_told_and_documents_of_others_are_left_out() {
     let db = TestDatabase::new("mongoseal_prefix_ends").await;

@@ -62,6 +62,7 @@ async fn all_waits_end_in_time(handles: usize, count: usize) {
     queued_are(&handles[0], 0, secs(2)).await;
 }
 
+/// If each request is a read and a swap of its own, those of one process make each other's swaps fail.
 pub(crate) async fn three_hundred_waits_of_a_handle_end_held_and_in_time() {
     all_waits_end_in_time(1, 300).await;
 }

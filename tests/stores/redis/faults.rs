@@ -96,6 +96,7 @@ pub(crate) async fn a_write_that_too_few_replicas_acknowledge_is_not_confirmed()
 }
 
 /// Each verb, also when it is sent again after a write that was made and not acknowledged.
+/// The second attempt finds nothing to change, so its answer alone proves nothing.
 pub(crate) async fn no_verb_is_confirmed_before_enough_replicas_have_acknowledged_it() {
     let (primary, replica) = with_replica().await;
     // Time for several attempts.
@@ -107,6 +108,7 @@ pub(crate) async fn no_verb_is_confirmed_before_enough_replicas_have_acknowledge
     seal.acquire("after").await.unwrap().release().await.unwrap();
 }
 
+/// A script that publishes before its `WAIT` notifies the waiter of a grant that can be lost.
 pub(crate) async fn a_waiter_is_granted_the_key_only_after_the_replicas_acknowledged_it() {
     let (primary, replica) = with_replica().await;
     // The release waits for the replica, however long the test takes.

@@ -166,6 +166,7 @@ mod tests {
         assert!(IS_CAUGHT.try_with(|()| ()).is_err());
     }
 
+    /// The requirements have ttls and holds of a few seconds.
     #[tokio::test(start_paused = true)]
     async fn a_requirement_that_fails_is_tried_once_more_if_slowness_can_be_the_cause() {
         silence_caught_panics();

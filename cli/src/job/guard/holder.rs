@@ -64,6 +64,7 @@ mod tests {
 
     use super::*;
 
+    /// The guard may run again after a stop, while the thread that reads the new deadline gets no processor.
     #[test]
     fn all_that_was_sent_is_received_at_once() {
         let (mut theirs, ours) = UnixStream::pair().unwrap();

@@ -22,6 +22,7 @@ fn waited_for(limit: u32) -> Bench {
     bench
 }
 
+/// The record keeps the maximum hold of the first call. The second one would compute its deadline from its own request.
 #[test]
 fn an_acquire_of_another_call_does_not_take_a_queue_place_up_without_its_maximum_hold() {
     let mut bench = waited_for(0);
@@ -30,6 +31,7 @@ fn an_acquire_of_another_call_does_not_take_a_queue_place_up_without_its_maximum
     assert_eq!(*bench.record(), before);
 }
 
+/// The call ends in `Unavailable`, and its caller retries it with the same lease id and other options.
 #[test]
 fn a_late_acquire_of_another_call_does_not_replace_the_terms_of_a_waiter() {
     let mut bench = waited_for(9);
@@ -46,6 +48,7 @@ fn a_late_acquire_of_another_call_does_not_replace_the_terms_of_a_waiter() {
     );
 }
 
+/// Both calls chose the same lease id.
 #[test]
 fn a_late_acquire_of_another_call_and_its_take_back_leave_a_holder_as_it_is() {
     let mut bench = Bench::new();

@@ -1,5 +1,7 @@
 use super::*;
 
+/// The release reads the clock before it stalls. A waiter that sends its acquire meanwhile counts its offer from a
+/// later time.
 #[test]
 fn an_offer_counts_from_the_waiter_s_last_acquire_though_the_release_was_parsed_before() {
     let mut bench = Bench::new();
@@ -40,6 +42,7 @@ fn a_leave_ends_what_waits_and_a_release_what_holds() {
     assert_eq!(bench.send(by_token(1)), Outcome::Absent, "it has expired");
 }
 
+/// A take-back by lease id alone would end the lease of the next process that has the same id.
 #[test]
 fn a_leave_ends_nothing_under_another_acquire_id() {
     let mut bench = Bench::new();

@@ -52,6 +52,8 @@ impl Second {
     }
 }
 
+/// One write grants the key to three waiters, so their tokens are ahead of the clock. After a deletion, the next token
+/// comes from the clock alone.
 #[test]
 fn tokens_that_were_handed_out_together_are_not_ahead_of_the_clock_if_the_record_is_deleted_at_once() {
     let mut second = Second::new();
@@ -66,6 +68,7 @@ fn tokens_that_were_handed_out_together_are_not_ahead_of_the_clock_if_the_record
     assert!(second.issued.is_sorted_by(|one, next| one < next), "{:?}", second.issued);
 }
 
+/// One write, which moves the clock by one step, queues all of them. So tokens cannot count on one step for each.
 #[test]
 fn acquires_of_one_command_for_a_deleted_record_are_granted_larger_tokens_than_before() {
     let mut second = Second::new();

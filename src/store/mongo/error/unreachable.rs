@@ -138,6 +138,7 @@ mod tests {
         assert!(matches!(translate(&one_of_several), Error::Unavailable { .. }));
     }
 
+    /// Each server selection that times out has that text, also if no server has an error.
     #[test]
     fn addresses_and_tls_are_blamed_only_if_a_server_has_an_error() {
         let said = |servers: &str| {

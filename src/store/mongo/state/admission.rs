@@ -241,6 +241,8 @@ mod tests {
         assert!(!dead.is_finished(), "the command goes on");
     }
 
+    /// A command whose caller has given up can still wait in the driver for a connection. With its permit back, the
+    /// queue there grows, and each command is sent too late.
     #[tokio::test(start_paused = true)]
     async fn a_permit_is_kept_beyond_the_deadline_while_earlier_commands_end() {
         let (admission, mut running) = (Admission::new(9, 0), JoinSet::new());
