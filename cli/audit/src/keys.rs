@@ -92,7 +92,8 @@ impl Keys {
         }
         let floor = key.newest.max(key.version);
         let version = key.document.get_i64("version").unwrap_or(key.version);
-        if version < key.version {
+        let is_older = version < key.version;
+        if is_older {
             findings.push(Finding::version_fell(name, key.version, version));
         }
         key.version = version;
@@ -120,7 +121,8 @@ impl Keys {
                 findings.push(Finding::held_twice(name, live.iter().map(|holder| holder.token)));
             }
         }
-        if let Some(before) = before.filter(|_| was_whole) {
+        // An older copy is no change of the record.
+        if let Some(before) = before.filter(|_| was_whole && !is_older) {
             findings.extend(before.broken_by(&record).into_iter().map(|what| Finding::not_allowed(name, what)));
         }
         key.record = Some(record);

@@ -3,6 +3,17 @@
 //!
 //! None is in the library. Most change the messages between the library and the servers, in the proxies. The others
 //! change what the store returns to the engine, in a `Store` around the real one.
+//!
+//! A run with sabotage is judged all the while. So it leaves out what excuses a finding later: the fault `drop`, revocations, and
+//! I6 until the end. The clients that wait until the same moments do not run. These run with some sabotages only:
+//!
+//! - writers of documents: `no-fence` and `transaction-left`;
+//! - clients that wait for longer than an outage: `impatient`;
+//! - runners of schedules: `once-unchecked`;
+//! - waiters for a key with a minimum hold: `untold-hold`;
+//! - clients that shut a handle down under work: `unknown-work`;
+//! - clients that open handles on a collection with a collation: `checks-skipped`;
+//! - the fleet: `shared-refreshes`.
 
 use std::time::{Duration, SystemTime};
 

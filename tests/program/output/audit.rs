@@ -196,6 +196,7 @@ async fn a_follower_tells_what_is_written_from_now_on_also_after_an_election_and
 }
 
 #[tokio::test]
+#[ignore = "night: the server truncates its oplog after about a minute"]
 async fn a_follower_that_the_oplog_has_overtaken_says_so_and_goes_on() {
     let set = ReplicaSet::builder().oplog_megabytes(16).start().await;
     let client = set.client().await;
@@ -214,16 +215,20 @@ async fn a_follower_that_the_oplog_has_overtaken_says_so_and_goes_on() {
     let others: Collection<Document> = client.database("app").collection("others");
     let is_kept = async || oplog.count_documents(doc! { "ts": missed }).await.unwrap() > 0;
     while is_kept().await {
-        others.insert_one(doc! { "large": "x".repeat(8 << 20) }).await.unwrap();
+        others.insert_one(doc! { "large": "x".repeat(4 << 20) }).await.unwrap();
     }
     following.signal(SIGCONT);
+    // It does not know what became of the first document.
     orders.update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 3 } }).await.unwrap();
-    assert_eq!(following.next_event().await.expect("it goes on")["finding"], "unfenced");
+    orders.insert_one(doc! { "_id": 2 }).await.unwrap();
+    orders.update_one(doc! { "_id": 2 }, doc! { "$set": { "n": 1 } }).await.unwrap();
+    assert_eq!(following.next_event().await.expect("it goes on")["of"], "orders 2");
     following.signal(SIGTERM);
     let summary = following.next_event().await.expect("a summary");
+    let counts = &summary["summary"]["fenced"][0];
     assert_eq!(
-        (&summary["truncated"], &summary["summary"]["fenced"][0]["writes"]),
-        (&true.into(), &3.into()),
+        (&summary["truncated"], &counts["writes"], &counts["unplaced"]),
+        (&true.into(), &5.into(), &1.into()),
         "{summary}"
     );
     let ended = following.end().await;

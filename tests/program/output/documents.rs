@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The pages, in the order in which their examples run. One page goes on with the leases of the page before.
-const PAGES: [&str; 6] = ["cli", "command", "shell", "operating", "doctor", "audit"];
+const PAGES: [&str; 5] = ["cli", "shell", "operating", "doctor", "audit"];
 
 const BEGIN: &str = "```console\n";
 const END: &str = "```";

@@ -2,6 +2,10 @@
 //!
 //! A failover or a second primary excuses what a deletion by hand excuses, and reads of the old state. Tokens still grow, unless
 //! the clocks differ by more than the bound of the change.
+//!
+//! The bound of a `failover` is the time from the loss of the old primary to the promotion, as the runner measures it: at least a
+//! second. That of a `split-brain` is 0, because two primaries issue tokens at the same time. That of a `promote` is the
+//! retention, because only the records that were idle for so long are gone. It is no more than the time since the last `drop`.
 
 use super::{Case, Lease, Violation};
 use crate::{

@@ -1,4 +1,7 @@
 //! Invariant I24: a commit that is refused leaves no open transaction behind.
+//!
+//! It judges what no other fault concerns, so it needs a run with `--only`. If `refuse-commits` is the only fault, the server ends no
+//! transaction by itself. Beside other faults it does so after 5 seconds, because a worker may be killed.
 
 use super::{Case, SLACK, Violation};
 use crate::{
