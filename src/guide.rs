@@ -46,7 +46,6 @@ pages! {
     metrics = "metrics.md",
     tracing = "tracing.md",
     cli = "cli.md",
-    command = "command.md",
     operating = "operating.md",
     doctor = "doctor.md",
     audit = "audit.md",

@@ -140,7 +140,7 @@ fn main() -> ExitCode {
         refused::a_server_that_would_break_a_promise_is_refused_and_fails_its_check,
         files::a_lease_file_is_refused_with_another_product_database_or_prefix,
         doctor::a_server_with_all_settings_passes_each_check,
-        doctor::the_page_shows_what_the_program_prints,
+        doctor::the_page_has_a_row_for_each_check,
         doctor::replicas_are_counted,
         doctor::the_documented_permissions_are_enough,
         doctor::each_missing_permission_is_named,
