@@ -161,9 +161,9 @@ impl Record {
             return Some(format!("token {token} was granted before {}, which was queued sooner", passed.caller));
         }
         // Who waited is granted it by the write that ends a lease. An acquire ends none.
-        let taken = ended().find(|one| one.is_live(now) && !after.revoked.0.contains(&one.token));
-        let taken = taken.filter(|_| place.is_none() && new.caller.is_some())?;
-        Some(format!("token {token} was granted while token {} held it", taken.token))
+        let prior = ended().find(|one| one.is_live(now) && !after.revoked.0.contains(&one.token));
+        let prior = prior.filter(|_| place.is_none() && new.caller.is_some())?;
+        Some(format!("token {token} was granted while token {} held it", prior.token))
     }
 
     fn has_queued(&self, waiter: &Waiter) -> bool {

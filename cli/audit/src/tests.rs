@@ -111,6 +111,8 @@ fn a_transaction_that_writes_a_record_covers_its_documents_and_may_take_no_token
     assert_eq!(both(doc! { "_id": 1, "n": 1 }, 1), [Kind::Violation]);
 }
 
+type Change = fn(&mut Document);
+
 /// A record that is complete, at time 50.
 fn whole() -> Document {
     let date = DateTime::from_millis;
@@ -161,7 +163,7 @@ fn found(before: impl Fn(&mut Document), change: impl Fn(&mut Document)) -> Vec<
 #[test]
 fn changes_that_a_request_makes_are_no_findings() {
     let date = DateTime::from_millis;
-    let allowed: [(&str, fn(&mut Document)); 7] = [
+    let allowed: [(&str, Change); 7] = [
         ("refresh", |record| drop(first_holder(record).insert("expires_at", DateTime::from_millis(130)))),
         ("leave", |record| drop(inner(record, "queue").remove(1))),
         ("hand-over", |record| {
@@ -189,7 +191,6 @@ fn changes_that_a_request_makes_are_no_findings() {
 
 #[test]
 fn each_change_that_no_request_makes_is_found() {
-    type Change = fn(&mut Document);
     let date = DateTime::from_millis;
     let nothing: Change = |_| {};
     let expired: Change = |record| drop(first_holder(record).insert("expires_at", DateTime::from_millis(60)));
