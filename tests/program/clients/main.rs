@@ -59,10 +59,22 @@ static PYTHON: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients-python");
     let python = folder.join("bin/python");
     fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-    let packages = ["mypy>=1.15", "pymongo>=4.9", "pytest>=8"];
-    installed(&folder.join("installed"), &packages.join(" "), || {
+    let packages = [
+        "apscheduler>=3.11,<4",
+        "celery[gevent,redis]>=5.7,<6",
+        "celery-types>=0.26",
+        "mcp>=2.3,<3",
+        "mypy>=1.15",
+        "pymongo>=4.9",
+        "pytest>=8",
+    ];
+    // In a folder beside version 3, which has the same name.
+    let apart = ["--target", "apscheduler4", "apscheduler==4.0.0a6"];
+    installed(&folder.join("installed"), &[&packages[..], &apart[..]].concat().join(" "), || {
         run(&folder, "python3", &["-m", "venv", "."])?;
-        run(&folder, &python, &[&["-m", "pip", "install", "--quiet"], &packages[..]].concat()).map(drop)
+        let pip = |packages: &[&str]| run(&folder, &python, &[&["-m", "pip", "install", "--quiet"], packages].concat());
+        pip(&packages)?;
+        pip(&[&["--upgrade"], &apart[..]].concat()).map(drop)
     })?;
     Ok(python)
 });
@@ -86,9 +98,25 @@ fn the_python_client_holds_leases_on_a_server_and_learns_of_a_revocation() -> Re
     pytest(&["tests/test_server.py", "-k", tests], "3 passed, ")
 }
 
+/// The files of tests of adapters, whose tests of the night are a part of their own.
+const ADAPTERS: [&str; 2] = ["tests/test_celery.py", "tests/test_apscheduler.py"];
+
+fn jobs_of_celery_and_apscheduler_run_once_for_a_tick_under_a_lease() -> Result<(), Failed> {
+    pytest(&[&["-m", "not night"], &ADAPTERS[..]].concat(), "6 passed, ")
+}
+
+fn each_test_of_celery_and_apscheduler_passes() -> Result<(), Failed> {
+    pytest(&ADAPTERS, "29 passed in ")
+}
+
+fn late_writes_of_the_agents_in_examples_are_refused() -> Result<(), Failed> {
+    pytest(&["tests/test_agents.py"], "3 passed in ")
+}
+
 /// Also the cases of the protocol, for both faces of the client.
 fn each_test_of_the_python_client_passes() -> Result<(), Failed> {
-    pytest(&[], " passed in ")
+    let others = ADAPTERS.map(|file| format!("--ignore={file}"));
+    pytest(&others.each_ref().map(String::as_str), " passed in ")
 }
 
 fn the_python_client_is_typed() -> Result<(), Failed> {
@@ -125,6 +153,10 @@ fn the_node_client_holds_leases_on_a_server_and_learns_of_a_revocation() -> Resu
     node(&[&tests[..], &["dist/test/server.test.js"]].concat(), &["pass 2"])
 }
 
+fn node_cron_runs_each_tick_once_over_several_processes() -> Result<(), Failed> {
+    node(&["dist/test/node_cron.test.js"], &WHOLE)
+}
+
 fn each_test_of_the_node_client_passes() -> Result<(), Failed> {
     let folder = NODE.as_ref()?.join("dist/test");
     let is_test = |path: &PathBuf| path.to_str().is_some_and(|path| path.ends_with(".test.js"));
@@ -149,16 +181,20 @@ fn main() -> ExitCode {
     let mut trials = trials!["npm" =>
         the_node_client_keeps_its_promises_without_a_server,
         the_node_client_holds_leases_on_a_server_and_learns_of_a_revocation,
+        node_cron_runs_each_tick_once_over_several_processes,
     ];
     trials.extend(trials!["python3" =>
         the_python_client_is_typed,
         the_python_client_keeps_its_promises_without_a_server,
         the_python_client_holds_leases_on_a_server_and_learns_of_a_revocation,
+        jobs_of_celery_and_apscheduler_run_once_for_a_tick_under_a_lease,
+        late_writes_of_the_agents_in_examples_are_refused,
     ]);
     // Of the night: they take minutes, and some judge seconds.
-    let long = trials!["npm" => each_test_of_the_node_client_passes]
-        .into_iter()
-        .chain(trials!["python3" => each_test_of_the_python_client_passes]);
+    let long = trials!["npm" => each_test_of_the_node_client_passes].into_iter().chain(trials!["python3" =>
+        each_test_of_the_python_client_passes,
+        each_test_of_celery_and_apscheduler_passes,
+    ]);
     trials.extend(long.map(|trial| trial.with_ignored_flag(true)));
     let mut arguments = Arguments::from_args();
     // They wait for most of their time.

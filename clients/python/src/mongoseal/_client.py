@@ -18,6 +18,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import os
+import select
 import sys
 import time
 from collections.abc import Callable
@@ -208,8 +209,11 @@ class Worker:
         thread = _thread.get_ident()
         self.threads.append(thread)
         rest = b""
+        # With gevent, threads are greenlets: `poll` lets the others run, and `os.read` alone would not.
+        output = select.poll()
+        output.register(run.program.output, select.POLLIN)
         try:
-            while data := os.read(run.program.output, 65536):
+            while output.poll() and (data := os.read(run.program.output, 65536)):
                 *lines, rest = (rest + data).split(b"\n")
                 self.queue.put(partial(run.take_all, lines))
         finally:

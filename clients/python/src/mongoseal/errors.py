@@ -50,13 +50,14 @@ class LeaseLost(MongosealError):
     code = "lost"
 
     def __init__(self, key: str, token: int, cause: str) -> None:
-        super().__init__(f"the lease on {key!r} with token {token} has ended ({cause}): stop acting on the key")
+        super().__init__("")
+        self.args = (key, token, cause)  # What `pickle` and others make the error from again.
         self.key = key
         self.token = token
         self.cause = cause
 
-    def __reduce__(self) -> tuple[type[LeaseLost], tuple[str, int, str]]:
-        return type(self), (self.key, self.token, self.cause)
+    def __str__(self) -> str:
+        return f"the lease on {self.key!r} with token {self.token} has ended ({self.cause}): stop acting on the key"
 
 
 class Fenced(MongosealError):
@@ -65,11 +66,12 @@ class Fenced(MongosealError):
     code = "fenced"
 
     def __init__(self, newer: int) -> None:
-        super().__init__(f"the document has the newer token {newer}: stop acting on the key")
+        super().__init__("")
+        self.args = (newer,)
         self.newer = newer
 
-    def __reduce__(self) -> tuple[type[Fenced], tuple[int]]:
-        return type(self), (self.newer,)
+    def __str__(self) -> str:
+        return f"the document has the newer token {self.newer}: stop acting on the key"
 
 
 class Unavailable(MongosealError):
