@@ -83,7 +83,12 @@ impl Keys {
         let key = self.by_name.entry(name.to_owned()).or_default();
         let was_whole = key.is_whole;
         match change {
-            Change::Insert(document) | Change::Replace(document) => {
+            Change::Insert(document) => {
+                key.document = document;
+                key.is_whole = true;
+                key.record = Some(Record::default());
+            }
+            Change::Replace(document) => {
                 key.document = document;
                 key.is_whole = true;
             }
@@ -99,7 +104,7 @@ impl Keys {
         key.version = version;
         let before = key.record.take();
         let Some(record) = Record::read(&key.document) else { return };
-        // Of the first entry of a key, it is not known which holders it granted the key.
+        // If the first entry of a key is no insert, it is not known which holders it granted the key.
         for holder in &record.holders {
             let was_there = |before: &Record| before.holders.iter().any(|other| other.token == holder.token);
             if before.as_ref().is_some_and(|before| !was_there(before)) {

@@ -60,7 +60,7 @@ pub struct Summary {
     pub unread: u64,
     /// How many keys there were.
     pub keys: usize,
-    /// How many grants there were. The first entry of a key does not show whether it is one.
+    /// How many grants there were. The first entry of a key shows whether it is one only if it inserts the record.
     pub grants: u64,
     /// Broken promises.
     pub violations: u64,
