@@ -32,7 +32,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    fn of_key(key: &str, what: String) -> Self {
+    pub(super) fn of_key(key: &str, what: String) -> Self {
         Self { kind: Kind::Violation, of: format!("key {key:?}"), what }
     }
 
@@ -47,10 +47,6 @@ impl Finding {
     pub(super) fn held_twice(key: &str, tokens: impl Iterator<Item = i64>) -> Self {
         let tokens = tokens.map(|token| token.to_string()).collect::<Vec<_>>().join(", ");
         Self::of_key(key, format!("the tokens {tokens} hold it at once, and one of them allows fewer"))
-    }
-
-    pub(super) fn not_allowed(key: &str, what: String) -> Self {
-        Self::of_key(key, what)
     }
 
     fn of_document(kind: Kind, collection: &str, id: &str, what: String) -> Self {

@@ -22,7 +22,7 @@ struct Key {
     version: i64,
     /// The record of the last entry that showed all of its holders. `None`: there was none.
     record: Option<Record>,
-    /// Whether an entry had the whole record, or its end.
+    /// Whether an entry had the whole record.
     is_whole: bool,
 }
 
@@ -128,7 +128,7 @@ impl Keys {
         }
         // An older copy is no change of the record.
         if let Some(before) = before.filter(|_| was_whole && !is_older) {
-            findings.extend(before.broken_by(&record).into_iter().map(|what| Finding::not_allowed(name, what)));
+            findings.extend(before.broken_by(&record).into_iter().map(|what| Finding::of_key(name, what)));
         }
         key.record = Some(record);
     }

@@ -1,12 +1,11 @@
 //! A record as an entry shows it, and whether the state machine allows a change of it.
 //!
 //! Mechanism: the rules compare the record before and after a write. They do not know the request. So they allow what some
-//! request does: an early end of a lease can be a release by anybody who knows its id.
+//! request does: if a lease ends early, a process that knows its id may have released it.
 
 use mongoseal::mongodb::bson::{Bson, Document};
 
 /// A lease that holds the key, or one that was released before its minimum hold was over.
-#[derive(Clone)]
 pub(super) struct Holder {
     pub(super) token: i64,
     /// How many may hold the key together.
@@ -23,7 +22,6 @@ pub(super) struct Holder {
 }
 
 /// An acquire that waits.
-#[derive(Clone)]
 struct Waiter {
     caller: String,
     /// One that is queued again has another.
@@ -32,7 +30,7 @@ struct Waiter {
 }
 
 /// What an entry shows of a record. Times are in milliseconds since the Unix epoch.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(super) struct Record {
     /// When it was written.
     pub(super) now: Option<i64>,
@@ -160,7 +158,7 @@ impl Record {
         if let Some(passed) = before.into_iter().find(|one| after.has_queued(one)) {
             return Some(format!("token {token} was granted before {}, which was queued sooner", passed.caller));
         }
-        // Who waited is granted it by the write that ends a lease. An acquire ends none.
+        // The write that ends a lease grants the key to waiters. An acquire ends no lease.
         let prior = ended().find(|one| one.is_live(now) && !after.revoked.0.contains(&one.token));
         let prior = prior.filter(|_| place.is_none() && new.caller.is_some())?;
         Some(format!("token {token} was granted while token {} held it", prior.token))
