@@ -187,6 +187,11 @@ fn changes_that_a_request_makes_are_no_findings() {
     let early =
         |record: &mut Document| first_holder(record).extend(doc! { "released_at": date(60), "expires_at": date(80) });
     assert_eq!(found(|_| {}, early), Vec::<String>::new(), "a release before the end of a minimum hold");
+    let complete = |record: &mut Document| drop(record.insert("done", doc! { "tick": 8_i64, "token": 5_i64 }));
+    let expired = |record: &mut Document| inner(record, "holders").clear();
+    assert_eq!(found(expired, complete), Vec::<String>::new(), "a completion after the expiry");
+    let raised = |record: &mut Document| drop(record.insert("version", 9_i64));
+    assert_eq!(found(raised, complete), Vec::<String>::new(), "a completion after a raise");
 }
 
 #[test]
