@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Works while it holds a key, and stops when the lease is lost: hold.sh KEY [STEPS]
 set -um # With -m a job has a process group of its own, so that all of it can be killed.
-key=$1 steps=${2:-3} worker='' released=''
+key=$1 steps=${2:-3} worker='' status=1
 
 work() { # Passes the token with each write.
     for ((step = 1; step <= steps; step++)); do
@@ -12,25 +12,30 @@ work() { # Passes the token with each write.
 stop() { [[ -z $worker ]] || kill -KILL -- "-$worker" 2>/dev/null; }
 trap stop EXIT
 
-coproc HOLD { exec mongoseal hold "$key" --json; }
+coproc HOLD { exec mongoseal hold; }
 hold=$HOLD_PID
 # Copies for the worker. As long as it has them, the lease is kept.
 exec {events}<&"${HOLD[0]}" {requests}>&"${HOLD[1]}"
+exec {HOLD[0]}<&- {HOLD[1]}>&-
+echo "{\"id\":\"lease\",\"do\":\"acquire\",\"key\":\"$key\"}" >&"$requests"
 while read -r line <&"$events"; do
     case $line in
     *'"event":"granted"'*)
         [[ $line =~ \"token\":([0-9]+) ]] || exit 1
         {
             if work "${BASH_REMATCH[1]}"; then id=done; else id=failed; fi
-            echo "{\"id\":\"$id\",\"do\":\"release\"}" >&"$requests"
+            echo "{\"id\":\"$id\",\"do\":\"release\",\"lease\":\"lease\"}" >&"$requests"
         } &
         worker=$!
         ;;
-    *'"event":"released","id":"done"'*) released=1 ;;
-    *'"event":"lost"'*) stop ;;
+    *'"event":"released"'*'"id":"done"'* | *'"id":"done"'*'"event":"released"'*) status=0 && break ;;
+    *'"event":"released"'*) break ;;
+    *'"event":"lost"'*) echo "$line" >&2 && status=122 && break ;;
+    *'"event":"error"'*) echo "$line" >&2 && break ;;
     esac
 done
-# The end of the output: the lease is no longer refreshed.
-[[ $released ]] || stop
+# Also at the end of the output: the lease is no longer refreshed.
+((status == 0)) || stop
+exec {requests}>&- # The end of its input ends the program.
 wait "$hold" || exit
-[[ $released ]]
+exit "$status"

@@ -16,9 +16,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use clap_complete::Shell;
-pub(crate) use holding::{
-    Acquire, Elect, Hold, Labels, LeaseOptions, LeasePlace, Once, Refresh, Release, Run, Terms, WaitOptions,
-};
+pub(crate) use holding::{Acquire, Elect, Hold, Labels, LeaseOptions, Once, Refresh, Release, Run, Terms, WaitOptions};
 use mongoseal::FencingToken;
 
 use crate::{
@@ -154,7 +152,7 @@ pub(crate) enum Command {
     /// Campaign, and lead while a command runs or until a signal
     #[command(after_long_help = examples::ELECT)]
     Elect(Elect),
-    /// Hold a key for a program in any language
+    /// Hold keys for a program in any language
     #[command(after_long_help = examples::HOLD)]
     Hold(Hold),
     /// Acquire a key and end, for a script that `run` cannot wrap
@@ -202,9 +200,6 @@ pub(crate) enum Command {
     /// Check whether the deployment is fit for leases
     #[command(after_long_help = examples::DOCTOR)]
     Doctor(Doctor),
-    /// Check whether the server does what the library needs
-    #[command(after_long_help = examples::CONFORM)]
-    Conform(Conform),
     /// Check whether a token is still the newest of its key
     #[command(after_long_help = examples::VERIFY, override_usage = "mongoseal verify [OPTIONS] [KEY] [TOKEN]")]
     Verify(Verify),
@@ -217,9 +212,6 @@ pub(crate) enum Command {
         /// Shell: bash, elvish, fish, powershell or zsh
         #[arg(hide_possible_values = true)]
         shell: Shell,
-        /// Print keys that begin with this, for the script
-        #[arg(long, value_name = "PREFIX", hide = true, allow_hyphen_values = true)]
-        keys: Option<String>,
     },
     /// Print the manual page, or write one for each command
     #[command(after_long_help = examples::MAN)]
@@ -356,9 +348,6 @@ pub(crate) struct Watch {
     /// Watch all keys that begin with KEY
     #[arg(long, requires = "key")]
     pub(crate) prefix: bool,
-    /// Print one line per event on a terminal, too, instead of a table
-    #[arg(long)]
-    pub(crate) plain: bool,
     /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
@@ -445,8 +434,22 @@ pub(crate) struct Purge {
     pub(crate) json: bool,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct Doctor {
+    /// Also run the library's conformance suite, for about 10 s
+    ///
+    /// It runs in a scratch collection, on Redis under a scratch prefix, which is removed at the end. It is not run if a check
+    /// fails.
+    #[arg(long)]
+    pub(crate) deep: bool,
+    /// Name of the scratch collection; default: a random one
+    ///
+    /// The collection must not exist. On Redis it is the prefix of the scratch keys.
+    #[arg(long, value_name = "NAME", requires = "deep")]
+    pub(crate) scratch: Option<String>,
+    /// Print each requirement, and not only those that fail
+    #[arg(short, long, requires = "deep")]
+    pub(crate) verbose: bool,
     /// Smallest grace of the leases; default: 500ms
     ///
     /// The clock check compares it with the differences between the clocks of the members, or of a Redis server and this
@@ -458,27 +461,6 @@ pub(crate) struct Doctor {
     pub(crate) output: Option<DoctorOutput>,
     /// Print one JSON object per check
     #[arg(long, conflicts_with = "output")]
-    pub(crate) json: bool,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct Conform {
-    /// Name of the scratch collection; default: a random one
-    ///
-    /// It must not exist. It is created at the start and dropped at the end. On Redis it is the prefix of the scratch keys.
-    /// `--collection` has no effect.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) scratch: Option<String>,
-    /// Also check the deletion of expired documents
-    ///
-    /// Only on MongoDB. The server deletes them once a minute. The program waits for up to 150 s.
-    #[arg(long)]
-    pub(crate) slow: bool,
-    /// Print each requirement, and not only those that fail
-    #[arg(short, long)]
-    pub(crate) verbose: bool,
-    /// Print one JSON object per probe and requirement
-    #[arg(long)]
     pub(crate) json: bool,
 }
 

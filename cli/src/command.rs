@@ -3,7 +3,6 @@
 pub(crate) mod acquire;
 pub(crate) mod audit;
 pub(crate) mod completions;
-pub(crate) mod conform;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 mod driver;

@@ -41,21 +41,20 @@ The command runs as with `mongoseal run`: same variables, same exit statuses. Wi
 the leadership with status 0.";
 
 pub(crate) const HOLD: &str = "Examples:
-  mongoseal hold reports/nightly --json
-  mongoseal hold gpu --shared 4 --no-stdin
+  mongoseal hold --owner web-1
 
-Each line of the output is an event: waiting, granted, at_risk, held, lost, released, error. A request is a line of the \
-standard input such as {\"id\":1,\"do\":\"verify\"}; the others are refresh and release. The answer repeats the id.
+Each line of the standard input is a request, such as {\"id\":1,\"do\":\"acquire\",\"key\":\"reports/nightly\"} or {\"id\":2,\"do\":\"release\",\"lease\":1}. Each line of the \
+output is an event: ready, granted, waiting, at_risk, held, lost, released, error, and others. The answer to a request repeats \
+its id. `protocol/pipe.md` describes them all. Clients for Python and Node.js start this program themselves.
 
-The end of the standard input releases the lease. Under cron and systemd the standard input is /dev/null, which ends at \
-once: pass --no-stdin there. The end of the output means: stop acting on the key.
+The end of the standard input releases all leases. The end of the output means: stop acting on all keys.
 
-Exit status 0 after a release; 121 if the key is held; 122 if the lease was lost; 123 if the server did not answer; 125 if \
-the arguments or the deployment must be changed; 128 plus the number of a signal that ended the wait.";
+Exit status 0 after the end of the input or a closed output; 123 if the server did not answer at the start; 125 if the arguments or the \
+deployment must be changed, or if the output cannot be written; 128 plus the number of a signal that ended the program.";
 
 pub(crate) const ACQUIRE: &str = "Examples:
   mongoseal acquire deploy --ttl 15m --lease-file deploy.lease > token
-  mongoseal acquire deploy --ttl 15m --no-wait --lease-fd 3 3> >(save-secret)
+  mongoseal acquire deploy --ttl 15m --no-wait --lease-file deploy.lease --json | jq .deadline_ms
 
 For scripts whose steps no single command contains. If one command contains them, use `mongoseal run`: it refreshes the \
 lease, and ends the command before the lease ends. Here nothing refreshes the lease and nothing stops the work when \
@@ -80,7 +79,7 @@ pub(crate) const RELEASE: &str = "Examples:
   mongoseal release --lease-file deploy.lease
   trap 'mongoseal release --lease-file deploy.lease' EXIT
 
-Removes the file when the lease has ended. A descriptor stays as it is.
+Removes the file when the lease has ended.
 
 Exit status 0 if the lease was held until the release; 122 if it had been lost before, so another lease may have held \
 the key; 123 if the server did not answer: the file stays, retry; 125 if the arguments or the deployment must be changed.";
@@ -122,11 +121,10 @@ Without --set, the program exits with 1 if the key has no value.";
 
 pub(crate) const WATCH: &str = "Examples:
   mongoseal watch
-  mongoseal watch reports/nightly --plain
+  mongoseal watch reports/nightly
   mongoseal watch reports/ --prefix --json | tee events
 
-On a terminal it shows a table of the holders and the latest events: q ends it. In a pipe it prints a line per event. \
-Ctrl-C and SIGTERM end it, too, always with status 0.
+Prints a line for each event, at first for the leases that are held. Ctrl-C and SIGTERM end it, with status 0.
 
 On Redis it polls, at intervals that grow to a second: a lease that is granted and ends between two polls has no events.";
 
@@ -181,25 +179,16 @@ pub(crate) const PURGE: &str = "Examples:
 pub(crate) const DOCTOR: &str = "Examples:
   mongoseal doctor
   mongoseal doctor --json | jq -r 'select(.verdict != \"pass\")'
+  mongoseal doctor --deep
 
 The clock check compares the members' clocks with the grace of the leases. Unless a program sets it, the grace is 500 ms \
 with a ttl of 5 s or more, and a tenth of a shorter ttl: pass the smallest one with --grace. On Redis it compares the \
 server's clock with that of this machine.
 
-Exit status 1 if a check failed.";
+With --deep, the library's conformance suite runs in a scratch collection, which is also dropped after SIGINT and SIGTERM. If the \
+program is killed, drop the collection by hand: its name begins with mongoseal.doctor.
 
-pub(crate) const CONFORM: &str = "Examples:
-  mongoseal conform
-  mongoseal conform --json | jq -r 'select(.verdict == \"fail\")'
-
-Probes check single behaviours of the server. Requirements are the conformance suite of the library. Both write only to the \
-scratch collection, for about 5 s. The collection is also dropped after SIGINT and SIGTERM. If the program is killed, \
-drop the collection by hand: its name begins with mongoseal.conform.
-
-On Redis there are no probes. The requirements that Redis declares run under a scratch prefix, whose keys are then deleted.
-
-Exit status 0 if all probes and requirements hold, 1 if one failed or the collection could not be dropped; 123 if the server \
-did not answer; 125 if the scratch collection exists or may not be created.";
+Exit status 1 if a check or a requirement failed, or if the scratch collection could not be dropped.";
 
 pub(crate) const VERIFY: &str = "Examples:
   mongoseal verify || exit
@@ -216,10 +205,7 @@ pub(crate) const DEMO: &str = "Examples:
 pub(crate) const COMPLETIONS: &str = "Examples:
   mongoseal completions bash > ~/.local/share/bash-completion/completions/mongoseal
   mongoseal completions zsh > \"${fpath[1]}/_mongoseal\"
-  mongoseal completions fish > ~/.config/fish/completions/mongoseal.fish
-
-After `--`, the scripts for bash, zsh and fish complete the command as the shell does. In bash, its arguments need the \
-package bash-completion. Keys are completed if MongoDB answers within 300 ms, unless the line has a connection option.";
+  mongoseal completions fish > ~/.config/fish/completions/mongoseal.fish";
 
 pub(crate) const MAN: &str = "Examples:
   mongoseal man | man -l -

@@ -71,11 +71,10 @@ async fn perform_on(connection: &connection::Connection, command: Command) -> Re
         Command::Fences(options) => command::fences::perform(connection, options).await,
         Command::Raise(options) => command::raise::perform(connection, options).await,
         Command::Purge(options) => command::purge::perform(connection, options).await,
-        Command::Doctor(options) => command::doctor::perform(connection, options).await,
-        Command::Conform(options) => Box::pin(command::conform::perform(connection, options)).await,
+        Command::Doctor(options) => Box::pin(command::doctor::perform(connection, options)).await,
         Command::Verify(options) => command::verify::perform(connection, options).await,
         Command::Demo => command::demo::perform().await,
-        Command::Completions { shell, keys } => command::completions::perform(connection, shell, keys).await,
+        Command::Completions { shell } => command::completions::perform(shell),
         Command::Man { dir } => command::man::perform(dir.as_deref()),
     }
 }

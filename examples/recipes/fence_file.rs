@@ -1,4 +1,4 @@
-//! Fences files and objects, whose storage cannot compare tokens: the name carries the token, and readers take the
+//! Fences files, and objects in a storage without conditional writes: the name carries the token, and readers take the
 //! greatest.
 //!
 //!     cargo run -p mongoseal-tests --example fence_file

@@ -49,7 +49,7 @@ fn each_option_of_an_acquire_is_in_every_language_or_only_in_rust() {
     assert_eq!(setters, known);
 
     let program = read("cli/src/arguments/holding.rs");
-    let request = read("cli/src/command/hold/pipe/request.rs");
+    let request = read("cli/src/command/hold/request.rs");
     let request = between(&request, "struct Acquire {", "}");
     let pipe = read("protocol/pipe.md");
     let pipe = between(&pipe, "#### Options of a lease", "###");

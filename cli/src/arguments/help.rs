@@ -10,7 +10,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Run under a lease", &["run", "once", "elect", "hold", "acquire", "refresh", "release"]),
     ("Look", &["ls", "show", "watch", "history", "leader", "value"]),
     ("Intervene", &["revoke", "fences", "raise", "purge"]),
-    ("Check", &["doctor", "conform", "verify", "audit", "demo"]),
+    ("Check", &["doctor", "verify", "audit", "demo"]),
     ("More", &["completions", "man", "help"]),
 ];
 

@@ -228,84 +228,24 @@ pub(crate) struct Elect {
 }
 
 #[derive(Args, Debug)]
-#[allow(clippy::struct_field_names, reason = "the fields have the names of the options")]
 pub(crate) struct Hold {
-    /// Key to hold; default: those of the requests
-    ///
-    /// For example reports/nightly. Without a key, the program holds any number of keys. It reads requests and prints events in the form of
-    /// `protocol/pipe.md`.
-    pub(crate) key: Option<String>,
-    #[command(flatten)]
-    pub(crate) wait: WaitOptions,
-    /// Time to live of the lease
-    ///
-    /// The lease expires if no refresh reaches the server for this long. For example 5m.
-    #[arg(long, default_value = "30s", value_parser = time::parse, value_name = "TIME", requires = "key")]
-    pub(crate) ttl: Duration,
     /// Owner that other programs see, for example web-1
     ///
     /// Environment: `MONGOSEAL_OWNER`. Default: host, process id and a random part.
     #[arg(long, env = "MONGOSEAL_OWNER", hide_env = true, value_name = "NAME")]
     pub(crate) owner: Option<String>,
-    /// Share the key among N holders; default: exclusive
-    #[arg(long, value_name = "N", requires = "key")]
-    pub(crate) shared: Option<u32>,
-    /// Maximum hold: lose the lease after this
-    ///
-    /// No refresh extends the lease past this time, counted from the grant.
-    #[arg(long, value_parser = time::parse, value_name = "TIME", requires = "key")]
-    pub(crate) max_hold: Option<Duration>,
-    #[command(flatten)]
-    pub(crate) labels: Labels,
-    /// Do not read requests, and ignore the end of stdin
-    #[arg(long, requires = "key")]
-    pub(crate) no_stdin: bool,
-    /// Print one JSON object per event
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl Hold {
-    /// Returns an option of the wait for one key, if there is one.
-    pub(crate) fn of_one_key(&self) -> Option<&'static str> {
-        let WaitOptions { wait, no_wait, held_status, verbose } = &self.wait;
-        let Labels { group, metadata } = &self.labels;
-        let given = [
-            (group.is_some(), "--group"),
-            (!metadata.is_empty(), "--metadata"),
-            (wait.is_some(), "--wait"),
-            (*no_wait, "--no-wait"),
-            (held_status.is_some(), "--held-status"),
-            (*verbose, "--verbose"),
-        ];
-        given.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
-    }
-}
-
-/// Where a lease is kept between the commands of a script.
-#[derive(Args, Debug)]
-#[group(required = true, multiple = false)]
-pub(crate) struct LeasePlace {
-    /// File that keeps the lease, such as deploy.lease
-    ///
-    /// `acquire` creates it, and only this user can read it. It contains a secret: a program that knows it can release
-    /// the lease.
-    #[arg(long, value_name = "PATH")]
-    pub(crate) lease_file: Option<PathBuf>,
-    /// Descriptor that keeps the lease, such as 3
-    ///
-    /// It is inherited. `acquire` writes the lease to it, `refresh` and `release` read the lease from it: a pipe, or a file that only this
-    /// user can read.
-    #[arg(long, value_name = "N")]
-    pub(crate) lease_fd: Option<u32>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Acquire {
     /// Key to acquire, for example deploy
     pub(crate) key: String,
-    #[command(flatten)]
-    pub(crate) place: LeasePlace,
+    /// File that keeps the lease, such as deploy.lease
+    ///
+    /// It must not exist before, and only this user can read it. It contains a secret: a program that knows it can release
+    /// the lease.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) lease_file: PathBuf,
     /// Time for which the key is held
     ///
     /// Nothing refreshes the lease, so it must last until `mongoseal refresh` or `mongoseal release`. If the script fails
@@ -328,8 +268,9 @@ pub(crate) struct Acquire {
 
 #[derive(Args, Debug)]
 pub(crate) struct Refresh {
-    #[command(flatten)]
-    pub(crate) place: LeasePlace,
+    /// File that `mongoseal acquire` has written
+    #[arg(long, value_name = "PATH")]
+    pub(crate) lease_file: PathBuf,
     /// New time to live; default: as before
     ///
     /// The lease never ends sooner than before. For example 1h.
@@ -342,8 +283,9 @@ pub(crate) struct Refresh {
 
 #[derive(Args, Debug)]
 pub(crate) struct Release {
-    #[command(flatten)]
-    pub(crate) place: LeasePlace,
+    /// File that `mongoseal acquire` has written
+    #[arg(long, value_name = "PATH")]
+    pub(crate) lease_file: PathBuf,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,

@@ -19,7 +19,7 @@ use crate::{
 
 pub(crate) async fn perform(connection: &Connection, options: Acquire) -> Result<Status, Failure> {
     let mut signals = Signals::terminating()?;
-    let mut file = LeaseFile::create(&options.place, connection)?;
+    let mut file = LeaseFile::create(&options.lease_file, connection)?;
     let seal = acquire::open(connection, options.owner.as_deref(), &mut signals).await?;
     let lease = acquire::unless_signalled(&seal, &mut signals, &options.wait, acquire(&seal, &options)).await?;
     let left = file.write(&lease).and_then(|()| print(&lease, options.json));

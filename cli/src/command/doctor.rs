@@ -7,9 +7,11 @@
 //! | `privileges.rs` | the user's privileges |
 //! | `times.rs` | clocks, round trips, commits |
 //! | `records.rs` | judges the records of either store |
+//! | `deep.rs`, `deep/` | the conformance suite, for `--deep` |
 //! | `redis.rs`, `redis/` | a Redis server |
 
 mod collection;
+mod deep;
 mod deployment;
 mod privileges;
 mod records;
@@ -17,10 +19,9 @@ mod records;
 mod redis;
 mod times;
 
-use std::time::Duration;
-
 use mongoseal::Mongoseal;
 
+use self::deep::collection::ScratchCollection;
 use super::{
     driver::{Deployment, doc},
     finding::{Finding, Report, Verdict},
@@ -31,16 +32,13 @@ use crate::{
     exit_status::{Failure, Status},
 };
 
-/// The width of the column with the names of the checks.
-const COLUMN: usize = 16;
-
 pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<Status, Failure> {
     let (uri, product) = connection.target()?;
     let mut report = match options.output {
         Some(DoctorOutput::Prometheus) => {
             Report::of_gauges("mongoseal_doctor_check", "1: the check of mongoseal doctor has this verdict")
         }
-        form => Report::new(options.json || form.is_some(), COLUMN),
+        form => Report::new(options.json || form.is_some()),
     };
     let opened = connection.open().await;
     if let Err(failure) = &opened
@@ -60,7 +58,7 @@ pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<
         ))?;
         return report.finish();
     }
-    let examined = examine_all(&uri, connection, product, &opened, options.grace, &mut report).await;
+    let examined = examine_all(&uri, connection, product, &opened, &options, &mut report).await;
     if let Ok(seal) = opened {
         seal.shutdown().await;
     }
@@ -74,14 +72,14 @@ async fn examine_all(
     connection: &Connection,
     product: Product,
     opened: &Result<Mongoseal, Failure>,
-    grace: Option<Duration>,
+    options: &Doctor,
     report: &mut Report,
 ) -> Result<(), Failure> {
     let seal = opened.as_ref().ok();
     let unreachable = match product {
         #[cfg(feature = "redis")]
-        Product::Redis => redis::examine(uri, connection, seal, grace, report).await?,
-        _ => examine(uri, connection, seal, grace, report).await?,
+        Product::Redis => redis::examine(uri, connection, seal, options, report).await?,
+        _ => examine(uri, connection, seal, options, report).await?,
     };
     match (unreachable, opened) {
         // The library's message is better than the driver's.
@@ -99,14 +97,14 @@ async fn examine(
     uri: &str,
     connection: &Connection,
     seal: Option<&Mongoseal>,
-    grace: Option<Duration>,
+    options: &Doctor,
     report: &mut Report,
 ) -> Result<Option<String>, Failure> {
     let deployment = match Deployment::open(uri, connection, "doctor").await {
         Ok(deployment) => deployment,
         Err(refusal) => return Ok(Some(refusal.to_string())),
     };
-    let examined = check(&deployment, seal, connection, grace, report).await;
+    let examined = check(&deployment, seal, connection, options, report).await;
     deployment.close().await;
     examined.map(|()| None)
 }
@@ -115,7 +113,7 @@ async fn check(
     deployment: &Deployment,
     seal: Option<&Mongoseal>,
     connection: &Connection,
-    grace: Option<Duration>,
+    options: &Doctor,
     report: &mut Report,
 ) -> Result<(), Failure> {
     report.add(&Finding::pass("reachable", format!("{} answers", deployment.answering())))?;
@@ -127,14 +125,16 @@ async fn check(
     report.add(&collection::index(deployment, connection.retention).await)?;
     report.add_all(&privileges::of_the_user(deployment).await)?;
     if !deployment.is_standalone() {
-        report.add(&times::clocks(deployment, grace).await)?;
+        report.add(&times::clocks(deployment, options.grace).await)?;
     }
     report.add(&times::round_trip("primary", async || deployment.run_admin(doc! { "ping": 1 }).await).await)?;
     if !deployment.is_standalone() {
         report.add(&deployment::change_stream(deployment).await)?;
     }
     // The other checks use the library, which refuses the deployment if a check above failed.
-    let Some(seal) = seal else { return Ok(()) };
+    let Some(seal) = seal else { return deep::skip(options, report) };
     report.add(&times::commit(seal, "a write that a majority confirms", "replica set").await)?;
-    report.add(&collection::foreign(deployment).await)
+    report.add(&collection::foreign(deployment).await)?;
+    let scratch = ScratchCollection { deployment, connection, name: deep::name(options) };
+    deep::perform(scratch, connection.timeout, options, report).await
 }

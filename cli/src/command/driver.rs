@@ -1,19 +1,11 @@
-//! Commands to MongoDB that the library has no API for, through the driver that it exports. `doctor`, `conform`,
-//! `audit` and `fences` use them, and the lease files the name of the database. Only this file and those of `driver/` name the driver.
-//!
-//! | file | contains |
-//! |---|---|
-//! | `oplog.rs` | entries of the oplog |
-//! | `streams.rs` | events of a change stream |
-//! | `transactions.rs` | transactions |
+//! Commands to MongoDB that the library has no API for, through the driver that it exports. `doctor`, `audit` and `fences`
+//! use them, and the lease files the name of the database. Only this file and `driver/oplog.rs`, which reads the oplog, name the driver.
 
 mod oplog;
-mod streams;
-mod transactions;
 
 use std::{sync::Arc, time::Duration};
 
-pub(super) use mongoseal::mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
+pub(super) use mongoseal::mongodb::bson::{Bson, Document, Timestamp, doc};
 use mongoseal::{
     mongodb::{
         Client, Database,
@@ -22,7 +14,6 @@ use mongoseal::{
     },
     store::{Clock, MongoStore, Store},
 };
-pub(super) use streams::{Events, StreamStart};
 use tokio::task::JoinSet;
 
 use crate::{connection::Connection, time};
@@ -42,22 +33,12 @@ pub(super) enum Refusal {
     NoCollection,
     /// The command exceeded its time limit.
     TooSlow,
-    /// The server cannot do it now but may soon. With the code of its error.
-    Transient(i32, String),
+    /// The server cannot do it now but may soon.
+    Transient(String),
     /// Another error of the server, with its code.
     Server(i32, String),
     /// Another error of the driver.
     Other(String),
-}
-
-impl Refusal {
-    /// Returns the code of an error that has no variant of its own.
-    pub(super) fn code(&self) -> Option<i32> {
-        match self {
-            Self::Transient(code, _) | Self::Server(code, _) => Some(*code),
-            _ => None,
-        }
-    }
 }
 
 impl From<Error> for Refusal {
@@ -69,7 +50,7 @@ impl From<Error> for Refusal {
         let is_transient = matches!(mongoseal::Error::from(error), mongoseal::Error::Unavailable { .. });
         match code {
             MAX_TIME_EXPIRED => Self::TooSlow,
-            _ if is_transient => Self::Transient(code, text),
+            _ if is_transient => Self::Transient(text),
             UNAUTHORIZED => Self::Unauthorized,
             NAMESPACE_NOT_FOUND => Self::NoCollection,
             code => Self::Server(code, text),
@@ -83,7 +64,7 @@ impl std::fmt::Display for Refusal {
             Self::Unauthorized => f.write_str("the user lacks a privilege"),
             Self::NoCollection => f.write_str("the collection does not exist"),
             Self::TooSlow => f.write_str("time limit exceeded"),
-            Self::Transient(_, message) | Self::Server(_, message) | Self::Other(message) => f.write_str(message),
+            Self::Transient(message) | Self::Server(_, message) | Self::Other(message) => f.write_str(message),
         }
     }
 }
@@ -170,7 +151,7 @@ impl Deployment {
         let Some(error) = failed.or_else(|| reply.get_document("writeConcernError").ok()) else { return Ok(reply) };
         let (code, message) = (error.get_i32("code").unwrap_or(0), error.get_str("errmsg").unwrap_or("?"));
         let text = format!("write error with code {code}: {message}");
-        Err(if failed.is_some() { Refusal::Server(code, text) } else { Refusal::Transient(code, text) })
+        Err(if failed.is_some() { Refusal::Server(code, text) } else { Refusal::Transient(text) })
     }
 
     /// Runs a read in the database of the leases, with read concern `majority` and this time limit.
@@ -375,8 +356,8 @@ mod tests {
             let error = doc! { "code": code, "codeName": "name", "errmsg": "text" };
             Refusal::from(Error::from(ErrorKind::Command(from_document(error).unwrap())))
         };
-        assert!(matches!(refusal(462), Refusal::Transient(462, text) if text == "name (code 462): text"));
-        assert!(matches!(refusal(91), Refusal::Transient(91, _)) && matches!(refusal(50), Refusal::TooSlow));
+        assert!(matches!(refusal(462), Refusal::Transient(text) if text == "name (code 462): text"));
+        assert!(matches!(refusal(91), Refusal::Transient(_)) && matches!(refusal(50), Refusal::TooSlow));
         assert!(matches!(refusal(13), Refusal::Unauthorized) && matches!(refusal(26), Refusal::NoCollection));
         assert!(matches!(refusal(2), Refusal::Server(2, _)));
     }

@@ -1,6 +1,5 @@
-//! The findings of `doctor` and `conform`, one line for each check, and the report that prints them.
+//! The findings of `doctor`, one line for each check, and the report that prints them.
 
-use mongoseal::store::{Clock, Instant};
 use serde::Serialize;
 
 use crate::{
@@ -11,57 +10,30 @@ use crate::{
     ui::wrap,
 };
 
-/// The smallest width of a line, beside the column with the name of the check.
+/// The width of the column with the name of the check.
+const COLUMN: usize = 16;
+/// The smallest width of a line, beside that column.
 const MIN_WIDTH: usize = 28;
 
 /// Prints each finding at once, and keeps the worst verdict.
 pub(super) struct Report {
     pub(super) json: bool,
-    /// The width of the column with the names of the checks.
-    column: usize,
     pub(super) worst: Verdict,
     /// The results, in place of the lines, if they are printed for Prometheus.
     gauges: Option<Gauges>,
-    /// When, on the clock, the finding before was added.
-    since: Instant,
-}
-
-/// A finding with its kind and its time, as JSON.
-#[derive(Serialize)]
-struct TimedView<'a> {
-    kind: &'static str,
-    #[serde(flatten)]
-    finding: &'a Finding,
-    /// The milliseconds since the finding before.
-    ms: u128,
 }
 
 impl Report {
-    pub(super) fn new(json: bool, column: usize) -> Self {
-        Self { json, column, worst: Verdict::Pass, gauges: None, since: Clock::Boot.now() }
+    pub(super) fn new(json: bool) -> Self {
+        Self { json, worst: Verdict::Pass, gauges: None }
     }
 
     /// A report that is printed as gauges, at its end.
     pub(super) fn of_gauges(name: &'static str, help: &str) -> Self {
-        Self { gauges: Some(Gauges::new(name, help)), ..Self::new(false, 0) }
+        Self { gauges: Some(Gauges::new(name, help)), ..Self::new(false) }
     }
 
     pub(super) fn add(&mut self, finding: &Finding) -> Result<(), Failure> {
-        self.print(finding, finding)
-    }
-
-    pub(super) fn add_all(&mut self, findings: &[Finding]) -> Result<(), Failure> {
-        findings.iter().try_for_each(|finding| self.add(finding))
-    }
-
-    /// Adds a finding whose JSON has a kind and a time.
-    pub(super) fn add_timed(&mut self, kind: &'static str, finding: &Finding) -> Result<(), Failure> {
-        let now = Clock::Boot.now();
-        let ms = now.since(std::mem::replace(&mut self.since, now)).as_millis();
-        self.print(finding, &TimedView { kind, finding, ms })
-    }
-
-    fn print(&mut self, finding: &Finding, json: &impl Serialize) -> Result<(), Failure> {
         self.worst = self.worst.max(finding.verdict);
         if let Some(gauges) = &mut self.gauges {
             for verdict in [Verdict::Pass, Verdict::Skip, Verdict::Warn, Verdict::Fail] {
@@ -70,7 +42,11 @@ impl Report {
             }
             return Ok(());
         }
-        Ok(if self.json { output::json(json) } else { output::lines(&finding.lines(self.column)) }?)
+        Ok(if self.json { output::json(finding) } else { output::lines(&finding.lines()) }?)
+    }
+
+    pub(super) fn add_all(&mut self, findings: &[Finding]) -> Result<(), Failure> {
+        findings.iter().try_for_each(|finding| self.add(finding))
     }
 
     /// Ends the report, and returns the status for it.
@@ -135,8 +111,8 @@ impl Finding {
         Self { check, verdict: Verdict::Fail, found: failure.message().into(), advice: None }
     }
 
-    /// Formats the finding as one line, with the name of the check in a column of this width; on a terminal, wraps it.
-    fn lines(&self, column: usize) -> Vec<String> {
+    /// Formats the finding as one line; on a terminal, wraps it.
+    fn lines(&self) -> Vec<String> {
         use anstyle::{AnsiColor, Style};
         let (word, colour) = match self.verdict {
             Verdict::Pass => ("pass", AnsiColor::Green),
@@ -147,7 +123,7 @@ impl Finding {
         let style = Style::new().fg_color(Some(colour.into()));
         let advice = self.advice.as_ref().map(|advice| format!(": {advice}")).unwrap_or_default();
         let text = escape::visible(&format!("{}{advice}", self.found));
-        let label = format!("{style}{word}{style:#}  {:<column$}  ", self.check);
-        wrap::labelled(&label, &text, output::width().map(|width| width.max(column + MIN_WIDTH)))
+        let label = format!("{style}{word}{style:#}  {:<COLUMN$}  ", self.check);
+        wrap::labelled(&label, &text, output::width().map(|width| width.max(COLUMN + MIN_WIDTH)))
     }
 }

@@ -1,259 +1,241 @@
-//! `mongoseal hold`: acquires a key and keeps it for the program that reads its output. Without a key, see `pipe`.
+//! `mongoseal hold`: leases on any number of keys for the program at the other end of two pipes.
+//! `protocol/pipe.md` is the contract.
 //!
-//! Invariants: the lease is refreshed and its loss noticed whether or not the client reads. The last event is `released`,
-//! `lost`, or an `error` without an id.
+//! Mechanism: this file reads the lines and passes each request to the task of its lease. All tasks print to one output.
+//!
+//! Invariants: no lease waits for another, nor for the reader of the output. Each request has one answer. When the input or
+//! the output ends, all leases are released.
 
-mod client;
+mod begin;
 mod event;
-mod lines;
-mod pipe;
+mod keeper;
+mod notices;
+mod observation;
+mod output;
+mod refusal;
+mod request;
+mod shared;
 
-use std::{pin::Pin, time::Duration};
+use std::{
+    io::{self, BufRead, Read},
+    sync::Arc,
+    time::Duration,
+};
 
-use futures_util::future::OptionFuture;
-use mongoseal::{FencingToken, Key, Lease, LeaseState, LossCause, Mongoseal, ReleaseOutcome};
-use serde_json::Value;
-use tokio::time::sleep;
+use mongoseal::store::Clock;
+use tokio::{
+    sync::{
+        mpsc::{self, Receiver, Sender},
+        oneshot,
+    },
+    task::{JoinSet, spawn_blocking},
+    time::timeout,
+};
 
 use self::{
-    client::{Client, Request},
     event::Event,
+    keeper::Requests,
+    notices::Notices,
+    output::Output,
+    refusal::Refusal,
+    request::{Action, Begin, Id, Request, Verb},
+    shared::{Shared, Task},
 };
 use crate::{
-    acquire::{self, Wait, with_labels},
+    acquire,
     arguments::Hold,
     connection::Connection,
     exit_status::{Failure, Status},
-    job,
     job::signals::Signals,
-    leases::Leases,
-    ui::json::Until,
-    ui::message::print_warning,
-    ui::output,
 };
 
-/// The wait after which the position is read first, and the interval at which it is read again.
-const FIRST_POSITION: Duration = Duration::from_millis(200);
-const POSITION_INTERVAL: Duration = Duration::from_secs(2);
+/// The longest request, in bytes: a value of 64 KiB with each byte escaped, and its members.
+const MAX_REQUEST: usize = 512 * 1024;
+/// How many lines wait to be read by the tasks.
+const READ_AHEAD: usize = 16;
+/// How many leases, waits and observations there can be.
+const MAX_LEASES: usize = 20_000;
+/// How many requests of a lease can be on their way to its task, which takes them at once.
+const ON_THE_WAY: usize = 64;
+/// How many of these places are for requests that end the lease.
+const FOR_ENDS: usize = 16;
+/// How long the requests that were read before the end of the input have for their answers. The clients kill a program
+/// that has not ended 5 s after the operation timeout.
+const LAST_ANSWERS: Duration = Duration::from_secs(3);
 
-/// How a wait or a lease ends by the client's wish or by a signal.
-struct End {
-    /// The id of the request for it.
-    id: Option<Value>,
-    status: Status,
+/// All leases and observations.
+struct Session {
+    shared: Arc<Shared>,
+    running: JoinSet<()>,
+    /// Each lease has a clone until all of its requests are answered and none can follow.
+    answering: Option<Sender<()>>,
+    answered: Receiver<()>,
 }
 
-impl End {
-    const DONE: Self = Self { id: None, status: Status::DONE };
-}
-
-pub(crate) async fn perform(connection: &Connection, mut options: Hold) -> Result<Status, Failure> {
-    let Some(key) = options.key.take() else { return pipe::perform(connection, &options).await };
+pub(crate) async fn perform(connection: &Connection, options: Hold) -> Result<Status, Failure> {
+    let started = Clock::Boot.now();
     let mut signals = Signals::terminating()?;
-    let mut client = Client::start(options.json, !options.no_stdin);
-    let result = hold(connection, &key, &options, &mut signals, &mut client).await;
-    if let Err(failure) = &result {
-        // A loss has an event of its own, a signal has no message, and people read the standard error.
-        if options.json && failure.status() != Status::LOST && !failure.message().is_empty() {
-            client.print(&Event::failed(None, failure));
-        }
-    }
-    let written = client.finish().await;
-    let status = result.map_err(|failure| options.wait.status_of(failure))?;
-    // A client that has left needs no message.
-    written.map(|()| status).map_err(Failure::from)
-}
-
-async fn hold(
-    connection: &Connection,
-    key: &str,
-    options: &Hold,
-    signals: &mut Signals,
-    client: &mut Client,
-) -> Result<Status, Failure> {
-    let seal = acquire::open(connection, options.owner.as_deref(), signals).await?;
-    let lease = match wait(&seal, key, options, signals, client).await {
-        Ok(Ok(lease)) => lease,
-        Ok(Err(End { id, status })) => {
-            // If the shutdown is cut short, the waiter expires by its ttl.
-            let confirmed = signals.finish(seal.shutdown()).await.is_some();
-            client.print(&Event::Released { id, confirmed });
-            return Ok(status);
-        }
+    let (output, mut closed) = Output::start();
+    let notices = Arc::new(Notices::default());
+    let builder = connection.builder().observer(Arc::clone(&notices) as Arc<_>);
+    let seal = match acquire::open_with(connection, builder, options.owner.as_deref(), &mut signals).await {
+        Ok(seal) => seal,
         Err(failure) => {
-            signals.finish(seal.shutdown()).await.unwrap_or_default();
+            if !failure.message().is_empty() {
+                output.print(&Event::failed(&failure));
+            }
+            closed.finish(output).await.ok();
             return Err(failure);
         }
     };
-    client.print(&Event::granted(&lease));
-    match keep(&lease, signals, client).await {
-        Ok(end) => release(&seal, lease, end, signals, client).await,
-        Err(cause) => {
-            let reported = report_loss(client, lease.key(), lease.token(), &cause);
-            signals.finish(seal.shutdown()).await.unwrap_or_default();
-            reported
-        }
-    }
-}
-
-async fn acquire(seal: &Mongoseal, key: &str, options: &Hold) -> mongoseal::Result<Lease> {
-    let Hold { ttl, shared, max_hold, wait, labels, .. } = options;
-    let attempt = |wait| {
-        let mut acquire = with_labels!(seal.acquire(key), labels).ttl(*ttl).wait(wait);
-        if let Some(time) = max_hold {
-            acquire = acquire.max_hold(*time);
-        }
-        match shared {
-            Some(holders) => acquire.shared_up_to(*holders),
-            None => acquire,
-        }
-        .into_future()
+    output.print(&Event::ready(seal.owner(), started));
+    let shared = Arc::new(Shared::new(seal, output, notices));
+    let (answering, answered) = mpsc::channel(1);
+    let mut session =
+        Session { shared: Arc::clone(&shared), running: JoinSet::new(), answering: Some(answering), answered };
+    let end = tokio::select! {
+        biased;
+        number = signals.next_terminating() => Ok(Status::of_signal(number)),
+        failed = closed.wait() => failed.map(|()| Status::DONE),
+        () = session.serve(read_lines()) => Ok(Status::DONE),
+        () = shared.notices.settle() => Ok(Status::DONE),
     };
-    let keys = [key.to_owned()];
-    let wait = Wait::new(seal, &keys, wait);
-    let lease = wait.acquire(attempt).await?;
-    wait.report_grant(&Leases::of([&lease], None));
-    Ok(lease)
+    // Each task prints how its lease ended.
+    signals.finish(session.end()).await.unwrap_or_default();
+    let written = closed.finish(shared.output.clone()).await;
+    let status = end.map_err(Failure::from)?;
+    written.map(|()| status).map_err(Failure::from)
 }
 
-/// Waits for the key, and prints the position in its queue. Returns the end that comes first.
-async fn wait(
-    seal: &Mongoseal,
-    key: &str,
-    options: &Hold,
-    signals: &mut Signals,
-    client: &mut Client,
-) -> Result<Result<Lease, End>, Failure> {
-    let mut acquired = Box::pin(acquire(seal, key, options));
-    let mut read = Box::pin(read_position(seal, key, FIRST_POSITION));
-    let mut closed = Box::pin(output::closed(client.lines()));
-    let mut printed = None;
-    loop {
-        tokio::select! {
-            biased;
-            lease = &mut acquired => return Ok(Ok(lease?)),
-            number = signals.next_terminating() => {
-                return Ok(Err(End { id: None, status: Status::of_signal(number) }));
+/// Reads the lines of the input in a thread, because a read can block for as long as the writer wants.
+fn read_lines() -> Receiver<Vec<u8>> {
+    let (sender, lines) = mpsc::channel(READ_AHEAD);
+    drop(spawn_blocking(move || send_lines(io::stdin().lock(), &sender)));
+    lines
+}
+
+fn send_lines(mut input: impl BufRead, lines: &Sender<Vec<u8>>) {
+    while let Some(line) = next_line(&mut input, MAX_REQUEST) {
+        if lines.blocking_send(line).is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads a line, and of a line longer than `limit` bytes only the beginning, which is longer than `limit`, too. Returns
+/// `None` at the end of the input, or if it cannot be read.
+fn next_line(input: &mut impl BufRead, limit: usize) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    let most = u64::try_from(limit).unwrap_or_default().saturating_add(2);
+    input.by_ref().take(most).read_until(b'\n', &mut line).ok()?;
+    if line.is_empty() {
+        return None;
+    }
+    if line.len() > limit && !line.ends_with(b"\n") {
+        input.skip_until(b'\n').ok()?;
+    }
+    Some(line)
+}
+
+impl Session {
+    /// Passes the requests on, until the input ends. Then waits for their answers.
+    async fn serve(&mut self, mut lines: Receiver<Vec<u8>>) {
+        while let Some(line) = lines.recv().await {
+            match Request::parse(&line, MAX_REQUEST) {
+                Ok(request) => self.pass_on(request),
+                Err((id, refusal)) => self.shared.output.print(&Event::refused(id, None, refusal)),
             }
-            () = &mut closed => return Ok(Err(End::DONE)),
-            place = &mut read => {
-                read.set(read_position(seal, key, POSITION_INTERVAL));
-                if let Some(position) = place && printed != Some(position) {
-                    printed = Some(position);
-                    client.print(&Event::Waiting { position });
+        }
+        self.shared.tasks().retain(|_, task| matches!(task, Task::Observation(_)));
+        self.answering = None;
+        timeout(LAST_ANSWERS, self.answered.recv()).await.ok();
+    }
+
+    /// Passes a request to the task of its lease, or starts that task.
+    fn pass_on(&mut self, Request { id, action }: Request) {
+        match action {
+            Action::Begin(begin) => self.begin(id, *begin),
+            Action::OfLease { lease, verb } => self.send(id, lease, *verb),
+            Action::Unobserve { observation } => self.unobserve(id, &observation),
+        }
+    }
+
+    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        while self.running.try_join_next().is_some() {}
+        self.running.spawn(task);
+    }
+
+    /// Releases all leases, and waits for the tasks.
+    async fn end(self) {
+        self.shared.seal.shutdown().await;
+        // An observation ends with its handle.
+        self.running.join_all().await;
+    }
+
+    fn begin(&mut self, id: Id, begin: Begin) {
+        let refusal = {
+            let tasks = self.shared.tasks();
+            match (tasks.contains_key(&id), tasks.len() >= MAX_LEASES) {
+                (true, _) => {
+                    Some(Refusal::new("duplicate", "a lease or an observation has this id: choose another one"))
                 }
+                (false, true) => Some(Refusal::new(
+                    "too_many",
+                    "there are 20,000 leases, waits and observations: release some first",
+                )),
+                (false, false) => None,
             }
-            request = client.next_request(true) => match request {
-                Request::Release(id) => return Ok(Err(End { id: Some(id), status: Status::DONE })),
-                Request::End => {
-                    print_warning("the standard input ended before the grant: pass --no-stdin to ignore its end");
-                    return Ok(Err(End::DONE));
-                }
-                Request::Verify(id) | Request::Refresh(id) => client.print(&Event::Error {
-                    id: Some(id),
-                    code: "not_held",
-                    message: "the key is not granted yet: wait for the event granted".into(),
-                }),
-                Request::Malformed { id, message } => client.print(&malformed(id, message)),
-            },
+        };
+        if let Some(refusal) = refusal {
+            return self.shared.output.print(&Event::refused(Some(id), None, refusal));
         }
-    }
-}
-
-/// Reads, after a delay, the position of this program in the queue: the next in line has position 1. Returns `None` if
-/// it is not in the queue or the record cannot be read, and `Some(None)` if other waiters have the same owner.
-async fn read_position(seal: &Mongoseal, key: &str, delay: Duration) -> Option<Option<usize>> {
-    sleep(delay).await;
-    let record = seal.inspect(key).await.ok()??;
-    let mut ours = record.queue.iter().filter(|waiter| waiter.owner == *seal.owner());
-    let first = ours.next()?;
-    Some(ours.next().is_none().then(|| first.position.saturating_add(1)))
-}
-
-fn malformed(id: Value, message: &str) -> Event {
-    Event::Error { id: Some(id), code: "malformed", message: message.into() }
-}
-
-/// Keeps the lease and answers requests, one after the other. Returns how it ends, or why it was lost.
-async fn keep(lease: &Lease, signals: &mut Signals, client: &mut Client) -> Result<End, LossCause> {
-    let mut states = lease.watch_state();
-    let mut is_at_risk = false;
-    let mut closed = Box::pin(output::closed(client.lines()));
-    let mut answer: Option<Pin<Box<dyn Future<Output = Event> + '_>>> = None;
-    loop {
-        let is_idle = answer.is_none();
-        tokio::select! {
-            biased;
-            state = states.changed() => match state.unwrap_or(lease.state()) {
-                LeaseState::Lost { cause } => return Err(cause),
-                state => {
-                    let is_at_risk_now = state == LeaseState::AtRisk;
-                    if std::mem::replace(&mut is_at_risk, is_at_risk_now) != is_at_risk_now {
-                        let until = Until::of(lease);
-                        client.print(&if is_at_risk_now { Event::AtRisk { until } } else { Event::Held { until } });
-                    }
-                }
-            },
-            _number = signals.next_terminating() => return Ok(End::DONE),
-            () = &mut closed => return Ok(End::DONE),
-            Some(event) = OptionFuture::from(answer.as_mut()) => {
-                answer = None;
-                client.print(&event);
+        let shared = Arc::clone(&self.shared);
+        match begin {
+            Begin::Lease(begin) => {
+                let (sender, requests) = mpsc::channel(ON_THE_WAY);
+                shared.tasks().insert(id.clone(), Task::Lease(sender));
+                self.spawn(keeper::serve(shared, id, begin, Requests { requests, answering: self.answering.clone() }));
             }
-            request = client.next_request(is_idle) => match request {
-                Request::Verify(id) => answer = Some(Box::pin(verify(lease, id))),
-                Request::Refresh(id) => answer = Some(Box::pin(refresh(lease, id))),
-                Request::Release(id) => return Ok(End { id: Some(id), status: Status::DONE }),
-                Request::Malformed { id, message } => client.print(&malformed(id, message)),
-                Request::End => return Ok(End::DONE),
+            Begin::Observe(name) => {
+                let (sender, end) = oneshot::channel();
+                shared.tasks().insert(id.clone(), Task::Observation(sender));
+                self.spawn(observation::serve(shared, id, name, end));
+            }
+        }
+    }
+
+    fn send(&self, id: Id, lease: Id, verb: Verb) {
+        let refusal = match self.shared.tasks().get(&lease) {
+            Some(Task::Lease(requests)) if !matches!(verb, Verb::End(_)) && requests.capacity() <= FOR_ENDS => {
+                (id, Refusal::busy())
+            }
+            Some(Task::Lease(requests)) => match requests.try_send((id, verb)) {
+                Ok(()) => return,
+                Err(mpsc::error::TrySendError::Full((id, _)) | mpsc::error::TrySendError::Closed((id, _))) => {
+                    (id, Refusal::busy())
+                }
             },
+            _ => (id, Refusal::unknown_lease()),
+        };
+        self.shared.output.print(&Event::refused(Some(refusal.0), Some(lease), refusal.1));
+    }
+
+    fn unobserve(&self, id: Id, observation: &Id) {
+        let mut tasks = self.shared.tasks();
+        match tasks.remove(observation) {
+            Some(Task::Observation(end)) => {
+                // The task answers, unless it has just ended by itself.
+                let Err(id) = end.send(id) else { return };
+                drop(tasks);
+                self.shared.output.print(&Event::refused(Some(id), None, Refusal::unknown_observation()));
+            }
+            other => {
+                if let Some(task) = other {
+                    tasks.insert(observation.clone(), task);
+                }
+                drop(tasks);
+                self.shared.output.print(&Event::refused(Some(id), None, Refusal::unknown_observation()));
+            }
         }
     }
-}
-
-async fn verify(lease: &Lease, id: Value) -> Event {
-    match lease.verify().await {
-        Ok(()) => Event::Verified { id, until: Until::of(lease) },
-        Err(error) => Event::failed(Some(id), &error.into()),
-    }
-}
-
-async fn refresh(lease: &Lease, id: Value) -> Event {
-    match lease.refresh().await {
-        Ok(()) => Event::Refreshed { id, until: Until::of(lease) },
-        Err(error) => Event::failed(Some(id), &error.into()),
-    }
-}
-
-/// Prints the event of a loss. Returns the failure whose message is for people, if the event is not.
-fn report_loss(client: &mut Client, key: &Key, token: FencingToken, cause: &LossCause) -> Result<Status, Failure> {
-    client.print(&Event::lost(token, cause));
-    if client.is_json {
-        Err(Failure::new(Status::LOST, format!("the lease on {key:?} with token {token} was lost: {cause}")))
-    } else {
-        Ok(Status::LOST)
-    }
-}
-
-/// Releases the lease, and prints that, or that it had been lost before.
-async fn release(
-    seal: &Mongoseal,
-    lease: Lease,
-    End { id, status }: End,
-    signals: &mut Signals,
-    client: &mut Client,
-) -> Result<Status, Failure> {
-    let (key, token, remaining) = (lease.key().clone(), lease.token(), lease.remaining());
-    match job::release_in_time(seal, signals, remaining, lease.release()).await {
-        Some(Ok(ReleaseOutcome::Released)) => {
-            client.print(&Event::Released { id, confirmed: true });
-            return Ok(status);
-        }
-        Some(Ok(ReleaseOutcome::AlreadyLost { cause })) => {
-            return report_loss(client, &key, token, &cause);
-        }
-        doubtful => job::report_doubt(doubtful),
-    }
-    client.print(&Event::Released { id, confirmed: false });
-    Ok(status)
 }

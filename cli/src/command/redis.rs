@@ -1,4 +1,4 @@
-//! Commands to Redis that the library has no API for. `doctor` and `conform` use them, and the lease files the number of the
+//! Commands to Redis that the library has no API for. `doctor` uses them, and the lease files the number of the
 //! database. Only this file names the crate `redis`.
 //!
 //! Invariant: no error has what the server or the driver quotes, which may be a password.

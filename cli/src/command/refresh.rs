@@ -12,7 +12,7 @@ use crate::{
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Refresh) -> Result<Status, Failure> {
-    let left = LeftLease::read(&options.place, connection)?;
+    let left = LeftLease::read(&options.lease_file, connection)?;
     let resumed = connection.with_handle(async |seal| {
         let resume = left.resume(seal);
         // The resumption is the refresh.

@@ -12,7 +12,7 @@ use crate::{
 };
 
 pub(crate) async fn perform(connection: &Connection, options: Release) -> std::result::Result<Status, Failure> {
-    let left = LeftLease::read(&options.place, connection)?;
+    let left = LeftLease::read(&options.lease_file, connection)?;
     let released = connection.with_handle(async |seal| release(seal, &left).await).await?;
     // Without a confirmed end the file stays, so that the command can be repeated.
     if matches!(released, Ok(()) | Err(Error::Lost { .. })) {

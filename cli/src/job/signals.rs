@@ -47,7 +47,7 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Also handles the other signals that are forwarded to a command. A full-screen view handles some of them itself.
+    /// Also handles the other signals that are forwarded to a command.
     pub(crate) fn add_forwarded(&mut self) -> io::Result<()> {
         FORWARDED.into_iter().try_for_each(|signal| self.handle(SignalKind::from_raw(signal.as_raw())))
     }

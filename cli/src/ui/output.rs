@@ -157,13 +157,6 @@ pub(crate) fn raw(text: &str) -> io::Result<()> {
     bytes(text.as_bytes())
 }
 
-/// Writes control sequences past the thread that writes, if the terminal takes them now.
-pub(crate) fn raw_now(text: &str) {
-    if events(PollFlags::OUT).contains(PollFlags::OUT) {
-        rustix::io::write(io::stdout(), text.as_bytes()).unwrap_or_default();
-    }
-}
-
 /// Returns a text without its colours, unless the output is a terminal and `NO_COLOR` is unset.
 pub(crate) fn wanted(text: &str) -> String {
     match AutoStream::choice(&io::stdout()) {

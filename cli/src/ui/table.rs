@@ -40,8 +40,6 @@ pub(crate) struct Table<const N: usize> {
     count: usize,
     /// The titles of the columns that are left out if the terminal is too narrow, the first one first.
     optional: &'static [&'static str],
-    /// Whether each row is one line.
-    has_fixed_rows: bool,
     rows: Vec<[String; N]>,
     /// The layout of the rows that were taken by [`Self::next_lines`].
     layout: Option<Layout<N>>,
@@ -61,7 +59,7 @@ struct Layout<const N: usize> {
 
 impl<const N: usize> Table<N> {
     pub(crate) const fn new(columns: [&'static str; N]) -> Self {
-        Self { columns, count: N, optional: &[], has_fixed_rows: false, rows: Vec::new(), layout: None }
+        Self { columns, count: N, optional: &[], rows: Vec::new(), layout: None }
     }
 
     /// Shows only the first columns.
@@ -73,12 +71,6 @@ impl<const N: usize> Table<N> {
     /// Leaves out the columns with these titles, the first one first, if the terminal is too narrow.
     pub(crate) fn optional(mut self, titles: &'static [&'static str]) -> Self {
         self.optional = titles;
-        self
-    }
-
-    /// Prints each row as one line, however narrow the terminal is.
-    pub(crate) fn with_fixed_rows(mut self) -> Self {
-        self.has_fixed_rows = true;
         self
     }
 
@@ -143,7 +135,7 @@ impl<const N: usize> Table<N> {
     /// Formats a row as a line, or as several if cells are wrapped.
     fn wrapped(&self, layout: &Layout<N>, cells: &[String; N]) -> Vec<String> {
         let mut columns: [std::vec::IntoIter<String>; N] = std::array::from_fn(|at| {
-            let is_wrapped = layout.bound.is_some() && !self.has_fixed_rows && WRAPPED.contains(&self.columns[at]);
+            let is_wrapped = layout.bound.is_some() && WRAPPED.contains(&self.columns[at]);
             let cell = &cells[at];
             if is_wrapped { wrap::cell(cell, layout.widths[at]) } else { vec![cell.clone()] }.into_iter()
         });
@@ -168,7 +160,7 @@ impl<const N: usize> Table<N> {
         loop {
             let widths = self.widths(&shown, bound);
             let total = shown.iter().map(|at| widths[*at]).sum::<usize>() + gaps(&shown);
-            if bound.is_none_or(|bound| total <= bound) || self.has_fixed_rows {
+            if bound.is_none_or(|bound| total <= bound) {
                 return Layout { shown, widths, bound, is_block: false };
             }
             let Some(title) = optional.next() else { return Layout { shown: all, widths, bound, is_block: true } };
@@ -201,7 +193,7 @@ impl<const N: usize> Table<N> {
         let title = self.columns[column];
         let words = self.rows.iter().flat_map(|row| row[column].split(' ')).map(UnicodeWidthStr::width);
         let longest = match title {
-            "KEY" if !self.has_fixed_rows => MIN_KEY,
+            "KEY" => MIN_KEY,
             _ if WRAPPED.contains(&title) => words.max().unwrap_or_default().min(MIN_WORD),
             _ => MIN_WIDTH,
         };
@@ -310,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_a_block_of_lines_if_the_columns_are_wider_than_the_terminal_unless_its_rows_are_fixed() {
+    fn a_row_is_a_block_of_lines_if_the_columns_are_wider_than_the_terminal() {
         let lines = table().lines(Some(39));
         let blocks = [
             "KEY    reports/nightly/of/all/the/shops",
@@ -321,11 +313,6 @@ mod tests {
             "TOKEN  7",
         ];
         assert_eq!(lines, blocks);
-        for width in 1..80 {
-            for line in plain(&table().with_fixed_rows().lines(Some(width))) {
-                assert!(line.width() <= width, "{width}: {line}");
-            }
-        }
         let mut table = table();
         assert_eq!(table.next_lines(Some(39)), blocks);
         table.row(["k".into(), "1".into(), String::new()]);

@@ -230,10 +230,12 @@ describe("processes", { concurrency: 4 }, () => {
       startTimeout: LONG,
     });
     after(() => task.destroy());
-    task.on(
-      "execution:finished",
-      ({ date, execution }) => void results.push({ ...execution!.result, tick: date.getTime() }),
-    );
+    task.on("execution:finished", ({ date, execution }) => {
+      // On a busy machine, a process may come after that of the next tick.
+      if (execution!.result.outcome !== "superseded") {
+        results.push({ ...execution!.result, tick: date.getTime() });
+      }
+    });
     await until("two ticks", () => results.length >= 2, LONG);
     await task.stop();
     const runs = (await historyOf(process.env["CRON_KEY"])).filter(({ result }) => result === "ok");

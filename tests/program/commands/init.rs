@@ -34,14 +34,17 @@ fn handles(process: Pid, signal: Signal) -> bool {
 #[tokio::test]
 async fn as_process_1_it_ends_after_sigint_and_sigquit_with_128_and_the_number_and_releases_the_key() {
     let sandbox = Sandbox::new("init").await;
-    let commands: [&[&str]; 3] =
-        [&["run", KEY, "--", "sleep", "100"], &["once", KEY, "--tick", "7", "--", "sleep", "100"], &["conform"]];
+    let commands: [&[&str]; 3] = [
+        &["run", KEY, "--", "sleep", "100"],
+        &["once", KEY, "--tick", "7", "--", "sleep", "100"],
+        &["doctor", "--deep"],
+    ];
     for arguments in commands {
         for sent in [SIGINT, SIGQUIT, SIGTERM] {
             let run = contained(&sandbox, &["--mount-proc"], arguments);
-            if arguments[0] == "conform" {
+            if arguments[0] == "doctor" {
                 // Before that, process 1 ignores the signal.
-                eventually(secs(20), "it handles signals", async || {
+                eventually(secs(60), "it handles signals", async || {
                     children(id(&run)).first().is_some_and(|inside| handles(*inside, sent))
                 })
                 .await;

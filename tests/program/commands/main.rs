@@ -13,7 +13,7 @@ mod election;
 mod ended;
 mod endings;
 mod escapees;
-mod holder;
+mod hold_example;
 mod init;
 mod killed;
 mod once;

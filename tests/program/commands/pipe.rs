@@ -1,7 +1,7 @@
-//! `hold` without a key: `protocol/pipe.md` is the contract, and `protocol/pipe.json` has the lines.
+//! `hold`: `protocol/pipe.md` is the contract, and `protocol/pipe.json` has the lines.
 
 use std::{
-    io::Read,
+    io::{Read, Write},
     ops::{Deref, DerefMut},
     time::Instant,
 };
@@ -11,11 +11,11 @@ use mongoseal::store::Clock;
 use mongoseal_test_support::{How, Peer, ReplicaSet, shared};
 use nix::sys::signal::Signal::{SIGCONT, SIGSTOP, SIGTERM};
 use serde_json::{Value, json};
-use tokio::{io::AsyncWriteExt, time::timeout};
+use tokio::{io::AsyncWriteExt as _, time::timeout};
 
 use crate::{
     by_length, eventually, millis,
-    sandbox::{Ended, Running, Sandbox, done, mongoseal},
+    sandbox::{Ended, KEY, Running, Sandbox, done, ended, mongoseal},
     secs,
 };
 
@@ -457,11 +457,42 @@ async fn a_program_that_cannot_connect_says_why() {
 }
 
 #[tokio::test]
-async fn options_of_one_key_are_refused_without_one() {
-    for option in
-        [&["--wait", "1s"][..], &["--no-wait"], &["--verbose"], &["--shared", "2"], &["--ttl", "1s"], &["--no-stdin"]]
-    {
-        let ended = done(mongoseal(&[&["hold"], option].concat())).await;
-        assert_eq!((ended.code, ended.stdout.as_str()), (125, ""), "{option:?}: {}", ended.stderr);
+async fn an_output_without_space_is_an_error_that_names_it_and_the_key_is_released() {
+    let sandbox = Sandbox::new("pipe_full").await;
+    let full = r#"echo '{"id":1,"do":"acquire","key":"k"}' | exec mongoseal hold >/dev/full"#;
+    sandbox.shell(full).await.says(125, "cannot write the standard output: No space left on device");
+    sandbox.free(&["k"]).await;
+}
+
+/// A full pipe that does not block is no reader that has left.
+#[tokio::test]
+async fn an_output_that_does_not_block_and_is_full_keeps_the_lease_and_gets_each_event() {
+    let sandbox = Sandbox::new("pipe_nonblocking").await;
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    let mut filled = 0;
+    while let Ok(count) = writer.write(&[b'x'; 4096]) {
+        filled += count;
     }
+    // The command is dropped at once, because it has the pipe, too.
+    let mut hold = {
+        let mut command = sandbox.mongoseal(&["hold"]);
+        command.stdin(std::process::Stdio::piped()).stdout(writer).spawn().unwrap()
+    };
+    let mut requests = hold.stdin.take().unwrap();
+    requests.write_all(format!("{}\n", acquire(1, KEY, 60_000)).as_bytes()).await.unwrap();
+    sandbox.held().await;
+    for _ in 0..10 {
+        tokio::time::sleep(millis(100)).await;
+        assert!(sandbox.seal.acquire(KEY).await.is_err(), "the lease is given up, because the output is full");
+    }
+    let output = tokio::task::spawn_blocking(move || {
+        let mut output = Vec::new();
+        reader.read_to_end(&mut output).unwrap();
+        String::from_utf8(output.split_off(filled)).unwrap()
+    });
+    drop(requests);
+    ended(hold).await.is_quiet(0);
+    let events = output.await.unwrap();
+    assert!(events.contains("\"event\":\"ready\"") && events.contains("\"event\":\"granted\""), "{events}");
 }

@@ -142,7 +142,7 @@ async fn a_key_that_is_held_leaves_no_file_and_a_lease_file_that_exists_is_not_o
     sandbox.released().await.is_quiet(0);
     // Without a ttl there is no default.
     done(sandbox.acquire(&[])).await.fails(125, "--ttl");
-    sandbox.done(&["acquire", KEY, "--ttl=60s"]).await.fails(125, "--lease-fd");
+    sandbox.done(&["acquire", KEY, "--ttl=60s"]).await.fails(125, "--lease-file");
 }
 
 #[tokio::test]
@@ -183,41 +183,9 @@ async fn a_lease_that_was_handed_over_begins_with_its_whole_ttl() {
 }
 
 #[tokio::test]
-async fn a_lease_goes_through_pipes_and_descriptors() {
-    let sandbox = Sandbox::new("pipes").await;
-    let script = "set -e
-        lease=$(mongoseal acquire k --ttl 60s --lease-fd 3 3>&1 >token)
-        mongoseal refresh --lease-fd 3 3<<<\"$lease\" >/dev/null
-        printf %s \"$lease\" | mongoseal release --lease-fd 0
-        mongoseal verify k \"$(cat token)\"
-        umask 077
-        exec 9<>descriptor
-        mongoseal acquire k --ttl 60s --lease-fd 9 >/dev/null
-        mongoseal refresh --lease-fd 9 >/dev/null
-        if mongoseal acquire other --ttl 60s --lease-fd 9; then exit 99; fi
-        mongoseal release --lease-fd 9
-        if again=$(mongoseal release --lease-fd 9 2>&1); then exit 98; fi
-        case $again in *'was released before, or its time ran out: nothing to release') ;; *) exit 97 ;; esac";
-    let shell = sandbox.shell(script).await;
-    assert_eq!(shell.code, 0, "{}", shell.stderr);
-    assert_eq!(shell.stdout.lines().filter(|line| line.starts_with("released \"k\" with token")).count(), 2);
-    assert!(shell.stderr.contains("is a file with content: pass an empty file or a pipe"), "{}", shell.stderr);
-    for (script, part) in [
-        ("mongoseal acquire k --ttl 60s --lease-fd 1", "has other output: pass 3 or more"),
-        ("mongoseal acquire k --ttl 60s --lease-fd 77", "pass the number of an open pipe or file"),
-        ("umask 022; mongoseal acquire k --ttl 60s --lease-fd 3 3>open", "other users can read or write descriptor 3"),
-        ("mongoseal refresh --lease-fd 3 3</dev/null", "descriptor 3 of --lease-fd is empty"),
-    ] {
-        sandbox.shell(script).await.says(125, part);
-    }
-    sandbox.free(&["k"]).await;
-}
-
-#[tokio::test]
 async fn a_lease_that_cannot_be_written_or_whose_token_cannot_be_printed_is_not_held() {
     let sandbox = Sandbox::new("full").await;
     for (script, part) in [
-        ("mongoseal acquire k --ttl 60s --lease-fd 3 3>/dev/full", "cannot write descriptor 3"),
         ("mongoseal acquire k --ttl 60s --lease-file lease >/dev/full", "cannot print the token"),
         ("mongoseal acquire k --ttl 60s --lease-file no/such/folder/lease", "there is no folder"),
     ] {
@@ -244,7 +212,7 @@ async fn a_file_that_is_no_lease_file_is_an_error_that_names_the_remedy_and_no_s
         (right[..right.len() / 2].to_owned(), "is cut off: remove it; its lease ends with its ttl"),
         (String::new(), "is empty"),
         (newer, "has the format version 2, and this program reads 1: upgrade mongoseal"),
-        (wrong_type, "has no lease: pass the file or descriptor that `mongoseal acquire` has written"),
+        (wrong_type, "has no lease: pass the file that `mongoseal acquire` has written"),
         (no_id, "has no lease"),
         (format!("not JSON {secret}"), "has no lease"),
         ("{}".to_owned(), "has no lease"),
@@ -266,7 +234,7 @@ async fn a_file_that_is_no_lease_file_is_an_error_that_names_the_remedy_and_no_s
     let part = "is in the collection \"mongoseal\" of the database \"cli_wrong\" on MongoDB, and the options name the collection \"other\" of the database \"cli_wrong\" on MongoDB: pass the connection options";
     done(other).await.says(125, part);
     let pipe = sandbox.shell("mkfifo -m 600 pipe; mongoseal release --lease-file pipe").await;
-    pipe.says(125, "is no regular file: pass a descriptor by --lease-fd");
+    pipe.says(125, "is no regular file: pass another path");
     sandbox.released().await.is_quiet(0);
     sandbox.is_free().await;
 }
@@ -299,13 +267,12 @@ async fn an_acquire_without_an_answer_takes_back_what_it_was_granted() {
     let sandbox = Sandbox::on(&set, "doubt").await;
     // Each request is executed, the take-back too, and none is answered.
     let swallowed = set.proxy().swallow_reply("script", "findAndModify", 1_000);
-    let ends = ["acquire", "run", "hold"].map(async |command| {
+    let ends = ["acquire", "run"].map(async |command| {
         let mut acquire = sandbox.mongoseal(&[command, command, "--ttl=10m", "--no-wait", "--timeout=10s"]);
         acquire.env("MONGODB_URI", set.uri_with("appName=script"));
         match command {
             "acquire" => acquire.arg("--lease-file").arg(sandbox.file("lease")),
-            "run" => acquire.args(["--", "echo", "never"]),
-            _ => acquire.arg("--no-stdin"),
+            _ => acquire.args(["--", "echo", "never"]),
         };
         let ended = done(acquire).await;
         assert_eq!(ended.code, 123, "{command}: {}{}", ended.stdout, ended.stderr);

@@ -46,7 +46,7 @@ async fn a_limit_of_files_or_threads_is_an_error_that_names_it_and_no_panic() {
         done(limited).await.says(125, "raise the limit of open files (ulimit -n)");
     }
     // The system starts no thread with such a stack, as it starts none beyond `ulimit -u`, which does not bind root.
-    for command in [&["ls"][..], &["run", "k", "--", "true"], &["hold", "k"], &["leader", "k", "--follow"]] {
+    for command in [&["ls"][..], &["run", "k", "--", "true"], &["hold"], &["leader", "k", "--follow"]] {
         let mut command = mongoseal(command);
         command.env("MONGODB_URI", "mongodb://localhost:1/?replicaSet=none").env("RUST_MIN_STACK", "100000000000000");
         done(command).await.says(125, "raise the limit of processes and threads (ulimit -u)");

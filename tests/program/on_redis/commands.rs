@@ -54,14 +54,19 @@ pub(crate) async fn acquire_leaves_a_lease_that_refresh_and_release_find() {
 
 pub(crate) async fn hold_prints_its_events_and_refuses_to_verify() {
     let console = Console::new().await;
-    let mut holding = console.start(&["hold", "k", "--json"]);
-    assert_eq!(holding.next("granted").await.get("id"), None);
-    holding.write("{\"id\":1,\"do\":\"verify\"}\n{\"id\":2,\"do\":\"refresh\"}\n{\"id\":3,\"do\":\"release\"}\n").await;
+    let mut holding = console.start(&["hold"]);
+    holding.next("ready").await;
+    holding.write("{\"id\":0,\"do\":\"acquire\",\"key\":\"k\"}\n").await;
+    holding.next("granted").await;
+    for (id, verb) in ["verify", "refresh", "release"].into_iter().enumerate() {
+        holding.write(&format!("{{\"id\":{},\"do\":\"{verb}\",\"lease\":0}}\n", id + 1)).await;
+    }
     let refused = holding.next("error").await;
     assert_eq!(refused["id"], 1);
     assert!(refused["message"].as_str().unwrap().contains("rely on the token and a fence"), "{refused}");
     assert_eq!(holding.next("refreshed").await["id"], 2);
     assert_eq!(holding.next("released").await["id"], 3);
+    drop(holding.input.take());
     holding.end().await.is_quiet(0);
     console.has("k", 0, 0).await;
 }

@@ -26,7 +26,7 @@ pub(crate) async fn a_wrong_password_is_refused_and_never_shown() {
         (String::new(), "login"),
     ] {
         let uri = format!("redis://{login}{}", server.address());
-        for arguments in [&["ls"][..], &["run", "k", "--", "true"], &["watch"], &["conform"]] {
+        for arguments in [&["ls"][..], &["run", "k", "--", "true"], &["watch"]] {
             run(&uri, arguments).await.says(125, part);
         }
     }
@@ -48,7 +48,7 @@ pub(crate) async fn a_server_that_does_not_answer_is_named_after_a_second() {
 
 pub(crate) async fn a_server_that_is_not_there_has_status_123() {
     let uri = format!("redis://:{PASSWORD}@127.0.0.1:9");
-    for arguments in [&["ls"][..], &["run", "k", "--", "true"], &["watch"], &["conform"], &["purge"]] {
+    for arguments in [&["ls"][..], &["run", "k", "--", "true"], &["watch"], &["purge"]] {
         let ended = run(&uri, &[&["--timeout", "2s"], arguments].concat()).await;
         ended.says(123, "no Redis server listens at the address");
     }
@@ -58,7 +58,9 @@ pub(crate) async fn replicas_must_acknowledge_if_the_option_is_given() {
     let server = Redis::start().await;
     let console = Console::on(server.url()).await;
     let run = ["--redis-replicas", "1", "--timeout", "3s", "run", "k", "--no-wait", "--", "true"];
-    console.run(&run).await.says(123, "and must be 1: check the replicas");
+    // On a busy machine, the server may not answer in time for another reason.
+    let is_named = async || console.run(&run).await.stderr.contains("and must be 1: check the replicas");
+    eventually(secs(60), "the missing replica is named", is_named).await;
     let _replica = Redis::start_replica(&server).await;
     let acknowledged = async || console.run(&run).await.code == 0;
     eventually(secs(30), "the replica acknowledges", acknowledged).await;

@@ -5,8 +5,8 @@
 #![allow(clippy::disallowed_methods, reason = "a test measures time, and spawns as users do")]
 
 mod commands;
-mod conform;
 mod connection;
+mod deep;
 mod doctor;
 #[path = "../ended.rs"]
 #[allow(dead_code, reason = "each program of tests uses a part")]
@@ -146,13 +146,13 @@ fn main() -> ExitCode {
         doctor::each_missing_permission_is_named,
         doctor::a_server_that_is_not_there_and_a_wrong_password_are_one_failed_check,
         doctor::keys_that_are_no_records_are_named,
-        conform::a_prefix_with_keys_is_refused,
-        conform::a_user_that_may_not_use_the_scratch_keys_is_refused_before_the_first_requirement,
-        conform::the_keys_are_deleted_after_a_signal,
+        deep::a_prefix_with_keys_is_refused,
+        deep::a_user_that_may_not_use_the_scratch_keys_is_refused_before_the_first_requirement,
+        deep::the_keys_are_deleted_after_a_signal,
     ];
     // Requirements have times that a busy machine misses.
     tests.extend(trials![Turn::Night, Redis::missing =>
-        conform::the_declared_requirements_hold_and_their_keys_are_deleted,
+        deep::the_declared_requirements_hold_and_their_keys_are_deleted,
     ]);
     run_trials(tests)
 }

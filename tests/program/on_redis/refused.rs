@@ -16,7 +16,6 @@ pub(crate) async fn what_redis_cannot_do_is_refused_before_anything_is_sent() {
         (&["once", "k", "--reset"], "so a completed tick could run again: use MongoDB"),
         (&["audit"], "`mongoseal audit` does not run on Redis, which has no log of its writes: use MongoDB"),
         (&["fences", "orders"], "`mongoseal fences` does not run on Redis, because it reads documents of MongoDB"),
-        (&["conform", "--slow"], "--slow checks a TTL index of MongoDB: leave it out on Redis"),
     ] {
         run("redis://127.0.0.1:9", arguments).await.says(125, part);
     }

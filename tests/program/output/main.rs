@@ -4,8 +4,8 @@
 
 mod audit;
 mod completions;
-mod conform;
 mod connection;
+mod deep;
 mod doctor;
 mod documents;
 #[path = "../ended.rs"]
@@ -14,7 +14,6 @@ mod ended;
 mod fences;
 mod ls_and_show;
 mod revoke_and_purge;
-mod screen;
 mod watches;
 mod widths;
 mod without_a_server;

@@ -25,7 +25,7 @@ async fn the_demo_loses_an_update_without_a_fence_and_none_with_one() {
 /// The names of the commands.
 pub(crate) fn commands() -> Vec<&'static str> {
     let names = "run once elect hold acquire refresh release leader ls show history value watch revoke audit fences raise purge \
-                 doctor conform verify demo completions man";
+                 doctor verify demo completions man";
     names.split(' ').collect()
 }
 
@@ -121,7 +121,6 @@ async fn the_short_help_has_the_options_in_the_order_of_their_use_and_the_long_h
     for command in ["run", "once", "elect"] {
         order(command, &[&["-w, --wait", "-n, --no-wait", "--ttl", "--owner"][..], &last].concat()).await;
     }
-    order("hold", &["-w, --wait", "-n, --no-wait", "--ttl", "--json", "--uri "]).await;
     order("acquire", &["--lease-file", "--ttl", "-w, --wait", "--owner", "--uri "]).await;
     for command in ["run", "ls", "doctor"] {
         let (short, long) = (said(&[command, "-h"]).await.stdout, said(&[command, "--help"]).await.stdout);

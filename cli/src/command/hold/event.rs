@@ -1,114 +1,196 @@
-//! The events that `mongoseal hold` prints.
+//! The events of the pipe protocol. `protocol/pipe.md` describes each member.
 
-use std::fmt;
-
-use mongoseal::{FencingToken, Lease, LossCause};
+use mongoseal::{FencingToken, LossCause, Owner, election::LeaderInfo, inspect::StoreTime, store::Instant};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{exit_status::Failure, ui::escape, ui::json::Until, ui::output};
+use super::{begin::Held, refusal::Refusal, request::Id};
+use crate::{exit_status::Failure, time, ui::json::Until};
 
-/// An event. `docs/languages.md` describes each member.
+/// The version of the protocol.
+const PROTOCOL: u32 = 1;
+
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum Event {
-    /// The program waits. The next in line has position 1. `null`: the position is unknown.
-    Waiting {
-        position: Option<usize>,
+    Ready {
+        protocol: u32,
+        version: &'static str,
+        owner: String,
+        started_ms: u64,
     },
     Granted {
+        id: Id,
+        lease: Id,
         key: String,
         owner: String,
         token: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tick: Option<u64>,
+        #[serde(flatten)]
+        until: Until,
+    },
+    /// The tick, or a later one, is done.
+    Done {
+        id: Id,
+        outcome: &'static str,
+        tick: u64,
+        by: String,
+        at: String,
+    },
+    Waiting {
+        lease: Id,
+        position: usize,
+    },
+    /// A refresh has moved the deadline.
+    Held {
+        lease: Id,
         #[serde(flatten)]
         until: Until,
     },
     /// Refreshes are not confirmed.
     AtRisk {
-        #[serde(flatten)]
-        until: Until,
-    },
-    /// A refresh was confirmed after `AtRisk`.
-    Held {
+        lease: Id,
         #[serde(flatten)]
         until: Until,
     },
     Lost {
+        lease: Id,
         token: u64,
         cause: &'static str,
         message: String,
     },
-    /// The answer to `verify`.
-    Verified {
-        id: Value,
-        #[serde(flatten)]
-        until: Until,
-    },
-    /// The answer to `refresh`.
     Refreshed {
-        id: Value,
+        id: Id,
+        lease: Id,
         #[serde(flatten)]
         until: Until,
     },
-    /// The lease was released, or the wait ended. `id`: that of the request.
+    Verified {
+        id: Id,
+        lease: Id,
+        #[serde(flatten)]
+        until: Until,
+    },
+    Progressed {
+        id: Id,
+        lease: Id,
+    },
+    ValuePut {
+        id: Id,
+        lease: Id,
+    },
+    ValueCleared {
+        id: Id,
+        lease: Id,
+    },
+    Value {
+        id: Id,
+        lease: Id,
+        value: Option<Value>,
+    },
+    Proclaimed {
+        id: Id,
+        lease: Id,
+    },
+    Completed {
+        id: Id,
+        lease: Id,
+    },
     Released {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        id: Option<Value>,
+        id: Id,
+        lease: Id,
         confirmed: bool,
     },
-    /// A request was refused, or if there is no `id`, the program ends.
-    Error {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        id: Option<Value>,
-        code: &'static str,
-        message: String,
+    Observing {
+        id: Id,
     },
+    Leader {
+        observation: Id,
+        leader: Option<LeaderView>,
+    },
+    /// By a request, which has an id, or because of an error.
+    Unobserved {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<Id>,
+        observation: Id,
+        #[serde(flatten)]
+        error: Option<Refusal>,
+    },
+    /// A request was refused.
+    #[serde(rename = "error")]
+    Refused {
+        id: Option<Id>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        lease: Option<Id>,
+        #[serde(flatten)]
+        refusal: Refusal,
+    },
+    /// The program ends.
+    #[serde(rename = "error")]
+    Failed {
+        #[serde(flatten)]
+        refusal: Refusal,
+    },
+}
+
+/// A leader, as JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct LeaderView {
+    owner: String,
+    token: u64,
+    value: String,
 }
 
 impl Event {
-    pub(super) fn granted(lease: &Lease) -> Self {
-        let (key, owner) = (lease.key().to_string(), lease.owner().to_string());
-        Self::Granted { key, owner, token: lease.token().get(), until: Until::of(lease) }
-    }
-
-    pub(super) fn lost(token: FencingToken, cause: &LossCause) -> Self {
-        Self::Lost { token: token.get(), cause: cause.kind(), message: cause.to_string() }
-    }
-
-    /// The answer to the request with this id, or the last event of a program that ends with this failure.
-    pub(super) fn failed(id: Option<Value>, failure: &Failure) -> Self {
-        Self::Error { id, code: failure.code(), message: failure.message().to_owned() }
-    }
-
-    /// Whether the next such event replaces this one, if the reader has not read it.
-    pub(super) fn is_state(&self) -> bool {
-        matches!(self, Self::Waiting { .. } | Self::AtRisk { .. } | Self::Held { .. })
-    }
-
-    /// The line that is printed.
-    pub(super) fn line(&self, is_json: bool) -> String {
-        if is_json { output::json_line(self) } else { escape::visible(&self.to_string()) }
-    }
-}
-
-/// The line for people.
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Waiting { position: Some(position) } => write!(f, "waiting    position {position}"),
-            Self::Waiting { position: None } => write!(f, "waiting"),
-            Self::Granted { key, token, until, .. } => {
-                write!(f, "granted    {key} with token {token}, remaining {until}")
-            }
-            Self::AtRisk { until } => write!(f, "at risk    refreshes are not confirmed, remaining {until}"),
-            Self::Held { until } => write!(f, "held       refreshes are confirmed again, remaining {until}"),
-            Self::Lost { message, .. } => write!(f, "lost       {message}"),
-            Self::Verified { id, until } => write!(f, "verified   request {id}, remaining {until}"),
-            Self::Refreshed { id, until } => write!(f, "refreshed  request {id}, remaining {until}"),
-            Self::Released { confirmed: true, .. } => write!(f, "released"),
-            Self::Released { confirmed: false, .. } => write!(f, "released   not confirmed"),
-            Self::Error { id: Some(id), message, .. } => write!(f, "error      request {id}: {message}"),
-            Self::Error { id: None, message, .. } => write!(f, "error      {message}"),
+    /// `started`: a time after the start of the program. A client counts deadlines from there if it has another clock.
+    pub(super) fn ready(owner: &Owner, started: Instant) -> Self {
+        Self::Ready {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION"),
+            owner: owner.to_string(),
+            // Deadlines are cut to milliseconds, and this is not earlier than it was, so that none is too late.
+            started_ms: time::millis(started.since_origin()).saturating_add(1),
         }
+    }
+
+    pub(super) fn granted(id: &Id, held: &Held) -> Self {
+        let lease = held.lease();
+        Self::Granted {
+            id: id.clone(),
+            lease: id.clone(),
+            key: lease.key().to_string(),
+            owner: lease.owner().to_string(),
+            token: lease.token().get(),
+            tick: held.tick(),
+            until: Until::of(lease),
+        }
+    }
+
+    pub(super) fn done(id: &Id, outcome: &'static str, tick: u64, by: String, at: StoreTime) -> Self {
+        Self::Done { id: id.clone(), outcome, tick, by, at: at.to_string() }
+    }
+
+    pub(super) fn lost(lease: &Id, token: FencingToken, cause: &LossCause) -> Self {
+        Self::Lost { lease: lease.clone(), token: token.get(), cause: cause.kind(), message: cause.to_string() }
+    }
+
+    pub(super) fn shut_down(lease: &Id, token: FencingToken) -> Self {
+        let message = "the program is about to exit, and releases the lease".into();
+        Self::Lost { lease: lease.clone(), token: token.get(), cause: "shut_down", message }
+    }
+
+    pub(super) fn leader(observation: &Id, leader: Option<LeaderInfo>) -> Self {
+        let view =
+            |LeaderInfo { value, owner, token, .. }| LeaderView { owner: owner.to_string(), token: token.get(), value };
+        Self::Leader { observation: observation.clone(), leader: leader.map(view) }
+    }
+
+    pub(super) fn refused(id: Option<Id>, lease: Option<Id>, refusal: Refusal) -> Self {
+        Self::Refused { id, lease, refusal }
+    }
+
+    pub(super) fn failed(failure: &Failure) -> Self {
+        Self::Failed { refusal: failure.into() }
     }
 }
