@@ -5,6 +5,7 @@
 //! | documents that only holders write | a fenced collection, [`Fence::fenced`] |
 //! | anything in the same MongoDB | a fenced transaction, [`Lease::transaction`](crate::Lease::transaction) |
 //! | a service of yours | a [`FenceGate`] in it |
+//! | an object in S3 | a conditional write: see the [guide](crate::guide::fencing) |
 //! | something that cannot compare | names with the [token](crate::FencingToken::sortable) in them |
 //!
 //! For the choice see [`guide::fencing`](crate::guide::fencing).

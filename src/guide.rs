@@ -21,6 +21,9 @@ macro_rules! pages {
 pages! {
     tutorial = "tutorial.md",
     fencing = "fencing.md",
+    // Rustdoc cannot show a file beside the page. So pictures follow it, as SVG in the page.
+    #[doc = "\n\n# Picture\n\n"]
+    #[doc = include_str!("../docs/pictures/hand-over.svg")]
     election = "election.md",
     jobs = "jobs.md",
     schedules = "schedules.md",
@@ -28,6 +31,8 @@ pages! {
     shell = "shell.md",
     languages = "languages.md",
     services = "services.md",
+    #[doc = "\n\n# Picture\n\n"]
+    #[doc = include_str!("../docs/pictures/deadline.svg")]
     settings = "settings.md",
     // Its examples use the module `testing`.
     #[cfg(any(not(doctest), feature = "test-util"))]
@@ -36,6 +41,8 @@ pages! {
     // Its examples are tests of `mongoseal-redis`.
     #[cfg(not(doctest))]
     redis = "redis.md",
+    #[doc = "\n\n# Picture\n\n"]
+    #[doc = include_str!("../docs/pictures/lease.svg")]
     guarantees = "guarantees.md",
     sharded = "sharded.md",
     record = "../protocol/record.md",
@@ -50,9 +57,7 @@ pages! {
     doctor = "doctor.md",
     audit = "audit.md",
     glossary = "glossary.md",
-    why = "why.md",
     comparison = "comparison.md",
-    // Rustdoc cannot show a file beside the page. So the plots follow it, as SVG in the page.
     #[doc = "\n\n# Plots\n\n"]
     #[doc = include_str!("../docs/plots/leases.svg")]
     #[doc = "\n\n"]

@@ -171,7 +171,7 @@ fn in_rustdoc(page: &Path, target: &str) -> Option<String> {
     if is_external(target) {
         return None;
     }
-    if target.starts_with("plots/") {
+    if target.starts_with("plots/") || target.starts_with("pictures/") {
         return Some(NO_IMAGE.to_owned());
     }
     let (file, anchor) =
