@@ -89,6 +89,11 @@ pages:
     cargo run -p mongoseal-cli -- man --dir cli/man
     for shell in bash zsh fish; do cargo run -q -p mongoseal-cli -- completions $shell > cli/completions/mongoseal.$shell || exit; done
 
+# Writes anew what the documents have from the source and from the program: errors, links and transcripts.
+update:
+    MONGOSEAL_UPDATE=1 cargo test --test docs -- errors links
+    MONGOSEAL_UPDATE=1 cargo test -p mongoseal-cli --test output transcripts
+
 # Licences, bans, sources and advisories of the dependencies. Needs cargo-deny.
 deny:
     cargo deny check

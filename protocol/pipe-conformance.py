@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Tests a client of the pipe protocol: plays the program `mongoseal` in the cases of pipe.json.
 
-pipe.md describes the adapter, and `--help` the steps of a case. Exit status: 0 if all cases pass, 1 if one fails, 2 for a
-wrong usage.
+`--help` describes the adapter, which you write, and the steps of a case.
 
 Each case has one thread that carries out its steps, and one queue with all that comes from the adapter and from the programs
 that the client starts.
@@ -32,7 +31,62 @@ from pipe_program import Json, Program
 
 HERE = Path(__file__).resolve()
 READY = {"event": "ready", "protocol": 1, "version": "0.1.0", "owner": "web-1", "started_ms": "started"}
-STEPS = """\
+HELP = """\
+The script needs Linux and Python 3.10 or later. Exit status: 0 if all cases pass, 1 if one fails, 2 for a wrong usage.
+
+THE ADAPTER
+
+An adapter is a small program that carries out commands with your client. Those of the two clients are
+clients/python/tests/adapter.py and clients/node/test/adapter.ts. The script starts it for each case. `mongoseal` on its PATH
+is then the script, and MONGOSEAL_PROGRAM has its path.
+
+  - Each line of its input is a command: a JSON object in ASCII with an `id`, which is a text, and `do`.
+  - It begins commands in the order of their lines, also while earlier ones still run.
+  - It answers each by one line: {"id":ID,"ok":VALUE} or {"id":ID,"error":CODE,"message":TEXT}. Answers can have any order.
+    Its standard error is free.
+  - At the end of its input it closes the client and exits with status 0.
+
+The commands are the requests of pipe.md, with the same members, and those below. `lease` and `observation` have the `id` of
+the command that began them. The `ok` of an answer:
+
+  acquire, campaign  {"token":NUMBER}
+  once               `token` and `tick`, or the `outcome`, `tick`, `by` and `at` of `done`
+  release, resign    {"confirmed":BOOLEAN}
+  value              the `value` of the event
+  other requests     null
+  is_valid           of a `lease`: `true` or `false`, whether the client believes in it, without a request
+  wait_lost          of a `lease`: waits until the client reports the loss, and answers {"cause":TEXT}
+  next_leader        of an `observation`: waits for the next `leader` that the adapter has not answered yet, and answers
+                     the `leader` of the event
+  cancel             null. Cancels the command with the `id` `command`, which waits for a key and answers `cancelled`
+  close              null. Closes the input, and waits for the exit of the program
+
+The codes are those of pipe.md. A client finds some without an answer:
+
+  the last `deadline_ms` passes
+      `wait_lost`: the cause `expired`
+  the output ends
+      `wait_lost`: the cause `program_ended`. Requests without an answer: `lost` if they are about a lease, otherwise
+      `unavailable`. The next request that begins a lease or an observation starts the program again
+  the program prints `error` without `id`
+      its `code`, for requests without an answer that are not about a lease
+  the program exits with status 125 before `ready`, without an event
+      `invalid`
+  `ready` has another `protocol`, or no `started_ms`
+      `invalid`, with a message that names the protocol, or `started_ms`
+  the observation ends by an error
+      `next_leader`: the `code` of `unobserved`
+  a request about a lease whose event `lost` was read
+      `lost`, with or without a request
+  a `release` after the deadline, without an event `lost`
+      it is sent: the program may still refresh the lease
+
+In each case, the client starts the program as `mongoseal hold`, in a process group of its own, at the first request at the
+latest. It sends no option that the command does not have. Each `id` is free, and each line is one JSON object with the
+members of the case and no other.
+
+A CASE
+
 Each of the cases of pipe.json has a name, the sentence that it proves, and steps, which follow one after the other. A step
 that does not come within 10 s fails the case.
 
@@ -424,8 +478,8 @@ def failure_of(case: Json, arguments: list[str], patience: float = 10) -> str | 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description="Tests a client of the pipe protocol: see pipe.md.",
-        epilog=STEPS,
+        description="Tests a client of the pipe protocol, which pipe.md describes.",
+        epilog=HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", metavar="NAME", action="append", help="runs this case only; can be repeated")

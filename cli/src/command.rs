@@ -27,6 +27,5 @@ pub(crate) mod run;
 pub(crate) mod show;
 mod status_file;
 pub(crate) mod value;
-mod value_file;
 pub(crate) mod verify;
 pub(crate) mod watch;

@@ -5,7 +5,6 @@ pub(crate) const RUN: &str = "Examples:
   mongoseal run deploy --wait 5m --ttl 1m -- make deploy
   mongoseal run gpu --shared 4 --no-wait -- python train.py
   mongoseal run import --min-hold 30s --max-hold 10m -- ./import.sh
-  mongoseal run import --value-file page.json -- ./import.sh page.json
 
 Environment of the command: MONGOSEAL_KEY, MONGOSEAL_TOKEN (pass it with each write), MONGOSEAL_LEASE_ID (a secret), \
 MONGOSEAL_DEADLINE (end of the lease at the command's start, in milliseconds of CLOCK_BOOTTIME, the clock of \
@@ -114,7 +113,6 @@ The schedule keeps its last 32 completed runs. `failed`: the command failed, and
 pub(crate) const VALUE: &str = "Examples:
   mongoseal value import
   mongoseal run import -- sh -c 'echo \'{\"page\":7}\' | mongoseal value --set -'
-  mongoseal run import --value-file page.json -- ./import.sh page.json
 
 The value is JSON of at most 64 KiB. It stays with the key when the lease ends, and is kept for 90 days after the last write. \
 Without --set, the program exits with 1 if the key has no value.";

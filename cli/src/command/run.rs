@@ -5,10 +5,7 @@ use mongoseal::{LeaseSet, Mongoseal, ReleaseOutcome};
 use crate::{
     acquire::{self, Wait, with_terms},
     arguments::Run,
-    command::{
-        status_file::{self, StatusFile},
-        value_file::ValueFile,
-    },
+    command::status_file::{self, StatusFile},
     connection::Connection,
     exit_status::{Failure, Status},
     job,
@@ -29,40 +26,18 @@ pub(crate) async fn perform(connection: &Connection, options: Run) -> Result<Sta
 
 async fn run(connection: &Connection, options: &Run, seen: &mut status_file::Run) -> Result<Status, Failure> {
     let times = Times::of(&options.lease, options.hold.max_hold)?;
-    if options.value_file.is_some() && options.keys.len() > 1 {
-        return Err(Failure::invalid(
-            "--value-file is for one key, and there are several: run one command for each key",
-        ));
-    }
     let mut signals = Signals::terminating()?;
     let seal = acquire::open(connection, options.lease.owner.as_deref(), &mut signals).await?;
     let set = acquire::unless_signalled(&seal, &mut signals, &options.wait, acquire(&seal, options)).await?;
     let leases = Leases::of(&set, None);
     seen.granted(&leases);
-    let command = async |signals: &mut Signals| {
-        let end = job::perform(connection, &leases, times, &options.command, signals).await?;
+    let end = job::perform(connection, &leases, times, &options.command, &mut signals).await;
+    let verdict = end.and_then(|end| {
         seen.ended(end);
         job::verdict(&leases, end)
-    };
-    let verdict = perform_with_value(&set, options, command, &mut signals).await;
+    });
     let remaining = leases.remaining();
     job::finish(&seal, &mut signals, remaining, release(set), verdict).await
-}
-
-/// Runs the command. With a file for the value: writes the value to it before, and stores what the command made of it.
-async fn perform_with_value(
-    set: &LeaseSet,
-    options: &Run,
-    command: impl AsyncFnOnce(&mut Signals) -> Result<Status, Failure>,
-    signals: &mut Signals,
-) -> Result<Status, Failure> {
-    let (Some(path), Some(lease)) = (&options.value_file, set.iter().next()) else { return command(signals).await };
-    let file = ValueFile::write(path, lease).await?;
-    let status = command(signals).await?;
-    if status == Status::DONE {
-        file.store().await?;
-    }
-    Ok(status)
 }
 
 /// Releases all leases. Returns the outcome of the first that was lost before its expiry.

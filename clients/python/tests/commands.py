@@ -1,4 +1,4 @@
-"""What the adapters of the conformance test share: `protocol/pipe.md` describes the commands."""
+"""What the adapters of the conformance test share: `protocol/pipe-conformance.py --help` describes the commands."""
 
 from __future__ import annotations
 

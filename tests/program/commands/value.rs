@@ -1,4 +1,4 @@
-//! `run --value-file` and `value`.
+//! `value`.
 
 use std::fs;
 
@@ -16,29 +16,6 @@ impl Sandbox {
 }
 
 #[tokio::test]
-async fn a_command_finds_the_value_in_its_file_and_stores_it_if_it_succeeds() {
-    let sandbox = Sandbox::new("value_file").await;
-    let file = sandbox.file("page.json");
-    let run = async |script: &str| {
-        sandbox.done(&["run", KEY, "--value-file", file.to_str().unwrap(), "--", "sh", "-c", script]).await
-    };
-    // A file of an earlier time is emptied.
-    fs::write(&file, "stale").unwrap();
-    run(r#"cd $F; test ! -s page.json && echo '{"page":1}' >page.json"#).await.is_quiet(0);
-    sandbox.stores(Some(r#"{"page":1}"#)).await;
-    run(r#"cd $F; test "$(cat page.json)" = '{"page":1}' && echo '{"page":2}' >page.json"#).await.is_quiet(0);
-    assert_eq!(run(r#"echo '{"page":9}' >$F/page.json; exit 3"#).await.code, 3);
-    sandbox.stores(Some(r#"{"page":2}"#)).await;
-    let part = "page.json cannot be stored as the value: the text is not JSON";
-    run(r#"echo '{"page":' >$F/page.json"#).await.says(125, part);
-    run(": nothing").await.is_quiet(0);
-    sandbox.stores(Some(r#"{"page":2}"#)).await;
-    // An empty file clears the value.
-    run(": >$F/page.json").await.is_quiet(0);
-    sandbox.stores(None).await;
-}
-
-#[tokio::test]
 async fn a_command_stores_values_in_between_and_others_read_them() {
     let sandbox = Sandbox::new("value_set").await;
     sandbox.done(&["value", KEY]).await.says(1, "has no value");
@@ -50,6 +27,14 @@ async fn a_command_stores_values_in_between_and_others_read_them() {
     assert!(json["token"].is_u64() && json["at"].is_string(), "{json}");
     let shown = sandbox.done(&["show", KEY]).await.stdout;
     assert!(shown.contains("Value    2\n         written "), "{shown}");
+
+    // What is no JSON stores nothing, and `null` empties the value.
+    let script = r#"echo '{"page":' | "$M" value --set -"#;
+    done(sandbox.run(script)).await.says(125, "- cannot be stored as the value: the text is not JSON");
+    sandbox.stores(Some("2")).await;
+    done(sandbox.run(r#"echo null | "$M" value --set -"#)).await.is_quiet(0);
+    sandbox.stores(Some("null")).await;
+    done(sandbox.run(r#"echo 2 | "$M" value --set -"#)).await.is_quiet(0);
 
     let file = sandbox.file("v");
     let set = ["value", "--set", file.to_str().unwrap()];
@@ -77,13 +62,4 @@ async fn a_list_has_the_value_and_the_text_of_a_key_cuts_a_long_one() {
     let line = shown.lines().find(|line| line.starts_with("Value")).unwrap();
     assert!(line.ends_with("… (2002 bytes)") && line.chars().count() <= 80, "{line}");
     assert_eq!(sandbox.done(&["value", KEY]).await.stdout.trim().len(), 2_002);
-}
-
-#[tokio::test]
-async fn a_value_file_is_for_one_exclusive_key() {
-    let sandbox = Sandbox::new("value_exclusive").await;
-    let two = ["run", KEY, "other", "--value-file", "v", "--", "true"];
-    sandbox.done(&two).await.says(125, "--value-file is for one key");
-    let shared = sandbox.done(&["run", KEY, "--shared", "2", "--value-file", "v", "--", "true"]).await;
-    assert_eq!(shared.code, 125, "{}", shared.stderr);
 }

@@ -68,6 +68,13 @@ async fn all_is_well_on_a_replica_set() {
     }
     let all = said.json().len();
     assert_eq!(said.checks("pass").len(), all - usize::from(!is_supported), "{}", said.stdout);
+    // The table of MongoDB is the first of the page.
+    let page = include_str!("../../../docs/doctor.md").split("## On Redis").next().unwrap();
+    for check in said.json() {
+        let check = check["check"].as_str().unwrap();
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+        assert!(rows.flat_map(|row| row.split(", ")).any(|name| name == check), "docs/doctor.md has no row of {check}");
+    }
     let words = console.run(&["doctor"]).await.stdout;
     let is_well = |line: &str| line.starts_with("pass  ") || (line.starts_with("warn  version") && !is_supported);
     assert!(words.lines().all(is_well) && words.lines().count() == all, "{words}");

@@ -1,7 +1,7 @@
 //! Runs the console examples of the pages about the program again and compares the outputs. Numbers, times and column
 //! widths may differ, since they change from run to run.
 //!
-//! `MONGOSEAL_TRANSCRIBE=1 cargo test -p mongoseal-cli --test output transcripts` writes the outputs into the pages.
+//! `MONGOSEAL_UPDATE=1 cargo test -p mongoseal-cli --test output transcripts` writes the outputs into the pages.
 
 use std::{env, fs, path::Path, process, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The pages, in the order in which their examples run. One page goes on with the leases of the page before.
-const PAGES: [&str; 5] = ["cli", "shell", "operating", "doctor", "audit"];
+const PAGES: [&str; 6] = ["cli", "shell", "operating", "doctor", "audit", "runbook"];
 
 const BEGIN: &str = "```console\n";
 const END: &str = "```";
@@ -102,7 +102,7 @@ async fn the_transcripts_in_the_documents_are_what_the_program_says() {
     drop((waiting, gpus));
 }
 
-/// Whether the transcripts are to be written anew: `MONGOSEAL_TRANSCRIBE=1 cargo test -p mongoseal-cli --test output transcripts`.
+/// Whether the transcripts are to be written anew: `MONGOSEAL_UPDATE=1 cargo test -p mongoseal-cli --test output transcripts`.
 fn writes() -> bool {
-    env::var_os("MONGOSEAL_TRANSCRIBE").is_some()
+    env::var_os("MONGOSEAL_UPDATE").is_some()
 }
