@@ -6,6 +6,7 @@ mod features;
 mod layers;
 mod links;
 mod monitoring;
+mod numbers;
 mod options;
 mod track_record;
 
