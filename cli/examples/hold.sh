@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Works while it holds a key, and stops when the lease is lost: hold.sh KEY [STEPS]
 set -um # With -m a job has a process group of its own, so that all of it can be killed.
-key=$1 steps=${2:-3} worker='' status=1
+key=$1 steps=${2:-3} worker='' status=1 failed=''
 
 work() { # Passes the token with each write.
     for ((step = 1; step <= steps; step++)); do
@@ -30,12 +30,13 @@ while read -r line <&"$events"; do
         ;;
     *'"event":"released"'*'"id":"done"'* | *'"id":"done"'*'"event":"released"'*) status=0 && break ;;
     *'"event":"released"'*) break ;;
-    *'"event":"lost"'*) echo "$line" >&2 && status=122 && break ;;
-    *'"event":"error"'*) echo "$line" >&2 && break ;;
+    *'"event":"lost"'*) status=122 failed=$line && break ;;
+    *'"event":"error"'*) failed=$line && break ;;
     esac
 done
 # Also at the end of the output: the lease is no longer refreshed.
 ((status == 0)) || stop
+[[ -z $failed ]] || echo "$failed" >&2
 exec {requests}>&- # The end of its input ends the program.
 wait "$hold" || exit
 exit "$status"

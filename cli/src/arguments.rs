@@ -434,21 +434,20 @@ pub(crate) struct Purge {
     pub(crate) json: bool,
 }
 
-#[derive(Args, Debug, Default)]
+#[derive(Args, Debug)]
 pub(crate) struct Doctor {
     /// Also run the library's conformance suite, for about 10 s
     ///
-    /// It runs in a scratch collection, on Redis under a scratch prefix, which is removed at the end. It is not run if a check
-    /// fails.
+    /// It uses a scratch collection, or on Redis keys with a scratch prefix, and removes them at the end.
     #[arg(long)]
     pub(crate) deep: bool,
     /// Name of the scratch collection; default: a random one
     ///
-    /// The collection must not exist. On Redis it is the prefix of the scratch keys.
+    /// The collection must not exist. On Redis, NAME is the prefix of the scratch keys.
     #[arg(long, value_name = "NAME", requires = "deep")]
     pub(crate) scratch: Option<String>,
-    /// Print each requirement, and not only those that fail
-    #[arg(short, long, requires = "deep")]
+    /// Print each requirement, also if it passes
+    #[arg(short, long, requires = "deep", conflicts_with_all = ["json", "output"])]
     pub(crate) verbose: bool,
     /// Smallest grace of the leases; default: 500ms
     ///

@@ -176,7 +176,7 @@ impl Connection {
     }
 
     /// Waits for `connected`, and reports that the server does not answer, with the cause.
-    pub(crate) async fn report_wait<T>(&self, uri: &str, product: Product, connected: impl Future<Output = T>) -> T {
+    async fn report_wait<T>(&self, uri: &str, product: Product, connected: impl Future<Output = T>) -> T {
         let mut connected = pin!(connected);
         let causes = async {
             sleep(PATIENCE).await;

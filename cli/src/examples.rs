@@ -42,9 +42,12 @@ the leadership with status 0.";
 pub(crate) const HOLD: &str = "Examples:
   mongoseal hold --owner web-1
 
-Each line of the standard input is a request, such as {\"id\":1,\"do\":\"acquire\",\"key\":\"reports/nightly\"} or {\"id\":2,\"do\":\"release\",\"lease\":1}. Each line of the \
-output is an event: ready, granted, waiting, at_risk, held, lost, released, error, and others. The answer to a request repeats \
-its id. `protocol/pipe.md` describes them all. Clients for Python and Node.js start this program themselves.
+Each line of the standard input is a request, for example:
+  {\"id\":1,\"do\":\"acquire\",\"key\":\"reports/nightly\"}
+  {\"id\":2,\"do\":\"release\",\"lease\":1}
+
+Each line of the output is an event, such as ready, granted, lost or error. The answer to a request repeats its id. \
+`protocol/pipe.md` describes all requests and events. The clients for Python and Node.js start this program themselves.
 
 The end of the standard input releases all leases. The end of the output means: stop acting on all keys.
 
@@ -112,7 +115,7 @@ The schedule keeps its last 32 completed runs. `failed`: the command failed, and
 
 pub(crate) const VALUE: &str = "Examples:
   mongoseal value import
-  mongoseal run import -- sh -c 'echo \'{\"page\":7}\' | mongoseal value --set -'
+  mongoseal run import -- sh -c 'echo \"{\\\"page\\\":7}\" | mongoseal value --set -'
 
 The value is JSON of at most 64 KiB. It stays with the key when the lease ends, and is kept for 90 days after the last write. \
 Without --set, the program exits with 1 if the key has no value.";
@@ -184,7 +187,7 @@ with a ttl of 5 s or more, and a tenth of a shorter ttl: pass the smallest one w
 server's clock with that of this machine.
 
 With --deep, the library's conformance suite runs in a scratch collection, which is also dropped after SIGINT and SIGTERM. If the \
-program is killed, drop the collection by hand: its name begins with mongoseal.doctor.
+program is killed, drop the collection by hand: its name begins with mongoseal.doctor., as do on Redis the names of the keys.
 
 Exit status 1 if a check or a requirement failed, or if the scratch collection could not be dropped.";
 

@@ -393,7 +393,7 @@ pub(crate) async fn finish(
 }
 
 /// Releases a lease by `release`, and shuts down the handle. Returns `None` if there is no answer in time.
-pub(crate) async fn release_in_time(
+async fn release_in_time(
     seal: &Mongoseal,
     signals: &mut Signals,
     remaining: Duration,
@@ -415,7 +415,7 @@ pub(crate) async fn release_in_time(
 }
 
 /// Reports that a release is not confirmed.
-pub(crate) fn report_doubt(released: Option<mongoseal::Result<ReleaseOutcome>>) {
+fn report_doubt(released: Option<mongoseal::Result<ReleaseOutcome>>) {
     let doubt = match released {
         Some(Ok(outcome)) => format!("{outcome:?}"),
         Some(Err(error)) => Failure::from(&error).message().to_owned(),

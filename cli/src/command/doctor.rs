@@ -19,9 +19,10 @@ mod records;
 mod redis;
 mod times;
 
+use std::time::Duration;
+
 use mongoseal::Mongoseal;
 
-use self::deep::collection::ScratchCollection;
 use super::{
     driver::{Deployment, doc},
     finding::{Finding, Report, Verdict},
@@ -35,34 +36,26 @@ use crate::{
 pub(crate) async fn perform(connection: &Connection, options: Doctor) -> Result<Status, Failure> {
     let (uri, product) = connection.target()?;
     let mut report = match options.output {
+        Some(DoctorOutput::Prometheus) if options.deep => {
+            return Err(Failure::invalid("--deep prints no gauges: leave it out, or pass --json"));
+        }
         Some(DoctorOutput::Prometheus) => {
             Report::of_gauges("mongoseal_doctor_check", "1: the check of mongoseal doctor has this verdict")
         }
         form => Report::new(options.json || form.is_some()),
     };
     let opened = connection.open().await;
-    if let Err(failure) = &opened
-        && failure.status() == Status::UNAVAILABLE
-    {
-        report.add(&Finding::refused("reachable", failure))?;
-        return report.finish();
+    examine_all(&uri, connection, product, &opened, options.grace, &mut report).await?;
+    match opened {
+        Ok(seal) => {
+            seal.shutdown().await;
+            if options.deep {
+                deep::perform(&uri, connection, product, &options, &mut report).await?;
+            }
+        }
+        Err(_) if options.deep => report.add(&deep::skipped())?,
+        Err(_) => {}
     }
-    if opened.is_err()
-        && let Some(name) = Deployment::misnamed_set(&uri, connection).await
-    {
-        let found = format!("the replica set is called {name}");
-        report.add(&Finding::fail(
-            "reachable",
-            found,
-            format!("write replicaSet={name} into the connection string"),
-        ))?;
-        return report.finish();
-    }
-    let examined = examine_all(&uri, connection, product, &opened, &options, &mut report).await;
-    if let Ok(seal) = opened {
-        seal.shutdown().await;
-    }
-    examined?;
     report.finish()
 }
 
@@ -72,24 +65,33 @@ async fn examine_all(
     connection: &Connection,
     product: Product,
     opened: &Result<Mongoseal, Failure>,
-    options: &Doctor,
+    grace: Option<Duration>,
     report: &mut Report,
 ) -> Result<(), Failure> {
+    if let Err(failure) = opened {
+        if failure.status() == Status::UNAVAILABLE {
+            return report.add(&Finding::refused("reachable", failure));
+        }
+        if let Some(name) = Deployment::misnamed_set(uri, connection).await {
+            let found = format!("the replica set is called {name}");
+            let advice = format!("write replicaSet={name} into the connection string");
+            return report.add(&Finding::fail("reachable", found, advice));
+        }
+    }
     let seal = opened.as_ref().ok();
     let unreachable = match product {
         #[cfg(feature = "redis")]
-        Product::Redis => redis::examine(uri, connection, seal, options, report).await?,
-        _ => examine(uri, connection, seal, options, report).await?,
+        Product::Redis => redis::examine(uri, connection, seal, grace, report).await?,
+        _ => examine(uri, connection, seal, grace, report).await?,
     };
     match (unreachable, opened) {
         // The library's message is better than the driver's.
-        (Some(_), Err(failure)) => report.add(&Finding::refused("reachable", failure))?,
-        (Some(error), Ok(_)) => report.add(&Finding::fail("reachable", error, "retry"))?,
+        (Some(_), Err(failure)) => report.add(&Finding::refused("reachable", failure)),
+        (Some(error), Ok(_)) => report.add(&Finding::fail("reachable", error, "retry")),
         // The library refuses the deployment for a reason that no check covers.
-        (None, Err(failure)) if report.worst != Verdict::Fail => report.add(&Finding::refused("library", failure))?,
-        (None, _) => {}
+        (None, Err(failure)) if report.worst != Verdict::Fail => report.add(&Finding::refused("library", failure)),
+        (None, _) => Ok(()),
     }
-    Ok(())
 }
 
 /// Examines a deployment of MongoDB. If the connection of the checks cannot be opened, returns why.
@@ -97,14 +99,14 @@ async fn examine(
     uri: &str,
     connection: &Connection,
     seal: Option<&Mongoseal>,
-    options: &Doctor,
+    grace: Option<Duration>,
     report: &mut Report,
 ) -> Result<Option<String>, Failure> {
     let deployment = match Deployment::open(uri, connection, "doctor").await {
         Ok(deployment) => deployment,
         Err(refusal) => return Ok(Some(refusal.to_string())),
     };
-    let examined = check(&deployment, seal, connection, options, report).await;
+    let examined = check(&deployment, seal, connection, grace, report).await;
     deployment.close().await;
     examined.map(|()| None)
 }
@@ -113,7 +115,7 @@ async fn check(
     deployment: &Deployment,
     seal: Option<&Mongoseal>,
     connection: &Connection,
-    options: &Doctor,
+    grace: Option<Duration>,
     report: &mut Report,
 ) -> Result<(), Failure> {
     report.add(&Finding::pass("reachable", format!("{} answers", deployment.answering())))?;
@@ -125,16 +127,14 @@ async fn check(
     report.add(&collection::index(deployment, connection.retention).await)?;
     report.add_all(&privileges::of_the_user(deployment).await)?;
     if !deployment.is_standalone() {
-        report.add(&times::clocks(deployment, options.grace).await)?;
+        report.add(&times::clocks(deployment, grace).await)?;
     }
     report.add(&times::round_trip("primary", async || deployment.run_admin(doc! { "ping": 1 }).await).await)?;
     if !deployment.is_standalone() {
         report.add(&deployment::change_stream(deployment).await)?;
     }
     // The other checks use the library, which refuses the deployment if a check above failed.
-    let Some(seal) = seal else { return deep::skip(options, report) };
+    let Some(seal) = seal else { return Ok(()) };
     report.add(&times::commit(seal, "a write that a majority confirms", "replica set").await)?;
-    report.add(&collection::foreign(deployment).await)?;
-    let scratch = ScratchCollection { deployment, connection, name: deep::name(options) };
-    deep::perform(scratch, connection.timeout, options, report).await
+    report.add(&collection::foreign(deployment).await)
 }

@@ -24,8 +24,6 @@ use crate::{
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// The time that the last lines have to be written. A reader that does not read must not delay the end.
 const LAST_WRITES: Duration = Duration::from_millis(500);
-/// How many lines wait for the reader. Then the watch waits, too.
-const CHANNEL_SIZE: usize = 16;
 
 pub(crate) async fn perform(connection: &Connection, options: Watch) -> Result<Status, Failure> {
     // Registered first, so that no signal is missed.
@@ -47,7 +45,7 @@ async fn print(seal: &Mongoseal, options: &Watch, signals: &mut Signals) -> Resu
         );
     }
     // Another thread writes: a reader that does not read must not block the signals.
-    let (lines, writer) = output::start_writer(CHANNEL_SIZE, output::line);
+    let (lines, writer) = output::start_writer();
     let ended = signals.unless(relay(seal, &mut events, options.json, &lines)).await.unwrap_or(Ok(()));
     for item in events.take_all() {
         if lines.try_send(line(options.json, &item)).is_err() {

@@ -35,15 +35,10 @@ pub(crate) fn is_dumb() -> bool {
     env::var_os("TERM").is_some_and(|name| name == "dumb")
 }
 
-/// Returns the columns and rows, if the standard output is a terminal.
-pub(crate) fn size() -> Option<(usize, usize)> {
-    let size = rustix::termios::tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
-    is_terminal().then(|| size.map_or((80, 24), |size| (size.ws_col.into(), size.ws_row.into())))
-}
-
 /// Returns the columns, if the standard output is a terminal.
 pub(crate) fn width() -> Option<usize> {
-    size().map(|(columns, _)| columns)
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0);
+    is_terminal().then(|| size.map_or(80, |size| size.ws_col.into()))
 }
 
 /// Returns whether the reader has closed the pipe, as `head` does.
@@ -66,20 +61,17 @@ pub(crate) async fn closed(texts: Sender<String>) {
     }
 }
 
-/// Starts a thread that writes texts, because a write can block for as long as the reader wants. At most `size` texts
-/// wait for it. It ends after an error, or when the sender was dropped.
-pub(crate) fn start_writer(
-    size: usize,
-    write: fn(&str) -> io::Result<()>,
-) -> (Sender<String>, JoinHandle<io::Result<()>>) {
-    let (texts, mut received) = mpsc::channel::<String>(size);
+/// Starts a thread that writes lines, because a write can block for as long as the reader wants. A few lines wait for it. It
+/// ends after an error, or when the sender was dropped.
+pub(crate) fn start_writer() -> (Sender<String>, JoinHandle<io::Result<()>>) {
+    let (lines, mut received) = mpsc::channel::<String>(16);
     let writer = spawn_blocking(move || {
         while let Some(text) = received.blocking_recv() {
-            write(&text)?;
+            line(&text)?;
         }
         Ok(())
     });
-    (texts, writer)
+    (lines, writer)
 }
 
 /// The error of an output whose reader has closed the pipe. Only this module makes it.

@@ -1,12 +1,10 @@
 //! Fields of schedules and of hold limits that another program has written: an error names the field, and nothing is
 //! lost.
 
-use std::time::Duration;
-
 use mongodb::bson::{Bson, doc};
 use mongoseal::{Error, Mongoseal, OnceOutcome, Result, Skipped, Tick, TickLease};
 
-use crate::{TestDatabase, bad_input::put, millis, secs};
+use crate::{TestDatabase, bad_input::put, secs};
 
 fn corrupt<T: std::fmt::Debug>(of: &str, result: &Result<T>) {
     assert!(matches!(result, Err(Error::Corrupt { .. })), "{of}: {result:?}");

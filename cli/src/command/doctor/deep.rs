@@ -1,4 +1,4 @@
-//! Runs the library's conformance suite at a scratch place, which is removed at the end, also after a signal.
+//! Runs the library's conformance suite at a scratch place, which is removed at the end, also after a signal or a panic.
 //!
 //! | file | contains |
 //! |---|---|
@@ -6,14 +6,19 @@
 //! | `collection.rs` | the scratch place on MongoDB: a collection |
 //! | `prefix.rs` | the scratch place on Redis: the keys with a prefix |
 
-pub(super) mod collection;
+mod collection;
 #[cfg(feature = "redis")]
-pub(super) mod prefix;
+mod prefix;
 mod requirements;
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, resume_unwind},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use mongoseal::store::{Deadline, HandleId, Store};
 use mongoseal_conformance::{Requirement, requirements_of};
 use tokio::time::interval;
@@ -22,6 +27,7 @@ use self::requirements::{Checked, Progress};
 use super::{Finding, Report, Verdict};
 use crate::{
     arguments::Doctor,
+    connection::{Connection, Product},
     exit_status::Failure,
     job::signals::Signals,
     ui::message::{self, ProgressLine, print_error, print_warning},
@@ -33,14 +39,14 @@ const REQUIREMENTS: &str = "requirements";
 const SLOW: &str = "repeat it when the server and this machine have less to do";
 /// How often the progress line is rewritten.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(250);
-/// How long the program waits for the requests of requirements that it has ended, before it removes the scratch place.
+/// How long the program waits for the requests of requirements that it has ended, and for the removal of the scratch place.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long nothing may appear at the scratch place until it counts as removed. A request of a requirement that was ended is
+/// repeated sooner than that.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// A place that this program has created for the suite.
-pub(super) trait Scratch: Sized {
-    /// Creates the place. Fails if there is something.
-    async fn create(self) -> Result<Self, Finding>;
-
+trait Scratch {
     /// Returns a store at this place.
     fn store(&self) -> Arc<dyn Store>;
 
@@ -51,37 +57,51 @@ pub(super) trait Scratch: Sized {
     fn left(&self, why: &str) -> Finding;
 }
 
-/// Returns the name of the scratch place: random, unless the caller chose one.
-pub(super) fn name(options: &Doctor) -> String {
+fn random_name() -> String {
     let random = u64::from_str_radix(&HandleId::random().to_string(), 16).unwrap_or_default();
-    options.scratch.clone().unwrap_or_else(|| format!("mongoseal.doctor.{}", random % 1_000_000_000))
+    format!("mongoseal.doctor.{}", random % 1_000_000_000)
 }
 
-/// Reports, if the suite is wanted, that it was not run.
-pub(super) fn skip(options: &Doctor, report: &mut Report) -> Result<(), Failure> {
-    let found = "the conformance suite was not run, because a check failed";
-    let finding = Finding::skip(REQUIREMENTS, found, "make the failed checks pass first");
-    if options.deep { report.add(&finding) } else { Ok(()) }
+/// The finding if the suite was not run.
+pub(super) fn skipped() -> Finding {
+    let found = "the conformance suite was not run, because the library cannot use the deployment";
+    Finding::skip(REQUIREMENTS, found, "make the failed check pass first")
 }
 
-/// Runs the suite if that is wanted, unless a check has failed.
+/// Runs the suite.
 pub(super) async fn perform(
-    place: impl Scratch,
-    timeout: Duration,
+    uri: &str,
+    connection: &Connection,
+    product: Product,
     options: &Doctor,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    if !options.deep || report.worst == Verdict::Fail {
-        return skip(options, report);
-    }
     // Before the place is created, so that no signal leaves it behind.
     let mut signals = Signals::terminating()?;
-    let place = match place.create().await {
-        Ok(place) => place,
-        Err(finding) => return report.add(&finding),
-    };
+    let name = options.scratch.clone().unwrap_or_else(random_name);
+    match product {
+        #[cfg(feature = "redis")]
+        Product::Redis => match prefix::create(uri, connection, name).await {
+            Ok(place) => use_and_remove(&place, connection.timeout, options, &mut signals, report).await,
+            Err(finding) => report.add(&finding),
+        },
+        _ => match collection::create(uri, connection, name).await {
+            Ok(place) => use_and_remove(&place, connection.timeout, options, &mut signals, report).await,
+            Err(finding) => report.add(&finding),
+        },
+    }
+}
+
+/// Runs the suite at a place, and removes the place.
+async fn use_and_remove(
+    place: &impl Scratch,
+    timeout: Duration,
+    options: &Doctor,
+    signals: &mut Signals,
+    report: &mut Report,
+) -> Result<(), Failure> {
     let store = place.store();
-    let ended = signals.unless(run(&store, timeout, options, report)).await;
+    let ended = signals.unless(AssertUnwindSafe(run(&store, timeout, options, report)).catch_unwind()).await;
     if ended.is_err() {
         print_warning("a signal was received: the remaining requirements do not run");
     }
@@ -95,7 +115,8 @@ pub(super) async fn perform(
     if printed.is_err() && removed.verdict == Verdict::Fail {
         print_error(&removed.found);
     }
-    ended.map_err(Failure::by_signal)?.and(printed)
+    let ended = ended.map_err(Failure::by_signal)?;
+    ended.unwrap_or_else(|panic| resume_unwind(panic)).and(printed)
 }
 
 /// Runs the requirements of the suite that the store declares.
@@ -103,7 +124,7 @@ async fn run(store: &Arc<dyn Store>, timeout: Duration, options: &Doctor, report
     if let Err(error) = store.prepare(Deadline::after(store.clock(), timeout)).await {
         return report.add(&Finding::refused(REQUIREMENTS, &error.into()));
     }
-    let (requirements, _) = requirements_of(&**store);
+    let (requirements, undeclared) = requirements_of(&**store);
     let progress = Progress::default();
     let mut results = pin!(requirements::run(&requirements, store, &progress));
     let (mut held, mut slow) = (0, 0);
@@ -129,10 +150,13 @@ async fn run(store: &Arc<dyn Store>, timeout: Duration, options: &Doctor, report
             if let Some(line) = &mut line {
                 line.erase();
             }
-            report.add(&if report.json { finding } else { as_sentence(finding) })?;
+            add(report, finding)?;
         }
     }
     drop(line);
+    for requirement in undeclared {
+        add(report, Finding::skip(requirement.name(), "the store does not declare it", "use MongoDB if you need it"))?;
+    }
     let found = format!("{held} of {} requirements of the conformance suite hold", requirements.len());
     report.add(&if held < requirements.len() {
         Finding::fail(REQUIREMENTS, found, "see the failed requirements above")
@@ -155,7 +179,11 @@ fn finding_of(requirement: &Requirement, checked: Checked) -> Finding {
     }
 }
 
-/// Moves the name of a requirement, which is too long for the column of the checks, into the text.
-fn as_sentence(Finding { check, verdict, found, advice }: Finding) -> Finding {
-    Finding { check: "requirement", verdict, found: format!("{check}: {found}"), advice }
+/// Adds the finding of a requirement. Its name is too long for the column of the checks, so the text has it.
+fn add(report: &mut Report, finding: Finding) -> Result<(), Failure> {
+    if report.json {
+        return report.add(&finding);
+    }
+    let found = format!("{}: {}", finding.check, finding.found);
+    report.add(&Finding { check: "requirement", found, ..finding })
 }

@@ -16,12 +16,10 @@ use mongoseal_redis::RedisStore;
 use self::server::Facts;
 use super::{
     Finding, Report, Verdict,
-    deep::{self, prefix::ScratchPrefix},
     records::{self, Unreadable},
     times,
 };
 use crate::{
-    arguments::Doctor,
     command::{
         driver::Offset,
         redis::{Answer, Refusal, Server},
@@ -37,7 +35,7 @@ pub(super) async fn examine(
     uri: &str,
     connection: &Connection,
     seal: Option<&Mongoseal>,
-    options: &Doctor,
+    grace: Option<Duration>,
     report: &mut Report,
 ) -> Result<Option<String>, Failure> {
     let server = match Server::open(uri, &connection.collection, connection.timeout).await {
@@ -48,13 +46,7 @@ pub(super) async fn examine(
         Err(refusal @ (Refusal::Server(_) | Refusal::Other(_))) => return Ok(Some(refusal.to_string())),
         facts => facts,
     };
-    check(&server, facts, connection, seal, options.grace.unwrap_or(times::GRACE), report).await?;
-    if seal.is_none() || !options.deep {
-        deep::skip(options, report)?;
-        return Ok(None);
-    }
-    let scratch = ScratchPrefix::open(uri, connection, deep::name(options)).await?;
-    deep::perform(scratch, connection.timeout, options, report).await?;
+    check(&server, facts, connection, seal, grace.unwrap_or(times::GRACE), report).await?;
     Ok(None)
 }
 

@@ -1,12 +1,12 @@
 //! The scratch prefix on Redis.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use mongoseal::store::Store;
 use mongoseal_redis::{RedisBackend, RedisStore};
 use tokio::time::{sleep, timeout};
 
-use super::{CLOSE_TIMEOUT, SCRATCH, Scratch};
+use super::{CLOSE_TIMEOUT, QUIET, SCRATCH, Scratch};
 use crate::{
     command::{
         finding::Finding,
@@ -16,24 +16,48 @@ use crate::{
     exit_status::Failure,
 };
 
-/// How long no key may appear until all are deleted. A request of a requirement that was ended is repeated sooner than that.
-const QUIET: Duration = Duration::from_secs(1);
-
 /// The keys with a prefix.
-pub(in super::super) struct ScratchPrefix {
+struct ScratchPrefix {
     server: Server,
     store: Arc<dyn Store>,
+}
+
+/// Chooses the prefix. Fails if there are keys with it.
+pub(super) async fn create(
+    uri: &str,
+    connection: &Connection,
     prefix: String,
+) -> Result<impl Scratch + use<>, Finding> {
+    let refused = |error: mongoseal::Error| Finding::refused(SCRATCH, &Failure::from(error));
+    let backend = RedisBackend::new(uri).and_then(|backend| backend.with_collection(&prefix)).map_err(refused)?;
+    let store = Arc::new(RedisStore::new(backend.with_replicas(connection.redis_replicas()), connection.retention));
+    let fail = |found: &str, advice: String| Err(Finding::fail(SCRATCH, found, advice));
+    let server = match Server::open(uri, &prefix, connection.timeout).await {
+        Ok(server) => server,
+        Err(refusal) => return fail(&format!("cannot connect ({refusal})"), "retry".into()),
+    };
+    let keys = server.name("*");
+    let is_used = match server.has_keys().await {
+        // Whether the user may write one.
+        Ok(false) => server.attempt(&["SET", &server.name(""), "", "XX"]).await.map(|()| false),
+        read => read,
+    };
+    match is_used {
+        Ok(false) => Ok(ScratchPrefix { server, store }),
+        Ok(true) => fail(
+            &format!("there are keys with the prefix {prefix:?}, and they are left as they are"),
+            "pass another name with --scratch".into(),
+        ),
+        Err(Refusal::Denied(Lack::Command)) => fail("the user may not list keys", "grant +scan".into()),
+        Err(Refusal::Denied(_)) => fail(
+            "the user may not use the keys of the requirements",
+            format!("grant ~{keys} and &{keys}, or pass a prefix with --scratch"),
+        ),
+        Err(refusal) => fail(&format!("cannot use the keys {keys} ({refusal})"), "retry".into()),
+    }
 }
 
 impl ScratchPrefix {
-    pub(in super::super) async fn open(uri: &str, connection: &Connection, prefix: String) -> Result<Self, Failure> {
-        let backend = RedisBackend::new(uri)?.with_collection(&prefix)?.with_replicas(connection.redis_replicas());
-        let server = Server::open(uri, &prefix, connection.timeout).await;
-        let server = server.map_err(|refusal| Failure::invalid(format!("cannot use the server ({refusal}): retry")))?;
-        Ok(Self { server, store: Arc::new(RedisStore::new(backend, connection.retention)), prefix })
-    }
-
     /// Deletes the keys until no late request of a requirement has written another.
     async fn delete_all(&self) -> Answer<()> {
         loop {
@@ -47,27 +71,6 @@ impl ScratchPrefix {
 }
 
 impl Scratch for ScratchPrefix {
-    async fn create(self) -> Result<Self, Finding> {
-        let fail = |found: String, advice: String| Err(Finding::fail(SCRATCH, found, advice));
-        let keys = self.server.name("*");
-        match self.server.has_keys().await {
-            Ok(false) => match self.server.attempt(&["SET", &self.server.name(""), "", "XX"]).await {
-                Ok(()) => Ok(self),
-                Err(Refusal::Denied(Lack::Keys)) => fail(
-                    "the user may not use the keys of the requirements".into(),
-                    format!("grant ~{keys} and &{keys}, or pass a prefix with --scratch"),
-                ),
-                Err(refusal) => fail(format!("cannot write a key ({refusal})"), "retry".into()),
-            },
-            Ok(true) => fail(
-                format!("there are keys with the prefix {:?}, and they are left as they are", self.prefix),
-                "pass another name with --scratch".into(),
-            ),
-            Err(Refusal::Denied(Lack::Command)) => fail("the user may not list keys".into(), "grant +scan".into()),
-            Err(refusal) => fail(format!("cannot list keys ({refusal})"), "retry".into()),
-        }
-    }
-
     fn store(&self) -> Arc<dyn Store> {
         Arc::clone(&self.store)
     }
@@ -76,7 +79,7 @@ impl Scratch for ScratchPrefix {
         match timeout(CLOSE_TIMEOUT, self.delete_all()).await {
             Ok(Ok(())) => Finding::pass(SCRATCH, format!("the keys {} are deleted", self.server.name("*"))),
             Ok(Err(refusal)) => self.left(&refusal.to_string()),
-            Err(_elapsed) => self.left("another program writes such keys"),
+            Err(_elapsed) => self.left("another program writes such keys, or the server does not answer"),
         }
     }
 
