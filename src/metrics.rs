@@ -204,7 +204,7 @@ fn describe() {
         (AT_RISK, "How often the refreshes of a lease were not confirmed, with the deadline ahead"),
         (STREAM_OPENED, "How often the stream of grants and revocations was opened"),
         (STREAM_CLOSED, "How often that stream ended or could not be opened"),
-        (POLLING_STARTED, "Handles that poll until their end, because the store has no such stream for them"),
+        (POLLING_STARTED, "How often that stream was refused: the waiters poll until a retry succeeds"),
     ] {
         describe_counter!(name, Unit::Count, text);
     }

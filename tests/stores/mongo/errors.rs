@@ -254,7 +254,7 @@ async fn an_overload_costs_no_more_commands_than_another_error_that_passes() {
     let refusals =
         [(112, &[][..]), (462, &OVERLOADED[..]), (462, &[][..]), (450, &OVERLOADED[..1]), (2, &OVERLOADED[1..])];
     for (row, (code, labels)) in refusals.into_iter().take(by_length(2, 5)).enumerate() {
-        let lease = seal.acquire(format!("held/{row}")).without_refresh().await.unwrap();
+        let lease = seal.acquire(format!("held/{row}")).ttl(secs(600)).without_refresh().await.unwrap();
         subject.sent.take();
         let refused = refusal(code, labels);
         let commands = ["findAndModify", "update"];
