@@ -1,5 +1,6 @@
 //! Commands to MongoDB that the library has no API for, through the driver that it exports. `doctor`, `audit` and `fences`
-//! use them, and the lease files the name of the database. Only this file and `driver/oplog.rs`, which reads the oplog, name the driver.
+//! use them, and the lease files the name of the database. Only this file and `driver/oplog.rs`, which reads the oplog, name
+//! the driver.
 
 mod oplog;
 

@@ -1,4 +1,4 @@
-//! Runs the library's conformance suite at a scratch place, which is removed at the end, also after a signal or a panic.
+//! Runs the library's conformance suite at a scratch place, which is removed at the end, also after a signal.
 //!
 //! | file | contains |
 //! |---|---|
@@ -11,14 +11,9 @@ mod collection;
 mod prefix;
 mod requirements;
 
-use std::{
-    panic::{AssertUnwindSafe, resume_unwind},
-    pin::pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{pin::pin, sync::Arc, time::Duration};
 
-use futures_util::{FutureExt, StreamExt};
+use futures_util::StreamExt;
 use mongoseal::store::{Deadline, HandleId, Store};
 use mongoseal_conformance::{Requirement, requirements_of};
 use tokio::time::interval;
@@ -39,8 +34,10 @@ const REQUIREMENTS: &str = "requirements";
 const SLOW: &str = "repeat it when the server and this machine have less to do";
 /// How often the progress line is rewritten.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(250);
-/// How long the program waits for the requests of requirements that it has ended, and for the removal of the scratch place.
+/// How long the program waits for the requests of requirements that it has ended, before it removes the scratch place.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the removal may take. Each of its commands has a time limit of its own.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long nothing may appear at the scratch place until it counts as removed. A request of a requirement that was ended is
 /// repeated sooner than that.
 const QUIET: Duration = Duration::from_secs(1);
@@ -101,7 +98,7 @@ async fn use_and_remove(
     report: &mut Report,
 ) -> Result<(), Failure> {
     let store = place.store();
-    let ended = signals.unless(AssertUnwindSafe(run(&store, timeout, options, report)).catch_unwind()).await;
+    let ended = signals.unless(run(&store, timeout, options, report)).await;
     if ended.is_err() {
         print_warning("a signal was received: the remaining requirements do not run");
     }
@@ -115,8 +112,7 @@ async fn use_and_remove(
     if printed.is_err() && removed.verdict == Verdict::Fail {
         print_error(&removed.found);
     }
-    let ended = ended.map_err(Failure::by_signal)?;
-    ended.unwrap_or_else(|panic| resume_unwind(panic)).and(printed)
+    ended.map_err(Failure::by_signal)?.and(printed)
 }
 
 /// Runs the requirements of the suite that the store declares.

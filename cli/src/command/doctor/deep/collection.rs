@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mongoseal::store::Store;
 use tokio::time::{sleep, timeout};
 
-use super::{CLOSE_TIMEOUT, QUIET, SCRATCH, Scratch};
+use super::{QUIET, REMOVAL_TIMEOUT, SCRATCH, Scratch};
 use crate::{
     command::{
         driver::{Answer, Deployment, Refusal, doc, first_batch},
@@ -102,11 +102,11 @@ impl Scratch for ScratchCollection<'_> {
     }
 
     async fn remove(&self) -> Finding {
-        match timeout(CLOSE_TIMEOUT, self.drop_for_good()).await {
+        match timeout(REMOVAL_TIMEOUT, self.drop_for_good()).await {
             Ok(Ok(())) => Finding::pass(SCRATCH, format!("{} was created, and is dropped", self.namespace())),
             Ok(Err(Refusal::Unauthorized)) => self.left("the user lacks dropCollection"),
             Ok(Err(refusal)) => self.left(&refusal.to_string()),
-            Err(_elapsed) => self.left("it is created again, or the server does not answer"),
+            Err(_elapsed) => self.left("another program creates it again"),
         }
     }
 

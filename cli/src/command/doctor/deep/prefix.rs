@@ -6,7 +6,7 @@ use mongoseal::store::Store;
 use mongoseal_redis::{RedisBackend, RedisStore};
 use tokio::time::{sleep, timeout};
 
-use super::{CLOSE_TIMEOUT, QUIET, SCRATCH, Scratch};
+use super::{QUIET, REMOVAL_TIMEOUT, SCRATCH, Scratch};
 use crate::{
     command::{
         finding::Finding,
@@ -76,10 +76,10 @@ impl Scratch for ScratchPrefix {
     }
 
     async fn remove(&self) -> Finding {
-        match timeout(CLOSE_TIMEOUT, self.delete_all()).await {
+        match timeout(REMOVAL_TIMEOUT, self.delete_all()).await {
             Ok(Ok(())) => Finding::pass(SCRATCH, format!("the keys {} are deleted", self.server.name("*"))),
             Ok(Err(refusal)) => self.left(&refusal.to_string()),
-            Err(_elapsed) => self.left("another program writes such keys, or the server does not answer"),
+            Err(_elapsed) => self.left("another program writes such keys"),
         }
     }
 
