@@ -6,13 +6,10 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{
-    Error, Lease, LeaseSet, LeaseState, LossCause, Mongoseal, ReleaseOutcome, Retry, Sharing, record::Request,
-};
+use mongoseal::{Error, Lease, LeaseSet, LeaseState, LossCause, ReleaseOutcome, Retry, Sharing, record::Request};
 use tokio::time::Instant;
 
 use crate::{
-    GRACE,
     faulty::{Call, Fault, Faulty},
     millis, secs,
 };
@@ -21,11 +18,6 @@ use crate::{
 async fn three(store: &Faulty) -> (LeaseSet, usize) {
     let set = store.seal().acquire_all(["c", "a", "b"]).await.unwrap();
     (set, store.requests().len())
-}
-
-/// Releases a set. Returns whether each of its leases was held until then.
-async fn release(set: LeaseSet) -> Vec<bool> {
-    set.release().await.unwrap().iter().map(|(_, how)| *how == ReleaseOutcome::Released).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -48,37 +40,28 @@ async fn all_keys_are_held_with_a_lease_each_in_the_order_of_their_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_is_released_and_dropped_by_one_command_after_all_work_under_it_has_been_stopped() {
-    for by_drop in [false, true] {
+async fn a_set_ends_by_one_command_after_its_work_was_stopped_or_by_a_request_for_each_lease_if_that_fails() {
+    for (by_drop, fault) in [(true, None), (false, None), (false, Some(Fault::Fail)), (false, Some(Fault::LoseReply))] {
         let store = Faulty::new();
         let (set, asked) = three(&store).await;
         let (signal, stopped) = (set.cancellation_token(), Arc::new(Mutex::new(Vec::new())));
         let note = Arc::clone(&stopped);
         store.script(move |call| {
-            if matches!(call, Call::Jointly(_)) {
+            let is_joint = matches!(call, Call::Jointly(_));
+            if is_joint {
                 note.lock().unwrap().push(signal.is_cancelled());
             }
-            None
+            fault.filter(|_| is_joint)
         });
         if by_drop {
             drop(set);
         } else {
-            assert_eq!(release(set).await, [true; 3]);
+            let released = set.release().await.unwrap();
+            assert!(released.iter().all(|(_, how)| *how == ReleaseOutcome::Released), "{fault:?}: {released:?}");
         }
         tokio::time::sleep(millis(1)).await;
-        assert_eq!((&stopped.lock().unwrap()[..], store.requests().len()), (&[true][..], asked));
-        drop(three(&store).await);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn where_the_one_command_fails_or_its_answer_is_lost_each_is_released_by_itself_and_was_ours() {
-    for fault in [Fault::Fail, Fault::LoseReply] {
-        let store = Faulty::new();
-        let (set, asked) = three(&store).await;
-        store.script(move |call| matches!(call, Call::Jointly(_)).then_some(fault));
-        assert_eq!(release(set).await, [true; 3]);
-        assert_eq!(store.requests().len(), asked + 3);
+        let alone = if fault.is_some() { 3 } else { 0 };
+        assert_eq!((&stopped.lock().unwrap()[..], store.requests().len()), (&[true][..], asked + alone), "{fault:?}");
         drop(three(&store).await);
     }
 }
@@ -131,37 +114,21 @@ async fn one_deadline_is_for_all_of_them() {
 
 #[tokio::test(start_paused = true)]
 async fn each_option_holds_for_each_lease() {
-    let (store, seal) = Faulty::open();
-    let holder = async |key: &str| store.seal().inspect(key).await.unwrap().unwrap().holders.remove(0);
-    let all = || seal.acquire_all(["a", "b"]).ttl(secs(10));
-
-    let set = all().grace(secs(3)).without_refresh().group("g").metadata("why", "test").await.unwrap();
+    let (_store, seal) = Faulty::open();
+    let all = || seal.acquire_all(["a", "b"]).ttl(secs(10)).grace(secs(3)).shared_up_to(2).without_refresh();
+    let set = all().group("g").metadata("why", "test").await.unwrap();
     for key in ["a", "b"] {
-        let holder = holder(key).await;
-        assert_eq!((holder.free_in, holder.sharing), (secs(13), Sharing::Exclusive));
-        assert_eq!((holder.group.unwrap().as_str(), holder.metadata.get("why")), ("g", Some("test")));
+        let holder = seal.inspect(key).await.unwrap().unwrap().holders.remove(0);
+        assert_eq!((holder.free_in, holder.sharing), (secs(13), Sharing::UpTo(2)), "{key}");
+        assert_eq!((holder.group.unwrap().as_str(), holder.metadata.get("why")), ("g", Some("test")), "{key}");
     }
-    tokio::time::sleep(secs(13)).await;
-    assert!(!set.is_valid(), "nothing was refreshed");
-    drop(set);
+    let _second = all().await.unwrap();
+    assert!(matches!(all().await, Err(Error::Held { .. })));
+    tokio::time::sleep(secs(10)).await;
+    assert!(set.iter().all(|lease| !lease.is_valid()), "nothing was refreshed");
 
-    let set = all().refresh_every(secs(1)).await.unwrap();
-    tokio::time::sleep(millis(1_500)).await;
-    for key in ["a", "b"] {
-        let left = holder(key).await.free_in;
-        assert!(left >= secs(9) + GRACE, "{left:?}");
-    }
-    set.release().await.unwrap();
-
-    let (one, two) = (all().shared_up_to(2).await.unwrap(), all().shared().await.unwrap());
-    assert!(matches!(all().shared().await, Err(Error::Held { .. })));
-    assert_eq!(holder("b").await.sharing, Sharing::UpTo(2));
-    drop((one, two));
-    tokio::time::sleep(millis(1)).await;
-
-    let set = seal.acquire_all(["a", "b"]).without_expiry().await.unwrap();
-    assert_eq!((set.remaining(), holder("b").await.free_in), (Duration::MAX, Duration::MAX));
-    set.release().await.unwrap();
+    let set = seal.acquire_all(["c", "d"]).without_expiry().await.unwrap();
+    assert!(set.iter().all(|lease| lease.remaining() == Duration::MAX) && set.remaining() == Duration::MAX);
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,11 +138,6 @@ async fn the_limits_of_a_hold_are_those_of_a_complete_set_and_an_incomplete_one_
     let all = || seal.acquire_all(["a", "b"]).ttl(secs(10)).min_hold(secs(60)).max_hold(secs(90));
     let held = other.acquire("b").await.unwrap();
     assert!(matches!(all().await, Err(Error::Held { key, .. }) if key.as_str() == "b"));
-    other.acquire("a").await.unwrap().release().await.unwrap();
-    let waiting = tokio::spawn(all().wait(secs(3_600)).into_future());
-    tokio::time::sleep(secs(1)).await;
-    waiting.abort();
-    tokio::time::sleep(secs(1)).await;
     other.acquire("a").await.unwrap().release().await.unwrap();
     held.release().await.unwrap();
 
@@ -191,7 +153,7 @@ async fn the_limits_of_a_hold_are_those_of_a_complete_set_and_an_incomplete_one_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_is_for_all_keys_and_none_is_held_between_two() {
+async fn an_attempt_is_for_all_keys_none_is_held_between_two_and_a_shutdown_ends_the_delay() {
     let store = Faulty::new();
     let (seal, other) = (store.seal(), store.seal());
     let held = other.acquire("b").await.unwrap();
@@ -209,30 +171,15 @@ async fn an_attempt_is_for_all_keys_and_none_is_held_between_two() {
     tokio::time::sleep(secs(5)).await;
     other.acquire("a").await.unwrap().release().await.unwrap();
     held.release().await.unwrap();
-    assert!(retrying.await.unwrap().unwrap().is_valid());
-}
+    let set = retrying.await.unwrap().unwrap();
+    assert!(set.is_valid());
 
-#[tokio::test(start_paused = true)]
-async fn the_policy_of_the_handle_counts_for_several_keys_and_ends_with_the_handle() {
-    let store = Faulty::new();
-    let seal = store.build(Mongoseal::builder().retry(Retry::fixed(secs(2)).attempts(2)));
-    let _held = store.seal().acquire("b").await.unwrap();
-    assert!(matches!(seal.acquire_all(["a", "b"]).await, Err(Error::RetriesExhausted { attempts: 2, .. })));
-    assert!(matches!(seal.acquire_all(["a", "b"]).wait(millis(1)).await, Err(Error::Held { .. })));
     let retry = Retry::fixed(secs(3_600)).unlimited();
     let retrying = tokio::spawn(seal.acquire_all(["a", "b"]).retry(retry).into_future());
     tokio::time::sleep(secs(1)).await;
     seal.shutdown().await;
     let ended = tokio::time::timeout(secs(1), retrying).await.expect("it does not wait for the next attempt");
     assert!(matches!(ended.unwrap(), Err(Error::Invalid { .. })));
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_error_other_than_a_held_key_ends_the_attempts() {
-    let store = Faulty::new();
-    store.script(|call| matches!(call, Call::Apply(_)).then_some(Fault::Refuse));
-    let retry = store.seal().acquire_all(["a", "b"]).retry(Retry::fixed(secs(2)).unlimited());
-    assert!(matches!(retry.await, Err(Error::Invalid { .. })));
 }
 
 #[tokio::test(start_paused = true)]

@@ -28,7 +28,7 @@ async fn of_two_keys_that_are_granted_at_once_one_is_kept_and_the_other_is_free_
 async fn the_wait_is_for_all_keys_together_and_a_retry_attempts_each_once() {
     let store = Faulty::new();
     let (seal, other) = (store.seal(), store.seal());
-    let held = other.acquire_all(["a", "b"]).await.unwrap();
+    let _held = other.acquire_all(["a", "b"]).await.unwrap();
     let any = || seal.acquire_any(["b", "a"]);
     let began = Instant::now();
     let refused = any().wait(secs(5)).await;
@@ -41,7 +41,6 @@ async fn the_wait_is_for_all_keys_together_and_a_retry_attempts_each_once() {
     let exhausted = any().retry(policy).await;
     assert!(matches!(&exhausted, Err(Error::RetriesExhausted { key, attempts: 3, .. }) if key.as_str() == "b"));
     assert_eq!(store.requests().len() - asked, 6);
-    held.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,11 +105,13 @@ async fn a_call_that_is_dropped_or_not_answered_leaves_no_key_held() {
     store.heal();
     is_free("b").await;
 
-    store.always(Fault::DelayReply(secs(1)));
-    assert!(tokio::time::timeout(millis(500), seal.acquire_any(["b", "a"]).into_future()).await.is_err());
-    store.heal();
-    tokio::time::sleep(secs(1)).await;
-    is_free("b").await;
+    for fault in [Fault::Delay(secs(1)), Fault::DelayReply(secs(1))] {
+        store.always(fault);
+        assert!(tokio::time::timeout(millis(500), seal.acquire_any(["b", "a"]).into_future()).await.is_err());
+        store.heal();
+        tokio::time::sleep(secs(1)).await;
+        is_free("b").await;
+    }
     held.release().await.unwrap();
     is_free("a").await;
 }

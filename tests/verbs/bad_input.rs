@@ -1,7 +1,6 @@
 //! What is wrong is said before anything is sent, with what to do.
 
 use std::{
-    fmt::Debug,
     future::IntoFuture,
     pin::pin,
     sync::Arc,
@@ -10,20 +9,20 @@ use std::{
 };
 
 use mongoseal::{
-    Error, Mongoseal, Retry, Sharing,
+    Error, Mongoseal, Sharing,
     store::{MemoryStore, Store},
 };
 use tokio::runtime::Runtime;
 
 use crate::{faulty::Faulty, secs};
 
-fn invalid<T: Debug>(result: Result<T, Error>, says: &str) {
-    let error = result.unwrap_err();
+fn invalid<T>(result: Result<T, Error>, says: &str) {
+    let Err(error) = result else { panic!("it is refused: {says}") };
     assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains(says), "{says}: {error}");
 }
 
 /// Each call is refused for what is named beside it.
-async fn are_invalid<T: Debug>(calls: Vec<(impl IntoFuture<Output = Result<T, Error>>, &str)>) {
+async fn are_invalid<T>(calls: Vec<(impl IntoFuture<Output = Result<T, Error>>, &str)>) {
     for (call, says) in calls {
         invalid(call.await, says);
     }
@@ -51,6 +50,8 @@ async fn a_bad_acquire_or_campaign_is_refused_and_nothing_is_sent() {
         (acquire().ttl(secs(25 * 3600)), "raise `retention`"),
         (acquire().refresh_every(Duration::ZERO), "up to half the ttl"),
         (acquire().refresh_every(secs(6)), "up to half the ttl"),
+        (acquire().shared_up_to(0), "`shared_up_to` cannot be 0"),
+        (acquire().without_expiry(), "leave one of them out"),
         (acquire().min_hold(secs(20)).max_hold(secs(10)), "at least 20 s and at most 10 s"),
         (acquire().min_hold(Duration::ZERO), "`min_hold` cannot be 0 s"),
         (acquire().max_hold(Duration::ZERO), "`max_hold` cannot be 0 s"),
@@ -62,19 +63,12 @@ async fn a_bad_acquire_or_campaign_is_refused_and_nothing_is_sent() {
     ])
     .await;
 
-    let all = || seal.acquire_all(["a", "b"]);
     are_invalid(vec![
         (seal.acquire_all(Vec::<&str>::new()), "no key is given"),
         (seal.acquire_all([""]), "must not be empty"),
         (seal.acquire_all(["a", "job\n"]), "control character"),
         (seal.acquire_all(["a", "b", "a"]), "\"a\" is given twice"),
-        (all().group(""), "must not be empty"),
-        (all().wait(secs(1)).retry(Retry::fixed(secs(1)).attempts(2)), "set one of them"),
-        (all().retry(Retry::fixed(secs(1))), "has no end"),
-        (all().without_expiry().ttl(secs(1)), "be without expiry"),
-        (all().shared_up_to(0), "`shared_up_to` cannot be 0"),
-        (all().ttl(secs(10)).refresh_every(secs(6)), "up to half the ttl"),
-        (all().grace(secs(48 * 3600)), "a grace of"),
+        (seal.acquire_all(["a", "b"]).grace(secs(48 * 3600)), "a grace of"),
     ])
     .await;
 
@@ -105,7 +99,7 @@ async fn a_bad_acquire_or_campaign_is_refused_and_nothing_is_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_call_of_another_verb_is_refused_and_nothing_is_sent() {
+async fn a_bad_call_of_another_verb_and_each_after_a_shutdown_are_refused_and_nothing_is_sent() {
     let (store, seal) = Faulty::open();
     let leader = seal.campaign("k").await.unwrap();
     let asked = store.requests().len();
@@ -117,7 +111,20 @@ async fn a_bad_call_of_another_verb_is_refused_and_nothing_is_sent() {
         invalid(leader.lease().downgrade(one).await, "2 or more");
     }
     invalid(leader.proclaim("x".repeat(5_000)).await, "at most 4096 bytes");
+    are_invalid(vec![
+        (seal.leases().key(""), "must not be empty"),
+        (seal.leases().owner(""), "must not be empty"),
+        (seal.leases().prefix("a\0"), "no NUL"),
+        (seal.leases().prefix("k".repeat(1025)), "at most 1024"),
+    ])
+    .await;
+    invalid(seal.inspect("").await, "must not be empty");
     assert_eq!(store.requests().len(), asked);
+    drop(seal.leases().prefix("k".repeat(1024)).await.unwrap());
+    seal.shutdown().await;
+    invalid(seal.leases().await, "shut down");
+    invalid(seal.inspect("k").await, "shut down");
+    invalid(seal.purge().await, "shut down");
 }
 
 #[test]
@@ -139,6 +146,7 @@ fn settings_that_contradict_each_other_are_refused() {
     invalid(builder().database("app").on_store(open()), "`database` has no effect");
     invalid(builder().allow_sharded().on_store(open()), "`allow_sharded` has no effect");
     invalid(builder().collection("leases").sibling_of(&seal), "one place for records: leave `collection` out");
+    invalid(builder().database("app").sibling_of(&seal), "one place for records: leave `database` out");
     invalid(builder().retention(Duration::MAX).in_memory(), "`retention` can be at most 365 d");
     invalid(builder().grace(secs(48 * 3600)).in_memory(), "a grace of 2 d");
     invalid(builder().ttl(secs(20)).grace(secs(20)).retention(secs(30)).in_memory(), "raise `retention`");
@@ -157,15 +165,6 @@ fn a_call_outside_of_a_runtime_is_an_error_and_not_a_panic() {
         Poll::Ready(result) => invalid(result, "no tokio runtime"),
         Poll::Pending => panic!("it does not wait for a runtime"),
     }
-}
-
-#[test]
-fn a_lease_dropped_outside_of_a_runtime_is_released_by_the_one_that_keeps_it() {
-    let runtime = Runtime::new().unwrap();
-    let seal = Mongoseal::in_memory();
-    drop(runtime.block_on(async { seal.acquire("k").await.unwrap() }));
-    let next = runtime.block_on(async { seal.acquire("k").wait(secs(5)).await });
-    drop(next.expect("the key is free long before its ttl"));
 }
 
 #[test]

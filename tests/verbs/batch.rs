@@ -45,14 +45,20 @@ impl Asked {
     }
 }
 
-/// So many leases, asked for one after another, a pause after each.
-async fn leases(seal: &Mongoseal, count: usize, ttl: Duration, pause: Duration) -> Vec<Lease> {
+/// So many leases, asked for one after another.
+async fn leases(seal: &Mongoseal, count: usize, ttl: Duration) -> Vec<Lease> {
     let mut leases = Vec::new();
     for number in 0..count {
         leases.push(seal.acquire(format!("key/{number}")).ttl(ttl).await.unwrap());
-        tokio::time::sleep(pause).await;
     }
     leases
+}
+
+/// A store, a handle on it, and so many leases of it with a ttl of 30 seconds.
+async fn held(count: usize) -> (Faulty, Mongoseal, Vec<Lease>) {
+    let (store, seal) = Faulty::open();
+    let leases = leases(&seal, count, secs(30)).await;
+    (store, seal, leases)
 }
 
 fn are_held(leases: &[Lease]) -> bool {
@@ -64,7 +70,11 @@ async fn leases_that_were_acquired_one_by_one_soon_share_full_parts() {
     for (part_size, few) in [(64, 150..=180), (512, 20..=24)] {
         let mut store = Faulty::new();
         store.part_size = part_size;
-        let leases = leases(&store.seal(), 1_000, secs(30), millis(11)).await;
+        let (seal, mut leases) = (store.seal(), Vec::new());
+        for number in 0..1_000 {
+            leases.push(seal.acquire(format!("key/{number}")).ttl(secs(30)).await.unwrap());
+            tokio::time::sleep(millis(11)).await;
+        }
         tokio::time::sleep(secs(10)).await;
         let asked = Asked::of(&store, |_, _| None);
         tokio::time::sleep(secs(100)).await;
@@ -77,8 +87,7 @@ async fn leases_that_were_acquired_one_by_one_soon_share_full_parts() {
 
 #[tokio::test(start_paused = true)]
 async fn releases_that_overtake_parts_all_the_time_cost_no_other_lease() {
-    let store = Faulty::new();
-    let mut leases = leases(&store.seal(), 1_500, secs(30), Duration::ZERO).await;
+    let (store, _, mut leases) = held(1_500).await;
     // A part is under way for a second, so each large one is overtaken.
     store.script(|call| matches!(call, Call::Jointly(_)).then_some(Fault::Delay(secs(1))));
     for number in 0..600 {
@@ -97,7 +106,7 @@ async fn no_more_refreshes_are_under_way_at_once_than_the_connections_allow_whil
     {
         let mut store = Faulty::new();
         store.connections = connections;
-        let leases = leases(&store.seal(), count, secs(30), Duration::ZERO).await;
+        let leases = leases(&store.seal(), count, secs(30)).await;
         for number in (0..count).filter(|number| alone && number % 50 == 0) {
             store.records.remove(leases[number].key());
         }
@@ -121,8 +130,7 @@ async fn no_more_refreshes_are_under_way_at_once_than_the_connections_allow_whil
 
 #[tokio::test(start_paused = true)]
 async fn the_deadlines_of_a_batch_are_counted_from_before_its_send() {
-    let store = Faulty::new();
-    let leases = leases(&store.seal(), 10, secs(30), Duration::ZERO).await;
+    let (store, _, leases) = held(10).await;
     Asked::of(&store, |_, _| Some(Fault::DelayReply(millis(900))));
     // Sent after 10 seconds, and an eighth of a second in which leases gather for the part.
     tokio::time::sleep(millis(11_100)).await;
@@ -134,8 +142,7 @@ async fn the_deadlines_of_a_batch_are_counted_from_before_its_send() {
 
 #[tokio::test(start_paused = true)]
 async fn those_of_a_batch_that_are_over_are_found_and_the_others_are_kept() {
-    let store = Faulty::new();
-    let leases = leases(&store.seal(), 1_000, secs(30), Duration::ZERO).await;
+    let (store, _, leases) = held(1_000).await;
     let over = [3, 500, 998];
     for number in over {
         store.records.remove(leases[number].key());
@@ -157,17 +164,27 @@ async fn those_of_a_batch_that_are_over_are_found_and_the_others_are_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_nothing_is_answered_few_requests_are_sent_until_the_deadline_and_all_leases_are_at_risk() {
-    for fault in [Fault::Hang, Fault::Fail] {
-        let store = Faulty::new();
-        let leases = leases(&store.seal(), 500, secs(30), Duration::ZERO).await;
+async fn while_no_refresh_is_confirmed_few_are_sent_and_all_leases_are_at_risk_and_held_again_if_one_is_in_time() {
+    let faults = [Fault::Hang, Fault::Fail, Fault::Refuse];
+    for (fault, many, ends) in faults.into_iter().flat_map(|fault| [(fault, 100, true), (fault, 500, false)]) {
+        let (store, _, leases) = held(many).await;
         let asked = Asked::of(&store, move |_, _| Some(fault));
         tokio::time::sleep(secs(20)).await;
-        assert!(leases.iter().all(|lease| lease.is_valid() && lease.state() == LeaseState::AtRisk));
-        tokio::time::sleep(secs(10)).await;
-        for lease in &leases {
-            assert_eq!(lease.state(), LeaseState::Lost { cause: LossCause::Expired });
+        assert!(leases.iter().all(|lease| lease.is_valid() && lease.state() == LeaseState::AtRisk), "{fault:?}");
+        if ends {
+            let (together, alone) = asked.take();
+            let is_few = (2..10).contains(&together) && alone == 0;
+            assert!(is_few || !matches!(fault, Fault::Refuse), "{together} together, {alone} alone");
+            store.heal();
+            tokio::time::sleep(secs(4)).await;
+            assert!(are_held(&leases), "{fault:?}");
+            tokio::time::sleep(secs(60)).await;
+            assert!(are_held(&leases), "{fault:?}");
+            continue;
         }
+        tokio::time::sleep(secs(10)).await;
+        let expired = LeaseState::Lost { cause: LossCause::Expired };
+        assert!(leases.iter().all(|lease| lease.state() == expired), "{fault:?}");
         let (together, alone) = asked.take();
         // The parts and single refreshes that have a permit, and eight without.
         let is_few = match fault {
@@ -185,7 +202,7 @@ async fn records_that_cannot_be_written_in_each_part_take_no_other_lease_with_th
     for ((many, locked), part_size) in cases.into_iter().flat_map(|case| [64, 512].map(|size| (case, size))) {
         let mut store = Faulty::new();
         store.part_size = part_size;
-        let leases = leases(&store.seal(), many, secs(30), Duration::ZERO).await;
+        let leases = leases(&store.seal(), many, secs(30)).await;
         let is_locked = move |number: usize| (number * locked) % many < locked;
         let keys: HashSet<_> =
             (0..many).filter(|number| is_locked(*number)).map(|number| leases[number].key().clone()).collect();
@@ -204,29 +221,8 @@ async fn records_that_cannot_be_written_in_each_part_take_no_other_lease_with_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn leases_at_risk_together_are_held_again_when_the_store_is_back_or_refuses_no_longer() {
-    for fault in [Fault::Hang, Fault::Fail, Fault::Refuse] {
-        let store = Faulty::new();
-        let leases = leases(&store.seal(), 100, secs(30), Duration::ZERO).await;
-        let asked = Asked::of(&store, move |_, _| Some(fault));
-        tokio::time::sleep(secs(20)).await;
-        assert!(leases.iter().all(|lease| lease.state() == LeaseState::AtRisk), "{fault:?}");
-        if let Fault::Refuse = fault {
-            let (together, alone) = asked.take();
-            assert!((2..10).contains(&together) && alone == 0, "{together} together, {alone} alone");
-        }
-        store.heal();
-        tokio::time::sleep(secs(4)).await;
-        assert!(are_held(&leases), "{fault:?}");
-        tokio::time::sleep(secs(60)).await;
-        assert!(are_held(&leases), "{fault:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_batch_that_hangs_holds_nobody_up_for_long_who_comes_due_after_it() {
-    let (store, seal) = Faulty::open();
-    let early = leases(&seal, 50, secs(30), Duration::ZERO).await;
+    let (store, seal, early) = held(50).await;
     tokio::time::sleep(secs(6)).await;
     let short = seal.acquire("short").ttl(secs(3)).await.unwrap();
     let late = [seal.acquire("late/1").await.unwrap(), seal.acquire("late/2").await.unwrap()];
@@ -256,7 +252,7 @@ async fn the_error_of_a_batch_puts_no_lease_at_risk_that_was_refreshed_meanwhile
     let seal = store.build(Mongoseal::builder().observer(Arc::new(move |event: &HandleEvent<'_>| {
         count.fetch_add(usize::from(matches!(event, HandleEvent::AtRisk { .. })), Ordering::Relaxed);
     })));
-    let leases = leases(&seal, 2, secs(30), Duration::ZERO).await;
+    let leases = leases(&seal, 2, secs(30)).await;
     let asked = Asked::of(&store, |number, is_part| (is_part && number == 0).then_some(Fault::Hang));
     tokio::time::sleep(secs(19)).await;
     assert_eq!(asked.take(), (1, 2), "each was refreshed alone");
@@ -292,8 +288,7 @@ async fn a_batch_that_hangs_for_ever_lets_another_find_those_of_it_that_are_over
 
 #[tokio::test(start_paused = true)]
 async fn who_leaves_a_batch_under_way_is_not_held_up_by_it_and_stays_away() {
-    let (store, seal) = Faulty::open();
-    let mut leases = leases(&seal, 20, secs(30), Duration::ZERO).await;
+    let (store, seal, mut leases) = held(20).await;
     Asked::of(&store, |_, _| Some(Fault::DelayReply(millis(900))));
     tokio::time::sleep(millis(10_200)).await;
     let left = leases.pop().unwrap();
@@ -313,7 +308,7 @@ async fn who_leaves_a_batch_under_way_is_not_held_up_by_it_and_stays_away() {
 async fn a_part_that_waits_for_a_connection_and_is_overtaken_by_a_release_costs_no_lease() {
     for waits in [300, 900, 1_300] {
         let store = Faulty::new();
-        let mut leases = leases(&store.seal(), 64, secs(3), Duration::ZERO).await;
+        let mut leases = leases(&store.seal(), 64, secs(3)).await;
         Asked::of(&store, move |number, is_part| {
             let is_first = is_part && number == 0;
             Some(if is_first { Fault::Delay(millis(waits)) } else { Fault::DelayReply(millis(450)) })
@@ -330,7 +325,7 @@ async fn a_part_that_waits_for_a_connection_and_is_overtaken_by_a_release_costs_
 async fn each_lease_of_a_batch_keeps_what_is_its_own() {
     let store = Faulty::new();
     let seal = store.build(Mongoseal::builder().owner("me"));
-    let plain = leases(&seal, 3, secs(30), Duration::ZERO).await;
+    let plain = leases(&seal, 3, secs(30)).await;
     let grace = seal.acquire("grace").grace(secs(40)).await.unwrap();
     let words = seal.acquire("words").metadata("said", "first").await.unwrap();
     let shares =
@@ -346,8 +341,7 @@ async fn each_lease_of_a_batch_keeps_what_is_its_own() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_does_not_wait_for_a_batch_that_hangs() {
-    let (store, seal) = Faulty::open();
-    let leases = leases(&seal, 20, secs(30), Duration::ZERO).await;
+    let (store, seal, leases) = held(20).await;
     Asked::of(&store, |_, _| Some(Fault::Hang));
     tokio::time::sleep(secs(11)).await;
     let began = store.records.clock().now();
@@ -363,14 +357,14 @@ async fn a_batch_that_hangs_after_all_its_leases_were_dropped_holds_up_no_lease_
     // For one batch at a time.
     store.connections = 10;
     let seal = store.seal();
-    let dropped = leases(&seal, 4, secs(30), Duration::ZERO).await;
+    let dropped = leases(&seal, 4, secs(30)).await;
     Asked::of(&store, |_, _| Some(Fault::Hang));
     tokio::time::sleep(secs(10) + millis(500)).await;
     drop(dropped);
     tokio::time::sleep(secs(1)).await;
     store.heal();
     let sibling = Mongoseal::builder().sibling_of(&seal).unwrap();
-    let kept = leases(&sibling, 4, secs(30), Duration::ZERO).await;
+    let kept = leases(&sibling, 4, secs(30)).await;
     tokio::time::sleep(secs(60)).await;
     assert!(are_held(&kept));
 }
@@ -379,7 +373,7 @@ async fn a_batch_that_hangs_after_all_its_leases_were_dropped_holds_up_no_lease_
 async fn while_nothing_is_answered_a_lone_lease_on_ten_connections_is_sent_again_until_its_deadline() {
     let mut store = Faulty::new();
     store.connections = 10;
-    let held = leases(&store.seal(), 1, secs(30), Duration::ZERO).await;
+    let held = leases(&store.seal(), 1, secs(30)).await;
     let asked = Asked::of(&store, |_, _| Some(Fault::Hang));
     tokio::time::sleep(secs(21)).await;
     let (_, alone) = asked.take();
@@ -397,7 +391,7 @@ async fn a_store_that_can_just_keep_up_is_asked_for_the_earliest_deadlines_first
     let (many, ttl) = by_length((2_500, secs(15)), (10_000, secs(60)));
     let each = millis(2);
     let store = Faulty::new();
-    let leases = leases(&store.seal(), many, ttl, Duration::ZERO).await;
+    let leases = leases(&store.seal(), many, ttl).await;
     let (mut idle_at, work) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
     let done = Arc::clone(&work);
     store.script(move |call| {

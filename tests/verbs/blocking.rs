@@ -15,7 +15,8 @@ use std::{
 use mongoseal::{
     blocking::{Builder, Mongoseal},
     record::Request,
-    store::Store,
+    store::{MemoryStore, Store},
+    testing::ManualClock,
 };
 
 use crate::{faulty::Faulty, millis, secs};
@@ -56,10 +57,8 @@ fn catch<T>(call: impl FnOnce() -> T) -> thread::Result<T> {
     panic::catch_unwind(AssertUnwindSafe(call))
 }
 
-/// Computes without a pause.
-fn compute_for(time: Duration) {
-    let began = Instant::now();
-    while began.elapsed() < time {
-        std::hint::spin_loop();
-    }
+/// A handle on a clock that the test moves.
+fn on_clock() -> (ManualClock, Mongoseal) {
+    let clock = ManualClock::new();
+    (clock, Mongoseal::in_memory_on(&MemoryStore::on_clock(clock)).unwrap())
 }

@@ -3,13 +3,15 @@
 use std::{future::IntoFuture, sync::Arc, time::Duration};
 
 use mongoseal::{
-    EndReason, Error, FencingToken, Lease, LeaseId, LeaseState, Mongoseal, Sharing, record::Request, store::Instant,
+    EndReason, Error, FencingToken, Lease, LeaseId, LeaseState, Mongoseal, Sharing, inspect::EventKind,
+    record::Request, store::Instant,
 };
 use tokio::time::timeout;
 
 use crate::{
     faulty::{Call, Fault, Faulty},
     millis, secs,
+    watch::next,
 };
 
 /// Polls a future for a while and drops it.
@@ -26,18 +28,6 @@ async fn held_on_slow_store() -> (Faulty, Mongoseal, Lease) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_dropped_half_way_leaves_nothing_held() {
-    let store = Faulty::new();
-    for fault in [Fault::Delay(secs(2)), Fault::DelayReply(secs(2))] {
-        store.always(fault);
-        drop_half_way(store.seal().acquire("k").ttl(secs(3600)), secs(1)).await;
-        store.heal();
-        tokio::time::sleep(secs(3)).await;
-        store.seal().acquire("k").await.unwrap().release().await.unwrap();
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_call_dropped_before_it_was_polled_sends_nothing() {
     let store = Faulty::new();
     drop(store.seal().acquire("k").into_future());
@@ -49,38 +39,11 @@ async fn a_call_dropped_before_it_was_polled_sends_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_prepare_dropped_half_way_can_be_done_again() {
-    let (store, seal) = Faulty::open();
-    store.always(Fault::Delay(secs(2)));
-    drop_half_way(seal.prepare(), secs(1)).await;
-    store.heal();
-    seal.prepare().await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_shutdown_dropped_half_way_goes_on() {
-    let (store, seal, lease) = held_on_slow_store().await;
-    drop_half_way(seal.shutdown(), millis(10)).await;
-    assert_eq!(lease.state(), LeaseState::Ended { reason: EndReason::ShutDown });
-    tokio::time::sleep(secs(3)).await;
-    store.heal();
-    drop(store.seal().acquire("k").await.unwrap());
-}
-
-#[tokio::test(start_paused = true)]
-async fn cancelled_and_sleep_until_dropped_half_way_lose_nothing() {
+async fn a_wait_or_a_run_dropped_half_way_leaves_the_lease_and_drops_the_work() {
     let seal = Mongoseal::in_memory();
     let lease = seal.acquire("k").await.unwrap();
     drop_half_way(lease.cancelled(), secs(1)).await;
     drop_half_way(mongoseal::store::Clock::tokio().sleep_until(Instant::at(secs(60))), secs(1)).await;
-    assert!(lease.is_valid());
-    seal.shutdown().await;
-    assert_eq!(lease.cancelled().await, LeaseState::Ended { reason: EndReason::ShutDown });
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_run_dropped_half_way_drops_the_work_and_the_lease_stays() {
-    let lease = Mongoseal::in_memory().acquire("k").await.unwrap();
     let working = Arc::new(());
     let at_work = Arc::clone(&working);
     let work = async move {
@@ -93,14 +56,16 @@ async fn a_run_dropped_half_way_drops_the_work_and_the_lease_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_verify_dropped_half_way_changes_nothing() {
+async fn a_verify_and_a_prepare_dropped_half_way_change_nothing_and_can_be_done_again() {
     let (store, _seal, lease) = held_on_slow_store().await;
-    let asked = store.requests();
+    let (asked, next) = (store.requests(), store.seal());
     drop_half_way(lease.verify(), secs(1)).await;
+    drop_half_way(next.prepare(), secs(1)).await;
     tokio::time::sleep(secs(2)).await;
-    assert_eq!(store.requests(), asked, "it only reads");
+    assert_eq!(store.requests(), asked, "they only read");
     store.heal();
     lease.verify().await.unwrap();
+    next.prepare().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -119,8 +84,8 @@ async fn an_acquire_that_is_polled_once_and_left_alone_holds_the_key_until_it_is
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refresh_or_extend_dropped_half_way_may_still_be_made() {
-    let (store, _seal, lease) = held_on_slow_store().await;
+async fn a_refresh_an_extend_or_a_raise_dropped_half_way_may_still_be_made() {
+    let (store, seal, lease) = held_on_slow_store().await;
     tokio::time::sleep(secs(5)).await;
     drop_half_way(lease.refresh(), secs(1)).await;
     tokio::time::sleep(secs(5)).await;
@@ -128,17 +93,30 @@ async fn a_refresh_or_extend_dropped_half_way_may_still_be_made() {
     drop_half_way(lease.extend(secs(3600)), secs(1)).await;
     tokio::time::sleep(secs(5)).await;
     assert!(lease.remaining() > secs(3500), "and the extension");
+    let to = FencingToken::new(lease.token().get() + 1_000).unwrap();
+    drop_half_way(seal.raise_token_floor("k", to), secs(3)).await;
+    tokio::time::sleep(secs(5)).await;
     store.heal();
     lease.verify().await.unwrap();
+    lease.release().await.unwrap();
+    assert!(seal.acquire("k").await.unwrap().token() > to, "and the raise");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_dropped_half_way_is_made_all_the_same() {
-    let (store, _seal, lease) = held_on_slow_store().await;
-    drop_half_way(lease.release(), secs(1)).await;
-    tokio::time::sleep(secs(2)).await;
-    store.heal();
-    drop(store.seal().acquire("k").await.unwrap());
+async fn a_release_and_a_shutdown_dropped_half_way_are_made_all_the_same() {
+    for by_shutdown in [false, true] {
+        let (store, seal, lease) = held_on_slow_store().await;
+        if by_shutdown {
+            drop_half_way(seal.shutdown(), millis(10)).await;
+            assert_eq!(lease.state(), LeaseState::Ended { reason: EndReason::ShutDown });
+        } else {
+            drop_half_way(lease.release(), secs(1)).await;
+        }
+        tokio::time::sleep(secs(3)).await;
+        store.heal();
+        let next = store.seal().acquire("k").await;
+        assert!(next.is_ok(), "by a shutdown: {by_shutdown}: {next:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -155,18 +133,6 @@ async fn a_transfer_dropped_half_way_is_made_all_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_raise_dropped_half_way_may_still_be_made() {
-    let (store, seal, lease) = held_on_slow_store().await;
-    let to = FencingToken::new(lease.token().get() + 1_000).unwrap();
-    drop_half_way(seal.raise_token_floor("k", to), secs(3)).await;
-    tokio::time::sleep(secs(5)).await;
-    store.heal();
-    lease.verify().await.unwrap();
-    lease.release().await.unwrap();
-    assert!(seal.acquire("k").await.unwrap().token() > to);
-}
-
-#[tokio::test(start_paused = true)]
 async fn the_next_event_dropped_half_way_is_given_by_the_next_call() {
     let seal = Mongoseal::in_memory();
     let mut events = seal.watch("k").await.unwrap();
@@ -176,15 +142,12 @@ async fn the_next_event_dropped_half_way_is_given_by_the_next_call() {
         let (lease, dropped) = tokio::join!(seal.acquire("k"), timeout(millis(0), events.next()));
         let lease = lease.unwrap();
         let first = match dropped {
-            Ok(event) => event,
-            Err(_dropped) => events.next().await,
+            Ok(event) => event.unwrap().unwrap().into_event().unwrap(),
+            Err(_dropped) => next(&mut events).await,
         };
-        assert_eq!(first.unwrap().unwrap().into_event().unwrap().token, lease.token());
+        assert_eq!(first.token, lease.token());
         lease.release().await.unwrap();
-        assert_eq!(
-            events.next().await.unwrap().unwrap().into_event().unwrap().kind,
-            mongoseal::inspect::EventKind::Released
-        );
+        assert_eq!(next(&mut events).await.kind, EventKind::Released);
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use mongoseal::{Error, LeaseState, LossCause, Mongoseal, ReleaseOutcome, record::Request, store::MemoryStore};
+use mongoseal::{
+    Error, LeaseState, LossCause, Mongoseal, ReleaseOutcome, record::Request, store::MemoryStore, testing::ManualClock,
+};
 use tokio::time::Instant;
 
 use crate::{
@@ -66,6 +68,12 @@ async fn nobody_waits_for_his_own_lost_reply_and_a_release_was_still_ours() {
     assert_eq!(sent[0], sent[1], "the same request");
     store.first(1, |_| true, Fault::LoseReply);
     assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
+    // If the key is shared, a larger token of another lease takes nothing from this one.
+    let seal = store.seal();
+    let sharer = seal.acquire("shared").shared().await.unwrap();
+    let _other = seal.acquire("shared").shared().await.unwrap();
+    store.first(1, |call| matches!(call, Call::Apply(Request::Release(_))), Fault::LoseReply);
+    assert_eq!(sharer.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -138,12 +146,13 @@ async fn a_late_answer_does_not_revive_a_lease_whose_thread_was_blocked() {
 /// that it is over: such an end is none by its holder's will, and the grace is there for it.
 #[tokio::test]
 async fn a_lease_that_ends_after_its_deadline_is_lost_and_its_grace_kept() {
-    let seal = Mongoseal::in_memory();
+    let clock = ManualClock::new();
+    let seal = Mongoseal::in_memory_on(&MemoryStore::on_clock(clock));
     for released in [false, true] {
         let key = format!("released/{released}");
-        let lease = seal.acquire(key.as_str()).ttl(millis(50)).grace(secs(20)).without_refresh().await.unwrap();
+        let lease = seal.acquire(key.as_str()).grace(secs(20)).without_refresh().await.unwrap();
         let states = lease.watch_state();
-        std::thread::sleep(millis(60));
+        clock.advance(secs(31));
         if released {
             assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::AlreadyLost { cause: LossCause::Expired });
         } else {
@@ -171,9 +180,9 @@ async fn calls_that_come_together_do_not_wait_for_one_another() {
 
 #[tokio::test]
 async fn work_that_blocks_past_the_deadline_is_not_called_done() {
-    let seal = Mongoseal::in_memory();
-    let lease = seal.acquire("k").ttl(millis(50)).await.unwrap();
-    let error = lease.run(async { std::thread::sleep(millis(80)) }).await.unwrap_err();
+    let clock = ManualClock::new();
+    let lease = Mongoseal::in_memory_on(&MemoryStore::on_clock(clock)).acquire("k").await.unwrap();
+    let error = lease.run(async { clock.advance(secs(31)) }).await.unwrap_err();
     assert!(matches!(error, Error::Lost { .. }), "{error}");
     assert!(!lease.is_valid());
 }

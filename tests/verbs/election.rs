@@ -3,10 +3,12 @@
 use std::future::{IntoFuture, pending};
 
 use mongoseal::{
-    CancellationToken, Error, LossCause, Mongoseal,
-    election::{Elector, Leader, LeaderStream},
-    record::Request,
+    CancellationToken, Error, Mongoseal,
+    election::{Elector, Leader, LeaderStream, LeadershipState},
+    store::MemoryStore,
+    testing::ManualClock,
 };
+use mongoseal_test_support::eventually;
 use tokio::time::{Instant, timeout};
 
 use crate::{
@@ -28,26 +30,6 @@ async fn a_leader_proclaims_another_value_with_the_same_token_group_and_metadata
         assert_eq!((seen.value.as_str(), seen.token, &seen.owner), (value, leader.token(), leader.lease().owner()));
         leader.proclaim("$$two").await.unwrap();
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_leader_that_is_cut_off_has_stopped_before_the_next_one_leads() {
-    let store = Faulty::new();
-    let clock = Instant::now();
-    let cut_off = store.seal();
-    let leader = cut_off.campaign("k").ttl(secs(30)).await.unwrap();
-    let next = tokio::spawn(store.seal().campaign("k").ttl(secs(30)).into_future());
-    tokio::time::sleep(millis(100)).await;
-    // Of its refreshes none arrives; the other candidate reaches the store.
-    store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::Fail));
-    let done = leader.lease().run(pending::<()>()).await;
-    let stopped = clock.elapsed();
-    assert!(matches!(done, Err(Error::Lost { cause: LossCause::Expired, .. })));
-    assert!(stopped > secs(29) && stopped <= secs(30), "{stopped:?}");
-    let next = next.await.unwrap().unwrap();
-    let followed = clock.elapsed();
-    assert!(followed >= secs(35) && followed < secs(36), "{followed:?}");
-    assert!(next.token() > leader.token());
 }
 
 /// A member whose clock is ahead by as much ends the leader's time that much sooner.
@@ -139,30 +121,6 @@ async fn endless(_: &Leader) -> mongoseal::Result<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_elector_works_while_it_leads_and_stands_again_where_it_lost() {
-    let (store, log) = (Faulty::new(), Log::default());
-    let mut rounds = 0;
-    let running = elector(&store.seal(), "one", &log).run(async move |leader| {
-        rounds += 1;
-        if rounds == 1 {
-            pending::<()>().await;
-        }
-        Ok::<_, Error>((rounds, leader.token()))
-    });
-    let revoke = async {
-        tokio::time::sleep(secs(10)).await;
-        store.seal().revoke("k").await.unwrap();
-    };
-    let (done, ()) = tokio::join!(running, revoke);
-    let (rounds, token) = done.unwrap().expect("its work came to its end");
-    assert_eq!((rounds, store.seal().leader("k").await.unwrap()), (2, None), "and it has resigned");
-    assert_eq!(store.seal().inspect("k").await.unwrap().unwrap().version, token);
-    let mut told = log.take();
-    told.sort();
-    assert_eq!(told, ["one leads", "one leads", "one stops", "one stops"]);
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_elector_that_is_told_to_end_stops_its_work_and_makes_way() {
     let (store, log) = (Faulty::new(), Log::default());
     let end = CancellationToken::new();
@@ -230,27 +188,40 @@ async fn an_error_of_the_work_ends_its_elector_which_has_resigned() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_of_work_that_has_lost_its_leadership_is_dropped_and_the_elector_stands_again() {
-    let store = Faulty::new();
-    let (other, mut rounds) = (store.seal(), 0);
-    let done = elector(&store.seal(), "one", &Log::default()).run(async |leader| -> mongoseal::Result<u32> {
-        rounds += 1;
-        if rounds == 1 {
-            other.revoke("k").await?;
-            // The work sees it before the elector does.
-            return leader.lease().verify().await.map(|()| rounds);
-        }
-        Ok(rounds)
-    });
-    assert_eq!(done.await.unwrap(), Some(2));
+async fn an_elector_that_lost_stands_again_even_if_its_work_had_an_error_and_resigns_when_its_work_ends() {
+    for has_error in [false, true] {
+        let (store, log) = (Faulty::new(), Log::default());
+        let (other, mut rounds) = (store.seal(), 0);
+        let done = elector(&store.seal(), "one", &log).run(async |leader| -> mongoseal::Result<_> {
+            rounds += 1;
+            if rounds == 1 {
+                tokio::time::sleep(secs(10)).await;
+                other.revoke("k").await?;
+                if has_error {
+                    // The work sees it before the elector does.
+                    leader.lease().verify().await?;
+                }
+                pending::<()>().await;
+            }
+            Ok((rounds, leader.token()))
+        });
+        let (rounds, token) = done.await.unwrap().expect("its work came to its end");
+        assert_eq!((rounds, other.leader("k").await.unwrap()), (2, None), "and it has resigned");
+        assert_eq!(other.inspect("k").await.unwrap().unwrap().version, token);
+        let mut told = log.take();
+        told.sort();
+        assert_eq!(told, ["one leads", "one leads", "one stops", "one stops"], "with an error: {has_error}");
+    }
 }
 
 /// A spawned elector whose work uses what it owns, its leader and values of other calls across awaits.
 #[tokio::test(start_paused = true)]
-async fn an_elector_can_run_on_a_task_of_its_own() {
+async fn an_elector_can_run_on_a_task_of_its_own_and_is_ready_when_its_work_begins() {
     let (seal, mut jobs) = (Mongoseal::in_memory(), vec!["mail".to_owned()]);
     let elector = elector(&seal, "one", &Log::default());
+    let readiness = elector.readiness();
     let task = tokio::spawn(elector.run(async move |leader| -> mongoseal::Result<usize> {
+        readiness.check()?;
         leader.lease().verify().await?;
         jobs.push(format!("{:?}", seal.leader("k").await?.map(|leader| leader.value)));
         leader.proclaim(jobs[0].as_str()).await?;
@@ -259,44 +230,34 @@ async fn an_elector_can_run_on_a_task_of_its_own() {
     assert_eq!(task.await.unwrap().unwrap(), Some(2));
 }
 
-#[test]
-fn a_wedged_elector_is_told_from_another_thread() {
-    let seal = Mongoseal::in_memory();
-    let elector = seal.campaign("k").ttl(secs(1)).elector();
+#[tokio::test]
+async fn a_wedged_elector_is_told_from_another_thread() {
+    let clock = ManualClock::new();
+    let seal = Mongoseal::in_memory_on(&MemoryStore::on_clock(clock));
+    let elector = seal.campaign("k").elector();
     let readiness = elector.readiness();
-    let (tell, told) = std::sync::mpsc::channel();
-    let probe = std::thread::spawn(move || {
-        told.recv().unwrap();
-        assert!(readiness.check().is_ok());
-        // While the only thread of the runtime is blocked.
-        let deadline = std::time::Instant::now() + secs(60);
-        while readiness.check().is_ok() {
-            assert!(std::time::Instant::now() < deadline);
-            std::thread::sleep(millis(5));
-        }
-        readiness.check().unwrap_err().to_string()
-    });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let running = elector.run(async move |_| {
-            // It stands again, and leads again, when nobody asks any more.
-            tell.send(()).ok();
-            std::thread::sleep(secs(2));
-            Ok::<_, Error>(())
-        });
-        drop(timeout(millis(100), running).await);
-    });
-    let said = probe.join().unwrap();
-    assert!(said.contains("no sign of life"), "{said}");
+    let check = || std::thread::scope(|scope| scope.spawn(|| readiness.check()).join().unwrap());
+    let is_ready = async || check().is_ok();
+    let running = tokio::spawn(elector.run(endless));
+    eventually(secs(60), "it runs", is_ready).await;
+    // Nothing drives the runtime meanwhile.
+    clock.advance(secs(29));
+    check().unwrap();
+    clock.advance(secs(2));
+    assert!(check().unwrap_err().to_string().contains("no sign of life"));
+    eventually(secs(60), "it runs again", is_ready).await;
+    running.abort();
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_elector_that_ends_with_an_error_says_that_its_work_has_stopped() {
+async fn an_elector_that_ends_with_an_error_says_that_its_work_has_stopped_and_leaves_no_leader() {
     for by_shutdown in [true, false] {
         let (store, log) = (Faulty::new(), Log::default());
         store.script(|call| matches!(call, Call::Follow).then_some(Fault::Delay(secs(2))));
         let seal = store.seal();
-        let running = tokio::spawn(elector(&seal, "one", &log).run(endless));
+        let elector = elector(&seal, "one", &log);
+        let mut leadership = elector.leadership();
+        let running = tokio::spawn(elector.run(endless));
         tokio::time::sleep(secs(1)).await;
         if by_shutdown {
             seal.shutdown().await;
@@ -306,16 +267,8 @@ async fn an_elector_that_ends_with_an_error_says_that_its_work_has_stopped() {
         }
         assert!(matches!(running.await.unwrap(), Err(Error::Invalid { .. })));
         assert_eq!(log.take(), ["one leads", "one stops"], "by shutdown: {by_shutdown}");
+        assert_eq!((leadership.state(), leadership.changed().await), (LeadershipState::NoLeader, None));
         store.heal();
         assert_eq!(store.seal().leader("k").await.unwrap(), None, "and it has resigned");
     }
-}
-
-#[tokio::test]
-async fn an_elector_is_ready_when_its_work_begins() {
-    let seal = Mongoseal::in_memory();
-    let elector = seal.campaign("scheduler").elector();
-    let readiness = elector.readiness();
-    let ended = elector.run(async |_leader| readiness.check()).await;
-    assert_eq!(ended.unwrap(), Some(()));
 }

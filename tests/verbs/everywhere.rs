@@ -23,6 +23,7 @@ macro_rules! bodies {
                 a_holder_learns_of_its_revocation_and_who_waits_is_next,
                 a_resumed_lease_hears_of_its_revocation,
                 a_revocation_of_one_token_ends_its_lease_and_no_other_sharer,
+                a_revocation_with_a_bound_leaves_later_leases_and_the_record_keeps_the_last_eight,
                 a_group_is_refreshed_and_released_by_another_process_and_its_holders_and_waiters_are_told,
                 a_purge_never_touches_a_live_lease,
             ],
@@ -45,17 +46,14 @@ macro_rules! bodies {
             ],
             sharing: [
                 a_downgrade_lets_waiting_sharers_in_up_to_its_limit,
-                a_downgrade_for_all_lets_any_number_of_sharers_in_and_no_exclusive_holder,
                 a_sharer_that_is_alone_becomes_exclusive_with_a_larger_token,
                 of_a_crowd_that_shares_a_free_key_each_is_granted_it_with_a_token_of_its_own,
-                writers_and_up_to_three_readers_mixed_never_overlap_and_all_get_on,
-                tasks_over_random_sets_of_keys_never_block_each_other_for_ever,
             ],
             turns: [
                 waiters_of_many_handles_are_served_in_the_order_they_came,
                 a_wait_that_ends_and_one_that_is_dropped_leave_the_queue,
                 of_a_crowd_as_many_wait_as_there_is_room_for_and_the_others_are_told,
-                each_waiter_is_granted_the_key_after_the_minimum_hold_before_it,
+                sets_of_the_same_keys_never_block_each_other_for_ever,
             ],
             watching: [
                 a_watch_reports_each_way_in_which_a_lease_ends,

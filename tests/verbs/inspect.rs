@@ -4,7 +4,7 @@ use std::{future::poll_fn, mem::forget, pin::Pin};
 
 use futures_core::Stream;
 use mongoseal::{
-    Error, Mongoseal, Result, Sharing,
+    Error, Mongoseal, Sharing,
     action::Leases,
     inspect::ListedLease,
     record::{Request, StoreTime},
@@ -16,16 +16,8 @@ use crate::{
     millis, secs,
 };
 
-async fn all(leases: Leases) -> Result<Vec<ListedLease>> {
-    let (mut leases, mut listed) = (leases.await?, Vec::new());
-    while let Some(lease) = leases.next().await {
-        listed.push(lease?);
-    }
-    Ok(listed)
-}
-
 async fn keys(leases: Leases) -> Vec<String> {
-    all(leases).await.unwrap().into_iter().map(|lease| lease.key.to_string()).collect()
+    leases.await.unwrap().collect().await.unwrap().iter().map(|lease| lease.key.to_string()).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -99,35 +91,11 @@ async fn each_filter_alone_and_all_together_hold_and_of_one_the_last_setting() {
 
     let times = list().since_after(between).free_in_at_least(secs(10)).free_in_less_than(secs(100));
     assert_eq!(keys(times.prefix("b").owner("you").shared()).await, ["b/2"]);
-    assert_eq!(keys(list().key("a/2").owner("me")).await, [""; 0]);
-    assert_eq!(keys(list().key("a/1").prefix("b")).await, [""; 0]);
-    assert_eq!(keys(list().since_after(between).since_before(between)).await, [""; 0]);
 
     assert_eq!(keys(list().prefix("a/1").prefix("a/")).await, ["a/1", "a/2"]);
     assert_eq!(keys(list().free_in_less_than(secs(9_000)).free_in_less_than(secs(100))).await, ["a/1", "b/2"]);
     assert_eq!(keys(list().owner("you").owner("me")).await, ["a/1", "b/1"]);
     assert_eq!(keys(list().exclusive().shared()).await, ["b/2"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_filter_that_is_not_valid_is_refused_with_what_to_do() {
-    let seal = Mongoseal::in_memory();
-    for (leases, says) in [
-        (seal.leases().key(""), "must not be empty"),
-        (seal.leases().owner(""), "must not be empty"),
-        (seal.leases().prefix("a\0"), "no NUL"),
-        (seal.leases().prefix("k".repeat(1025)), "at most 1024"),
-    ] {
-        let error = leases.await.unwrap_err();
-        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
-        assert!(error.to_string().contains(says), "{error}");
-    }
-    assert!(seal.leases().prefix("k".repeat(1024)).await.unwrap().next().await.is_none());
-    assert!(matches!(seal.inspect("").await, Err(Error::Invalid { .. })));
-    seal.shutdown().await;
-    assert!(matches!(seal.leases().await, Err(Error::Invalid { .. })));
-    assert!(matches!(seal.inspect("k").await, Err(Error::Invalid { .. })));
-    assert!(matches!(seal.purge().await, Err(Error::Invalid { .. })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,29 +147,15 @@ async fn a_list_and_an_inspection_are_asked_for_until_they_are_answered() {
     assert!(matches!(store.seal().inspect("k").await, Err(Error::Unavailable { .. })));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_purge_removes_expired_holders_and_returns_them_as_they_were_listed() {
-    let (_store, seal, _) = various().await;
-    let over = all(seal.leases().key("a/over").with_expired()).await.unwrap();
-    assert!(over[0].holder.is_expired());
-    assert_eq!(seal.purge().await.unwrap(), over);
-    assert_eq!(keys(seal.leases().with_expired()).await, ["a/1", "a/2", "b/1", "b/2"]);
-    assert_eq!(seal.purge().await.unwrap(), []);
-}
-
 /// The holder stays in its record until the minimum hold ends. Then it has expired.
 #[tokio::test(start_paused = true)]
 async fn a_purge_removes_a_released_minimum_hold_when_it_has_ended_and_not_before() {
     let seal = Mongoseal::in_memory();
-    let lease = seal.acquire("k").min_hold(secs(60)).await.unwrap();
-    let token = lease.token();
-    lease.release().await.unwrap();
+    seal.acquire("k").min_hold(secs(60)).await.unwrap().release().await.unwrap();
     assert_eq!(seal.purge().await.unwrap(), []);
     assert!(matches!(seal.acquire("k").await, Err(Error::Held { .. })));
     tokio::time::sleep(secs(61)).await;
-    let purged = seal.purge().await.unwrap();
-    assert_eq!(purged.iter().map(|lease| lease.holder.token).collect::<Vec<_>>(), [token]);
-    assert!(seal.acquire("k").await.unwrap().token() > token);
+    assert_eq!(seal.purge().await.unwrap().len(), 1);
 }
 
 /// Of one key, in one request.
@@ -219,7 +173,7 @@ async fn a_purge_removes_the_expired_sharers_of_a_key_and_leaves_the_live_ones()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_purge_that_meets_an_error_says_so_and_can_be_called_again() {
+async fn a_purge_returns_expired_holders_as_they_were_listed_and_one_that_meets_an_error_can_be_called_again() {
     let (store, seal, _) = various().await;
     for fault in [Fault::Fail, Fault::Hang] {
         store.script(move |call| matches!(call, Call::Apply(Request::Prune)).then_some(fault));
@@ -228,7 +182,11 @@ async fn a_purge_that_meets_an_error_says_so_and_can_be_called_again() {
     store.script(|call| matches!(call, Call::List).then_some(Fault::Fail));
     assert!(matches!(seal.purge().await, Err(Error::Unavailable { .. })));
     store.heal();
-    assert_eq!(seal.purge().await.unwrap().len(), 1);
+    let over = seal.leases().key("a/over").with_expired().await.unwrap().collect().await.unwrap();
+    assert!(over[0].holder.is_expired());
+    assert_eq!(seal.purge().await.unwrap(), over);
+    assert_eq!(keys(seal.leases().with_expired()).await, ["a/1", "a/2", "b/1", "b/2"]);
+    assert_eq!(seal.purge().await.unwrap(), []);
 }
 
 #[tokio::test(start_paused = true)]

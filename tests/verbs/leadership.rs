@@ -2,16 +2,15 @@
 
 use std::{
     future::IntoFuture,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
 };
 
 use mongoseal::{
-    CancellationToken, FencingToken, Mongoseal,
+    FencingToken, Mongoseal,
     election::{Elector, Leader, LeadershipState, LeadershipWatch},
     record::Request,
+    store::MemoryStore,
+    testing::ManualClock,
 };
 
 use crate::{
@@ -50,12 +49,6 @@ async fn changes(leadership: &mut LeadershipWatch, seconds: u64) -> Vec<Seen> {
         seen.push(state.into());
     }
     seen
-}
-
-#[test]
-fn a_signal_can_be_shared_by_all_parts_of_a_program() {
-    fn shared<T: Clone + Send + Sync + 'static>(_: T) {}
-    shared(Mongoseal::in_memory().campaign("k").elector().leadership());
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,13 +95,13 @@ async fn a_dropped_call_of_changed_loses_no_change() {
 #[tokio::test(start_paused = true)]
 async fn an_elector_observes_once_if_its_leadership_is_read_and_otherwise_sends_nothing_more() {
     /// The observations and the reads of an elector that leads for 20 seconds.
-    async fn sent(prepare: impl FnOnce(Elector) -> Elector) -> (usize, usize) {
-        let (store, counts) = (Faulty::new(), Arc::<[AtomicUsize; 2]>::default());
-        let counted = counts.clone();
+    async fn sent(prepare: impl FnOnce(Elector) -> Elector) -> [usize; 2] {
+        let (store, counts) = (Faulty::new(), Arc::new(Mutex::new([0; 2])));
+        let counted = Arc::clone(&counts);
         store.script(move |call| {
-            let [follows, reads] = &*counted;
-            follows.fetch_add(usize::from(matches!(call, Call::Follow)), Ordering::Relaxed);
-            reads.fetch_add(usize::from(matches!(call, Call::Read)), Ordering::Relaxed);
+            let mut counted = counted.lock().unwrap();
+            counted[0] += usize::from(matches!(call, Call::Follow));
+            counted[1] += usize::from(matches!(call, Call::Read));
             None
         });
         let work = async |_: &Leader| -> mongoseal::Result<()> {
@@ -116,57 +109,44 @@ async fn an_elector_observes_once_if_its_leadership_is_read_and_otherwise_sends_
             Ok(())
         };
         prepare(store.seal().campaign("k").elector()).run(work).await.unwrap();
-        let [follows, reads] = &*counts;
-        (follows.load(Ordering::Relaxed), reads.load(Ordering::Relaxed))
+        *counts.lock().unwrap()
     }
-    let (none, reads) = sent(|elector| elector).await;
+    let [none, reads] = sent(|elector| elector).await;
     assert_eq!(none, 0);
-    assert_eq!(sent(|elector| elector.on_new_leader(|_| {})).await, (1, reads));
-    let mut kept = None;
+    assert_eq!(sent(|elector| elector.on_new_leader(|_| {})).await, [1, reads]);
+    let mut kept = Vec::new();
     for with_callback in [false, true] {
         let sent = sent(|elector| {
-            kept = Some((elector.leadership(), elector.leadership()));
+            kept.extend([elector.leadership(), elector.leadership()]);
             if with_callback { elector.on_new_leader(|_| {}) } else { elector }
         });
-        assert_eq!(sent.await, (1, reads), "with a callback: {with_callback}");
+        assert_eq!(sent.await, [1, reads], "with a callback: {with_callback}");
     }
     let dropped = sent(|elector| {
         drop(elector.leadership());
         elector
     });
-    assert_eq!(dropped.await, (0, reads), "no value shows it");
+    assert_eq!(dropped.await, [0, reads], "no value shows it");
 }
 
 /// Also from a thread without a runtime.
-#[test]
-fn a_leader_whose_runtime_was_not_driven_past_its_deadline_does_not_lead_and_cannot_step_down() {
-    let seal = Mongoseal::in_memory();
-    let end = CancellationToken::new();
-    let elector = seal.campaign("k").ttl(secs(2)).elector().until(end.clone());
-    let leadership = elector.leadership();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let running = runtime.spawn(elector.run(async |_| std::future::pending::<mongoseal::Result<()>>().await));
-    let token = || match leadership.state() {
-        LeadershipState::Leader { token, .. } => Some(token),
-        _ => None,
-    };
-    let leads = async |but: Option<FencingToken>| {
-        let deadline = std::time::Instant::now() + secs(60);
-        while token().is_none_or(|token| Some(token) == but) {
-            assert!(std::time::Instant::now() < deadline);
-            tokio::time::sleep(millis(5)).await;
-        }
-        token()
-    };
-    let first = runtime.block_on(leads(None));
-    std::thread::sleep(millis(2_100));
+#[tokio::test]
+async fn a_leader_whose_runtime_was_not_driven_past_its_deadline_does_not_lead_and_cannot_step_down() {
+    let clock = ManualClock::new();
+    let seal = Mongoseal::in_memory_on(&MemoryStore::on_clock(clock));
+    let one = Candidate::start(&seal, "one", &Log::default());
+    let first = one.leads().await;
+    clock.advance(secs(31));
+    let signal = one.leadership.clone();
+    let seen = std::thread::spawn(move || (signal.state(), signal.is_leader(), signal.step_down()));
     // The record still names this candidate, which does not follow itself.
-    assert_eq!(leadership.state(), LeadershipState::NoLeader);
-    assert!(!leadership.is_leader() && !leadership.step_down());
-    let second = runtime.block_on(leads(first));
-    assert!(second > first);
-    end.cancel();
-    assert_eq!(runtime.block_on(running).unwrap().unwrap(), None);
+    assert_eq!(seen.join().unwrap(), (LeadershipState::NoLeader, false, false));
+    let second = until_some(|| {
+        clock.advance(secs(1));
+        one.token().filter(|token| *token != first)
+    });
+    assert!(second.await > first);
+    one.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -250,18 +230,15 @@ async fn a_leader_that_steps_down_makes_way_for_those_that_wait_also_of_its_hand
     }
     tokio::time::sleep(secs(600)).await;
     assert_eq!(all[1].token(), Some(last), "each step-down ended one leadership");
-}
 
-#[tokio::test(start_paused = true)]
-async fn without_another_candidate_a_leader_that_steps_down_leads_again_with_a_larger_token() {
-    let (store, log) = (Faulty::new(), Log::default());
-    let one = Candidate::start(&store.seal(), "one", &log);
-    let first = one.leads().await;
-    assert!(one.leadership.step_down());
-    let second = until_some(|| one.token().filter(|token| *token > first)).await;
-    assert_eq!(log.take(), ["one works", "one is dropped", "one stops", "one works"]);
+    all.remove(2).finish().await;
+    all.remove(0).finish().await;
+    log.take();
+    assert!(all[0].leadership.step_down());
+    let next = until_some(|| all[0].token().filter(|token| *token > last)).await;
+    assert_eq!(log.take(), ["two is dropped", "two stops", "two works"], "without another candidate");
     tokio::time::sleep(secs(600)).await;
-    assert_eq!(one.token(), Some(second));
+    assert_eq!(all[0].token(), Some(next));
 }
 
 /// The step-down comes before, at and after the moment at which the elector notices the loss.
@@ -310,15 +287,4 @@ async fn a_dropped_run_leaves_no_leader_and_ends_the_signal() {
     let mut never_run = elector.leadership();
     drop(elector);
     assert_eq!(next(&mut never_run).await, None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_elector_that_ends_with_an_error_leaves_no_leader() {
-    let seal = Mongoseal::in_memory();
-    let one = Candidate::start(&seal, "one", &Log::default());
-    let mut signal = one.leadership.clone();
-    one.leads().await;
-    seal.shutdown().await;
-    assert!(one.running.await.unwrap().is_err());
-    assert_eq!((signal.state(), next(&mut signal).await), (LeadershipState::NoLeader, None));
 }

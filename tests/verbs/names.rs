@@ -1,70 +1,33 @@
-//! What can be passed as a key, an owner or a group.
+//! What can be passed as a key, an owner or a group. `IntoName` documents types of callers.
 
-use mongoseal::{Error, Group, IntoName, Key, Mongoseal, Owner, ParseError};
-
-/// A caller's own type, as a newtype of an id.
-struct OrderId(u32);
-
-impl TryFrom<OrderId> for Key {
-    type Error = ParseError;
-
-    fn try_from(OrderId(id): OrderId) -> Result<Self, ParseError> {
-        format!("orders/{id}").parse()
-    }
-}
-
-impl From<OrderId> for Group {
-    fn from(OrderId(id): OrderId) -> Self {
-        format!("group/{id}").parse().unwrap()
-    }
-}
+use mongoseal::{Error, Group, IntoName, Key, Mongoseal, Owner};
 
 #[tokio::test]
-async fn texts_names_and_types_of_the_caller_are_names_of_leases() {
-    let (owner, me, k, g): (Owner, _, _, _) =
-        ("me".parse().unwrap(), String::from("me"), String::from("k"), String::from("g"));
-    for builder in [
-        Mongoseal::builder().owner("me"),
-        Mongoseal::builder().owner(String::from("me")),
-        Mongoseal::builder().owner(&me),
-        Mongoseal::builder().owner(&owner),
-        Mongoseal::builder().owner(owner.clone()),
-    ] {
-        let seal = builder.in_memory().unwrap();
-        assert_eq!(seal.owner(), &owner);
-    }
-    let seal = Mongoseal::in_memory();
-    let (key, group): (Key, Group) = ("k".parse().unwrap(), "g".parse().unwrap());
-    for acquire in [
-        seal.acquire("k").group("g"),
-        seal.acquire(String::from("k")).group(String::from("g")),
-        seal.acquire(&k).group(&g),
-        seal.acquire(&key).group(&group),
-        seal.acquire(key.clone()).group(group.clone()),
-    ] {
-        let lease = acquire.await.unwrap();
-        assert_eq!(lease.key(), &key);
-        assert_eq!(seal.release_group("g").await.unwrap().len(), 1);
-    }
-    let lease = seal.acquire(OrderId(7)).group(OrderId(8)).await.unwrap();
-    assert_eq!(lease.key().as_str(), "orders/7");
-    assert_eq!(seal.release_group("group/8").await.unwrap().len(), 1);
-}
-
-/// As code of a caller that is generic, by the trait or by what it stands for.
-#[tokio::test]
-async fn generic_callers_pass_names_on() {
+async fn texts_and_names_are_names_of_leases_and_generic_callers_pass_them_on() {
     async fn by_trait(seal: &Mongoseal, key: impl IntoName<Key>) -> Key {
         seal.acquire(key).await.unwrap().key().clone()
     }
-    async fn by_conversion<K>(seal: &Mongoseal, key: K) -> Key
-    where
-        K: TryInto<Key>,
-        K::Error: Into<Error>,
-    {
+    async fn by_conversion<K: TryInto<Key, Error: Into<Error>>>(seal: &Mongoseal, key: K) -> Key {
         seal.acquire(key).await.unwrap().key().clone()
     }
+    let (text, key): (_, Key) = (String::from("k"), "k".parse().unwrap());
+    let (owner, group): (Owner, Group) = ("k".parse().unwrap(), "k".parse().unwrap());
+    let has_owner = |builder: mongoseal::Builder| assert_eq!(builder.in_memory().unwrap().owner(), &owner);
+    has_owner(Mongoseal::builder().owner(text.clone()));
+    has_owner(Mongoseal::builder().owner(&text));
+    has_owner(Mongoseal::builder().owner(&owner));
+    has_owner(Mongoseal::builder().owner(owner.clone()));
     let seal = Mongoseal::in_memory();
-    assert_eq!(by_trait(&seal, "a").await.as_str(), "a");
-    assert_eq!(by_conversion(&seal, "b").await.as_str(), "b");
+    for acquire in [
+        seal.acquire("k").group("k"),
+        seal.acquire(text.clone()).group(text.clone()),
+        seal.acquire(&text).group(&text),
+        seal.acquire(&key).group(&group),
+        seal.acquire(key.clone()).group(group.clone()),
+    ] {
+        let _lease = acquire.await.unwrap();
+        assert_eq!(seal.release_group("k").await.unwrap()[0].key, key);
+    }
+    assert_eq!(by_trait(&seal, "k").await, key);
+    assert_eq!(by_conversion(&seal, "k").await, key);
 }

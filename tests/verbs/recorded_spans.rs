@@ -92,14 +92,6 @@ impl Seen {
         traces.spans.iter().filter(|span| span.metadata.name() == name).cloned().collect()
     }
 
-    /// The one span of this name.
-    #[track_caller]
-    pub(crate) fn span(&self, name: &str) -> Span {
-        let mut spans = self.spans(name);
-        assert_eq!(spans.len(), 1, "{name}");
-        spans.remove(0)
-    }
-
     /// The levels at which something was said that contains this.
     pub(crate) fn said(&self, what: &str) -> Vec<Level> {
         let traces = self.0.lock().unwrap();

@@ -34,21 +34,12 @@ fn gaps(made: &[Instant]) -> Vec<Duration> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delay_may_be_longer_than_the_operation_timeout() {
+async fn a_policy_ends_with_a_grant_after_its_attempts_or_before_its_total_time_is_over_with_an_error_of_its_own() {
     let (store, holder) = Faulty::held().await;
-    let retry = Retry::fixed(secs(300)).attempts(3);
-    let refused = store.seal().acquire("k").retry(retry.clone()).await;
-    assert!(matches!(refused, Err(Error::RetriesExhausted { attempts: 3, .. })), "{refused:?}");
-    let retrying = tokio::spawn(store.seal().acquire("k").retry(retry).into_future());
-    tokio::time::sleep(secs(100)).await;
-    holder.release().await.unwrap();
-    drop(retrying.await.unwrap().unwrap());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_policy_ends_after_its_attempts_or_before_its_total_time_is_over_with_an_error_of_its_own() {
-    let (store, holder) = Faulty::held().await;
+    // A delay may be longer than the operation timeout.
+    let long = || Retry::fixed(secs(300)).attempts(3);
     for (policy, delay, expected) in [
+        (long(), secs(300), 3),
         (Retry::fixed(millis(100)).attempts(4), millis(100), 4),
         (Retry::fixed(millis(300)).max_elapsed(secs(1)), millis(300), 4),
         (Retry::custom(|_| Some(millis(10))).attempts(7), millis(10), 7),
@@ -62,6 +53,10 @@ async fn a_policy_ends_after_its_attempts_or_before_its_total_time_is_over_with_
         let gaps = gaps(&made.lock().unwrap());
         assert!(gaps.len() == expected as usize - 1 && gaps.iter().all(|gap| *gap == delay), "{gaps:?}");
     }
+    let retrying = tokio::spawn(store.seal().acquire("k").retry(long()).into_future());
+    tokio::time::sleep(secs(100)).await;
+    holder.release().await.unwrap();
+    drop(retrying.await.unwrap().unwrap());
 }
 
 #[tokio::test(start_paused = true)]
@@ -92,42 +87,19 @@ async fn a_closure_is_told_what_there_is_to_know_and_can_stop() {
         note.lock().unwrap().push(attempt.clone());
         (attempt.number < 3).then_some(secs(10))
     });
-    assert!(matches!(
-        store.seal().acquire("k").retry(policy).await,
-        Err(Error::RetriesExhausted { attempts: 3, elapsed, .. }) if elapsed == secs(20)
-    ));
+    let ended = store.seal().acquire("k").retry(policy).await;
+    let is_exhausted =
+        matches!(ended, Err(Error::RetriesExhausted { attempts: 3, elapsed, .. }) if elapsed == secs(20));
+    assert!(is_exhausted, "{ended:?}");
     let told = told.lock().unwrap();
-    assert_eq!(told.iter().map(|attempt| attempt.number).collect::<Vec<_>>(), [1, 2, 3]);
-    assert_eq!(told.iter().map(|attempt| attempt.elapsed).collect::<Vec<_>>(), [0, 10, 20].map(secs));
-    assert_eq!(
-        told.iter().map(|attempt| attempt.previous_delay).collect::<Vec<_>>(),
-        [None, Some(secs(10)), Some(secs(10))]
-    );
-    assert_eq!(
-        told.iter().map(|attempt| attempt.free_in).collect::<Vec<_>>(),
-        [60, 50, 40].map(|left| secs(left) + GRACE)
-    );
+    let times = told.iter().map(|told| (told.number, told.elapsed, told.previous_delay, told.free_in));
+    let expected = [
+        (1, secs(0), None, secs(60) + GRACE),
+        (2, secs(10), Some(secs(10)), secs(50) + GRACE),
+        (3, secs(20), Some(secs(10)), secs(40) + GRACE),
+    ];
+    assert!(times.eq(expected), "{told:?}");
     assert!(told.iter().all(|attempt| attempt.owner == *holder.owner() && attempt.token == holder.token()));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_key_that_becomes_free_is_granted_at_the_next_attempt() {
-    let store = Faulty::new();
-    let holder = store.seal().acquire("k").ttl(secs(5)).without_refresh().await.unwrap();
-    let token = holder.token();
-    holder.orphan();
-    let lease = store.seal().acquire("k").retry(Retry::fixed(secs(1)).unlimited()).await.unwrap();
-    assert!(lease.token() > token);
-}
-
-#[tokio::test(start_paused = true)]
-async fn only_contention_is_tried_again_by_a_policy() {
-    let store = Faulty::new();
-    let policy = || Retry::fixed(millis(10)).attempts(100);
-    store.always(Fault::Refuse);
-    assert!(matches!(store.seal().acquire("k").retry(policy()).await, Err(Error::Invalid { .. })));
-    store.always(Fault::Fail);
-    assert!(matches!(store.seal().acquire("k").retry(policy()).await, Err(Error::Unavailable { .. })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,51 +132,45 @@ async fn policies_that_contradict_themselves_or_have_no_end_are_refused() {
 async fn a_handle_has_defaults_and_each_call_can_have_its_own() {
     let store = Faulty::new();
     let _holder = store.seal().acquire("k").ttl(secs(3600)).await.unwrap();
-    let held = |result| matches!(result, Err(Error::Held { .. }));
-    let exhausted = |result| matches!(result, Err(Error::RetriesExhausted { .. }));
     let retry = || Retry::fixed(secs(1)).attempts(4);
-
     let waits = store.build(Mongoseal::builder().wait(secs(7)));
-    let began = Instant::now();
-    assert!(held(waits.acquire("k").await));
-    assert_eq!(began.elapsed().as_secs(), 7);
-    assert!(held(waits.acquire("k").wait(secs(2)).await));
-    assert_eq!(began.elapsed().as_secs(), 9);
-    assert!(exhausted(waits.acquire("k").retry(retry()).await));
-    assert_eq!(began.elapsed().as_secs(), 12);
-
     let retries = store.build(Mongoseal::builder().retry(retry()));
-    let began = Instant::now();
-    assert!(exhausted(retries.acquire("k").await));
-    assert_eq!(began.elapsed().as_secs(), 3);
-    assert!(held(retries.acquire("k").wait(Duration::ZERO).await));
-    assert_eq!(began.elapsed().as_secs(), 3);
+    for (acquire, takes, retries) in [
+        (waits.acquire("k"), 7, false),
+        (waits.acquire("k").wait(secs(2)), 2, false),
+        (waits.acquire("k").retry(retry()), 3, true),
+        (retries.acquire("k"), 3, true),
+        (retries.acquire("k").wait(Duration::ZERO), 0, false),
+    ] {
+        let began = Instant::now();
+        let error = acquire.await.unwrap_err();
+        assert_eq!(matches!(error, Error::RetriesExhausted { .. }), retries, "{error}");
+        assert_eq!(began.elapsed().as_secs(), takes, "{error}");
+    }
     assert!(Mongoseal::builder().wait(secs(1)).retry(retry()).in_memory().is_err());
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_dropped_between_attempts_asks_no_more() {
-    let (store, holder) = Faulty::held().await;
-    let made = attempts(&store);
+async fn attempts_end_with_their_caller_their_handle_a_panic_of_their_closure_and_any_error_but_contention() {
+    let (store, _holder) = Faulty::held().await;
     let seal = store.seal();
-    let asked = seal.acquire("k").retry(Retry::fixed(secs(1)).unlimited());
-    assert!(tokio::time::timeout(millis(2_500), asked.into_future()).await.is_err());
+    let made = attempts(&store);
+    let asking = || seal.acquire("k").retry(Retry::fixed(secs(1)).unlimited()).into_future();
+    assert!(tokio::time::timeout(millis(2_500), asking()).await.is_err());
     tokio::time::sleep(secs(60)).await;
     assert_eq!(made.lock().unwrap().len(), 3);
-    holder.release().await.unwrap();
 
-    // And a shutdown ends it.
-    let _holder = store.seal().acquire("k").await.unwrap();
-    let asked = tokio::spawn(seal.acquire("k").retry(Retry::fixed(secs(1)).unlimited()).into_future());
+    let asked = tokio::spawn(seal.acquire("k").retry(Retry::custom(|_| panic!("mine"))).into_future());
+    assert_eq!(asked.await.unwrap_err().into_panic().downcast_ref(), Some(&"mine"));
+
+    store.always(Fault::Refuse);
+    assert!(matches!(asking().await, Err(Error::Invalid { .. })));
+    store.always(Fault::Fail);
+    assert!(matches!(asking().await, Err(Error::Unavailable { .. })));
+    store.heal();
+
+    let asked = tokio::spawn(asking());
     tokio::time::sleep(secs(5)).await;
     seal.shutdown().await;
     assert!(asked.await.unwrap().unwrap_err().to_string().contains("shut down"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_panic_in_a_closure_is_its_author_s() {
-    let (store, _holder) = Faulty::held().await;
-    let asked = tokio::spawn(store.seal().acquire("k").retry(Retry::custom(|_| panic!("mine"))).into_future());
-    let panicked = asked.await.unwrap_err().into_panic();
-    assert_eq!(panicked.downcast_ref(), Some(&"mine"));
 }

@@ -22,66 +22,30 @@ async fn revoke(store: &Faulty, lease: &Lease, is_of_token: bool) -> Vec<Fencing
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_learns_of_its_revocation_at_once() {
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").ttl(secs(600)).await.unwrap();
-    // Longer than a listener stays for nobody.
-    tokio::time::sleep(secs(60)).await;
-    store.seal().revoke("k").await.unwrap();
-    let began = tokio::time::Instant::now();
-    assert!(matches!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Revoked { .. } }));
-    assert!(began.elapsed() < millis(5), "{:?}", began.elapsed());
-}
-
-#[tokio::test(start_paused = true)]
-async fn where_nobody_tells_the_next_refresh_does() {
-    let store = Faulty::new();
-    store.script(|call| matches!(call, Call::Watch).then_some(Fault::Refuse));
-    let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
-    tokio::time::sleep(secs(5)).await;
-    store.seal().revoke("k").await.unwrap();
-    tokio::time::sleep(secs(4)).await;
-    assert!(lease.is_valid());
-    tokio::time::sleep(millis(1_100)).await;
-    assert!(!lease.is_valid());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_that_was_revoked_before_its_handle_listened_is_lost_when_it_does() {
-    let store = Faulty::new();
-    let lease = store.seal().acquire("k").without_refresh().await.unwrap();
-    tokio::time::sleep(millis(500)).await;
-    store.seal().revoke("k").await.unwrap();
-    assert!(lease.is_valid(), "the handle listens after a second");
-    tokio::time::sleep(millis(700)).await;
-    assert!(!lease.is_valid());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_holder_listens_again_where_listening_failed() {
-    let store = Faulty::new();
-    store.first(1, |call| matches!(call, Call::Watch), Fault::Fail);
-    let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
-    tokio::time::sleep(secs(12)).await;
-    store.seal().revoke("k").await.unwrap();
-    tokio::time::sleep(millis(5)).await;
-    assert!(!lease.is_valid());
-}
-
-#[tokio::test(start_paused = true)]
-async fn all_sharers_lose_the_key_and_a_lease_without_expiry_does() {
-    let seal = Mongoseal::in_memory();
-    let one = seal.acquire("k").shared().await.unwrap();
-    let two = seal.acquire("k").shared().without_expiry().await.unwrap();
-    tokio::time::sleep(secs(2)).await;
-    let revoked = seal.revoke("k").await.unwrap();
-    assert_eq!(tokens(&revoked), [one.token(), two.token()]);
-    for lease in [one, two] {
+async fn a_holder_learns_of_its_revocation_at_once_if_it_listens_and_otherwise_when_it_does_or_refreshes() {
+    for (listening, fault, times, revoked_at, valid_for, lost_after) in [
+        // Longer than a listener stays for nobody.
+        ("works", Fault::Fail, 0, secs(60), None, millis(5)),
+        ("begins after a second", Fault::Fail, 0, millis(500), Some(millis(400)), millis(700)),
+        ("has failed once", Fault::Fail, 1, secs(12), None, millis(5)),
+        ("is refused", Fault::Refuse, usize::MAX, secs(5), Some(secs(4)), millis(5_100)),
+    ] {
+        let store = Faulty::new();
+        store.first(times, |call| matches!(call, Call::Watch), fault);
+        let lease = store.seal().acquire("k").ttl(secs(30)).await.unwrap();
+        tokio::time::sleep(revoked_at).await;
+        store.build(Mongoseal::builder().owner("olga")).revoke("k").await.unwrap();
+        if let Some(valid_for) = valid_for {
+            tokio::time::sleep(valid_for).await;
+            assert!(lease.is_valid(), "{listening}");
+        }
+        tokio::time::sleep(lost_after.saturating_sub(valid_for.unwrap_or_default())).await;
         assert!(
-            matches!(lease.cancelled().await, LeaseState::Lost { cause: LossCause::Revoked { by, .. } } if by == seal.owner().as_str())
+            matches!(lease.state(), LeaseState::Lost { cause: LossCause::Revoked { by, .. } } if by == "olga"),
+            "{listening}: {:?}",
+            lease.state()
         );
     }
-    drop(seal.acquire("k").await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
@@ -91,21 +55,15 @@ async fn a_revocation_whose_answer_was_lost_returns_whom_it_hit_and_hits_nobody_
         let waiting = tokio::spawn(store.seal().acquire("k").wait(secs(3600)).into_future());
         tokio::time::sleep(secs(5)).await;
         store.first(1, |call| is_revoke(&call), Fault::LoseReply);
-        assert_eq!(revoke(&store, &lease, is_of_token).await, [lease.token()]);
-        waiting.await.unwrap().unwrap().verify().await.unwrap();
+        assert_eq!(revoke(&store, &lease, is_of_token).await, [lease.token()], "of its token: {is_of_token}");
+        let next = waiting.await.unwrap().unwrap();
+        next.verify().await.unwrap();
         let sent = store.requests().iter().filter(|request| matches!(request, Request::Revoke(_))).count();
         assert_eq!(sent, if is_of_token { 0 } else { 2 });
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_revocation_that_a_stale_copy_has_not_written_is_sent_again() {
-    let (store, seal) = Faulty::open();
-    for is_of_token in [false, true] {
-        let lease = seal.acquire("k").await.unwrap();
+        // A stale copy has written nothing.
         store.first(1, |call| is_revoke(&call), Fault::Stale);
-        assert_eq!(revoke(&store, &lease, is_of_token).await, [lease.token()]);
-        assert!(lease.verify().await.is_err());
+        assert_eq!(revoke(&store, &next, is_of_token).await, [next.token()], "of its token: {is_of_token}");
+        assert!(next.verify().await.is_err());
     }
 }
 
@@ -121,19 +79,6 @@ async fn a_lease_that_was_released_before_its_revocation_arrives_is_not_returned
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bound_leaves_the_lease_that_was_granted_after_it() {
-    let seal = Mongoseal::in_memory();
-    let old = seal.acquire("k").shared().await.unwrap();
-    let seen = seal.inspect("k").await.unwrap().unwrap().version;
-    let new = seal.acquire("k").shared().await.unwrap();
-    let revoked = seal.revoke("k").up_to(seen).await.unwrap();
-    assert_eq!(tokens(&revoked), [old.token()]);
-    new.verify().await.unwrap();
-    assert!(seal.revoke("k").up_to(seen).await.unwrap().is_empty(), "a repeated one ends no other lease");
-    new.verify().await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_key_nobody_holds_is_left_alone_and_too_long_a_reason_refused() {
     let (store, seal) = Faulty::open();
     assert!(seal.revoke("k").await.unwrap().is_empty());
@@ -143,16 +88,4 @@ async fn a_key_nobody_holds_is_left_alone_and_too_long_a_reason_refused() {
     assert!(matches!(seal.revoke("").await, Err(Error::Invalid { .. })));
     store.always(Fault::Fail);
     assert!(matches!(seal.revoke("k").await, Err(Error::Unavailable { .. })));
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_record_remembers_the_last_eight_revocations() {
-    let seal = Mongoseal::in_memory();
-    for number in 0..10 {
-        seal.acquire("k").await.unwrap().orphan();
-        seal.revoke("k").by("alice").reason(format!("{number}")).await.unwrap();
-    }
-    let history = seal.inspect("k").await.unwrap().unwrap().history;
-    let reasons: Vec<_> = history.iter().map(|event| event.reason.as_str()).collect();
-    assert_eq!(reasons, ["2", "3", "4", "5", "6", "7", "8", "9"]);
 }

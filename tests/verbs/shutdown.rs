@@ -3,13 +3,12 @@
 use std::{
     future::pending,
     ops::Range,
-    panic::{self, AssertUnwindSafe},
     pin::{Pin, pin},
     sync::{Arc, Mutex},
     task::Poll,
 };
 
-use mongoseal::{EndReason, Error, Lease, Mongoseal, Tick, TickLease, election::Leader, record::Request, store::Store};
+use mongoseal::{EndReason, Error, Lease, Mongoseal, Tick, TickLease, election::Leader, record::Request};
 use tokio::{
     runtime::Handle,
     task::JoinSet,
@@ -64,33 +63,22 @@ async fn it_releases_all_of_two_thousand_leases_by_a_few_requests_if_no_work_out
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_that_is_locked_keeps_no_other_lease_from_its_release() {
-    let (store, many) = (Faulty::new(), 1_000);
-    let seal = store.seal();
-    let _held = leases(&seal, many).await;
-    store.script(|call| match call {
-        Call::Jointly(leases) => leases.iter().any(|(key, _)| key.as_str() == "k77").then_some(Fault::Hang),
-        _ => None,
-    });
-    let began = store.records.clock().now();
-    seal.shutdown().await;
-    let took = store.records.clock().now().since(began);
-    // A fifth of the operation timeout, and some.
-    assert!(took < millis(2_100), "{took:?}");
-    assert_eq!(free(&store, many).await, many, "that one was released by itself");
-}
-
-#[tokio::test(start_paused = true)]
-async fn with_a_store_that_does_not_answer_it_takes_no_longer_than_the_operation_timeout() {
-    let (store, many) = (Faulty::new(), 1_000);
-    let seal = store.build(Mongoseal::builder().operation_timeout(secs(3)));
-    let _held = leases(&seal, many).await;
-    store.always(Fault::Hang);
-    let began = store.records.clock().now();
-    seal.shutdown().await;
-    let took = store.records.clock().now().since(began);
-    assert!(took <= millis(3_200), "{took:?}");
-    assert_eq!(free(&store, many).await, 0);
+async fn a_record_that_is_locked_keeps_no_other_lease_from_its_release_and_a_store_that_hangs_ends_it_in_time() {
+    let many = 1_000;
+    // A fifth of the operation timeout, and some, or the whole operation timeout.
+    for (is_away, at_most, released) in [(false, millis(2_100), many), (true, millis(10_200), 0)] {
+        let (store, seal) = Faulty::open();
+        let _held = leases(&seal, many).await;
+        store.script(move |call| match call {
+            _ if is_away => Some(Fault::Hang),
+            Call::Jointly(leases) => leases.iter().any(|(key, _)| key.as_str() == "k77").then_some(Fault::Hang),
+            _ => None,
+        });
+        let began = Instant::now();
+        seal.shutdown().await;
+        assert!(began.elapsed() <= at_most, "away: {is_away}, {:?}", began.elapsed());
+        assert_eq!(free(&store, many).await, released, "away: {is_away}");
+    }
 }
 
 /// Polls a future once. Returns whether it is pending.
@@ -135,12 +123,10 @@ async fn a_key_whose_work_runs_is_not_free_before_the_work_has_ended() {
     tokio::join!(frees_the_key_after_its_work(&store, &seal, Box::pin(work)), told);
 
     let seal = store.seal();
-    let elector = seal.campaign("k").elector();
-    let work = elector.run(async |_: &Leader| pending::<mongoseal::Result<()>>().await);
+    let work = seal.campaign("k").elector().run(async |_: &Leader| pending::<mongoseal::Result<()>>().await);
     frees_the_key_after_its_work(&store, &seal, Box::pin(work)).await;
     let seal = store.seal();
-    let once = seal.once("k", Tick::number(1));
-    let work = once.run(async |_: &TickLease| pending::<mongoseal::Result<()>>().await);
+    let work = seal.once("k", Tick::number(1)).run(async |_: &TickLease| pending::<mongoseal::Result<()>>().await);
     frees_the_key_after_its_work(&store, &seal, Box::pin(work)).await;
 }
 
@@ -153,12 +139,12 @@ async fn work_that_does_not_end_keeps_its_key_until_the_lease_expires_and_others
     let set = seal.acquire_all(["one", "two"]).await.unwrap();
     let began = Instant::now();
     // As in a `select!` whose other branch awaits the shutdown.
-    let mut stopped = [
+    let mut work = [
         Box::pin(lease.run(pending::<()>())) as Pin<Box<dyn Future<Output = _>>>,
         Box::pin(for_ever.run(pending::<()>())),
         Box::pin(set.run(pending::<()>())),
     ];
-    for work in &mut stopped {
+    for work in &mut work {
         assert!(is_pending(work).await);
     }
     let closing = seal.clone();
@@ -167,12 +153,11 @@ async fn work_that_does_not_end_keeps_its_key_until_the_lease_expires_and_others
     assert!(is_free(&store, "idle").await, "a lease without work is released at once");
     shutdown.await.unwrap();
     assert!(began.elapsed() <= millis(10_100), "{:?}", began.elapsed());
-    for key in ["k", "for-ever", "one", "two"] {
-        assert!(!is_free(&store, key).await, "{key}");
-    }
-    tokio::time::sleep(secs(31)).await;
-    for (key, free) in [("k", true), ("one", true), ("two", true), ("for-ever", false)] {
-        assert_eq!(is_free(&store, key).await, free, "{key}");
+    for expired in [false, true] {
+        tokio::time::sleep(if expired { secs(31) } else { secs(0) }).await;
+        for key in ["k", "for-ever", "one", "two"] {
+            assert_eq!(is_free(&store, key).await, expired && key != "for-ever", "{key}");
+        }
     }
 }
 
@@ -203,39 +188,28 @@ async fn leases_that_have_ended_leave_no_task() {
     assert_eq!(tasks(11..31).await, of_the_handle, "the task that refreshes the leases of a ttl has ended");
 }
 
-/// A `shutdown` that is called only after work that succeeded leaves the leases of failed work to their ttl.
 #[tokio::test(start_paused = true)]
 async fn a_scope_shuts_its_handle_down_after_a_value_an_error_and_a_panic() {
     let store = Faulty::new();
     // The leases outlive the work, so that only a shutdown ends them.
-    let keep = Mutex::new(Vec::new());
-    let take = async |seal: &Mongoseal| {
-        let lease = seal.acquire("k").await.unwrap();
-        keep.lock().unwrap().push(lease);
-    };
-    let value = store.seal().scope(async |seal| {
-        take(seal).await;
-        7
-    });
-    assert_eq!(value.await, 7);
-    assert!(is_free(&store, "k").await, "after a value");
-    let error = store.seal().scope(async |seal| {
-        take(seal).await;
-        Err::<(), _>("mine")
-    });
-    assert_eq!(error.await, Err("mine"));
-    assert!(is_free(&store, "k").await, "after an error");
-    let mut panicking = Box::pin(store.seal().scope(async |seal| {
-        take(seal).await;
-        panic!("mine")
-    }));
-    let is_panic =
-        std::future::poll_fn(|task| match panic::catch_unwind(AssertUnwindSafe(|| panicking.as_mut().poll(task))) {
-            Ok(polled) => polled.map(|(): ()| false),
-            Err(_mine) => Poll::Ready(true),
-        });
-    assert!(is_panic.await, "the panic goes on");
-    assert!(is_free(&store, "k").await, "after a panic");
+    let keep = Arc::new(Mutex::new(Vec::new()));
+    for end in ["value", "error", "panic"] {
+        let (seal, kept) = (store.seal(), Arc::clone(&keep));
+        let scope = tokio::spawn(seal.scope(async move |seal: &Mongoseal| {
+            let lease = seal.acquire("k").await.unwrap();
+            kept.lock().unwrap().push(lease);
+            match end {
+                "value" => Ok(7),
+                "error" => Err("mine"),
+                _ => panic!("mine"),
+            }
+        }));
+        match (end, scope.await) {
+            ("value", Ok(Ok(7))) | ("error", Ok(Err("mine"))) => {}
+            (_, ended) => assert!(ended.is_err_and(|error| error.is_panic()) && end == "panic", "{end}"),
+        }
+        assert!(is_free(&store, "k").await, "after a {end}");
+    }
     assert!(keep.lock().unwrap().iter().all(|lease| !lease.is_valid()));
 }
 

@@ -119,6 +119,8 @@ fn table() -> Vec<(&'static str, Duration, Row)> {
             scene.seal.acquire_all(KEYS.into_iter().chain(["s/9"])).wait(WAIT).await
         }),
         row!("acquire_all, would wait", TIMEOUT, |scene| scene.seal.acquire_all(KEYS).wait(WAIT).await),
+        row!("acquire_any", TIMEOUT, |scene| scene.seal.acquire_any(KEYS).await),
+        row!("acquire_any, waits", WAIT + TIMEOUT, |scene| scene.seal.acquire_any(["k", "s/9"]).wait(WAIT).await),
         row!("acquire, with", TIMEOUT * 2, |scene| scene.seal.acquire("free").with(async |_| ()).await),
         row!("resume", TIMEOUT, |scene| let (id, token) = scene.left().await, scene.seal.resume("left", id, token).await),
         row!("refresh", TIMEOUT, |scene| scene.lease.refresh().await),
@@ -126,6 +128,16 @@ fn table() -> Vec<(&'static str, Duration, Row)> {
         row!("update_metadata", TIMEOUT, |scene| scene.lease.update_metadata(Metadata::default()).await),
         row!("verify", TIMEOUT, |scene| scene.lease.verify().await),
         row!("downgrade", TIMEOUT, |scene| scene.lease.downgrade(Sharing::UpTo(3)).await),
+        row!("upgrade", TIMEOUT * 3, |scene| let sharer = scene.seal.acquire("shared").shared().await.unwrap(), {
+            sharer.upgrade().await
+        }),
+        row!("put_value", TIMEOUT, |scene| scene.lease.put_value(&1).await),
+        row!("put_value under a lease of others", TIMEOUT, |scene| let (id, token) = scene.left().await, {
+            scene.seal.put_value("left", id, token, &1).await
+        }),
+        row!("clear_value", TIMEOUT, |scene| scene.lease.clear_value().await),
+        row!("value", TIMEOUT, |scene| scene.lease.put_value(&1).await.unwrap(), scene.lease.value::<u64>().await),
+        row!("release_with_value", TIMEOUT, |scene| scene.lease.release_with_value(&1).await),
         row!("transfer", TIMEOUT, |scene| scene.lease.transfer(LeaseId::random()).await),
         row!("release", TIMEOUT, |scene| scene.lease.release().await),
         row!("release of a set", TIMEOUT, |scene| let set = scene.seal.acquire_all(KEYS).await.unwrap(), set.release().await),
@@ -167,6 +179,7 @@ fn table() -> Vec<(&'static str, Duration, Row)> {
         row!("watch", TIMEOUT, |scene| scene.seal.watch("k").await),
         row!("watch_prefix", TIMEOUT, |scene| scene.seal.watch_prefix("g/").await),
         row!("inspect", TIMEOUT, |scene| scene.seal.inspect("k").await),
+        row!("runs", TIMEOUT, |scene| scene.seal.runs("k").await),
         row!("list", TIMEOUT, |scene| scene.seal.leases().await),
         row!("now", TIMEOUT, |scene| scene.seal.now().await),
         row!("prepare", TIMEOUT, |scene| bounded(&scene.store).prepare().await),

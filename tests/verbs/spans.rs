@@ -9,7 +9,7 @@ use tracing::{Instrument, Level, info_span};
 use crate::{
     faulty::{Call, Fault, Faulty},
     millis,
-    recorded_spans::Seen,
+    recorded_spans::{Seen, Span},
     secs,
 };
 
@@ -17,41 +17,35 @@ use crate::{
 async fn an_acquire_is_one_span_with_key_owner_token_position_and_the_time_waited() {
     let store = Faulty::new();
     let (seen, _guard) = Seen::watch();
-    let holder = store.build(Mongoseal::builder().owner("first")).acquire("k").await.unwrap();
-    let second = tokio::spawn(store.seal().acquire("k").wait(secs(60)).into_future());
+    let acquire = |owner: &str| store.build(Mongoseal::builder().owner(owner)).acquire("k");
+    let holder = acquire("first").await.unwrap();
+    let second = tokio::spawn(acquire("second").wait(secs(60)).into_future());
     tokio::time::sleep(millis(10)).await;
-    let waiting = store.build(Mongoseal::builder().owner("third")).acquire("k").wait(secs(60));
-    let third = tokio::spawn(waiting.into_future());
-    tokio::time::sleep(secs(3)).await;
+    let third = tokio::spawn(acquire("third").wait(secs(60)).into_future());
+    tokio::time::sleep(millis(10)).await;
+    assert!(tokio::time::timeout(millis(2_990), acquire("dropped").wait(secs(60))).await.is_err());
     holder.release().await.unwrap();
     second.await.unwrap().unwrap().release().await.unwrap();
     let lease = third.await.unwrap().unwrap();
 
     let spans = seen.spans("mongoseal.acquire");
-    assert_eq!(spans.len(), 3);
-    assert!(spans.iter().all(|span| span.of("outcome") == "granted" && span.errors.is_empty()));
-    assert_eq!((spans[0].of("owner"), spans[0].of("position"), spans[0].of("waited")), ("first", "", "0ns"));
-    let third = &spans[2];
-    assert_eq!((third.of("key"), third.of("owner")), ("k", "third"));
-    assert_eq!(third.of("token"), lease.token().get().to_string());
-    assert_eq!(third.of("position"), "1");
-    assert_eq!(third.of("waited"), "3s");
+    assert!(spans.iter().all(|span| span.errors.is_empty() && span.of("key") == "k"));
+    let fields = |span: &Span| ["owner", "outcome", "position", "waited"].map(|name| span.of(name).to_owned());
+    assert_eq!(fields(&spans[0]), ["first", "granted", "", "0ns"]);
+    assert_eq!(fields(&spans[2]), ["third", "granted", "1", "3s"]);
+    assert_eq!(spans[2].of("token"), lease.token().get().to_string());
+    assert_eq!((spans[3].of("outcome"), spans[3].handles, spans.len()), ("abandoned", 0, 4));
     let waiting = seen.said("waiting");
     assert!(waiting.len() >= 2 && waiting.iter().all(|level| *level == Level::DEBUG), "{waiting:?}");
-}
-
-/// Acquires a key as a web request does: in a span that ends with the request.
-async fn acquire_in_request(store: &Faulty) -> Lease {
-    let seal = store.seal();
-    async { seal.acquire("k").await.unwrap() }.instrument(info_span!("request")).await
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_acquire_span_ends_with_the_grant_and_nothing_later_is_part_of_the_request_that_acquired_the_lease() {
     let store = Faulty::new();
     let (seen, _guard) = Seen::watch();
-    let lease = acquire_in_request(&store).await;
-    assert_eq!((seen.span("mongoseal.acquire").handles, seen.span("request").handles), (0, 0));
+    // As a web request does: in a span that ends with the request.
+    let lease = async { store.seal().acquire("k").await.unwrap() }.instrument(info_span!("request")).await;
+    assert!(seen.0.lock().unwrap().spans.iter().all(|span| span.handles == 0));
     tokio::time::sleep(secs(60)).await;
     drop(lease);
     eventually(secs(10), "there is a span", async || !seen.spans("mongoseal.release").is_empty()).await;
@@ -65,37 +59,29 @@ async fn an_acquire_span_ends_with_the_grant_and_nothing_later_is_part_of_the_re
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_that_is_dropped_is_abandoned_and_has_no_error() {
+async fn each_refresh_and_verification_of_a_lease_is_one_span_with_its_outcome() {
     let store = Faulty::new();
     let (seen, _guard) = Seen::watch();
-    let _holder = store.seal().acquire("k").await.unwrap();
-    let seal = store.seal();
-    let waiting = tokio::time::timeout(secs(1), seal.acquire("k").wait(secs(60)).into_future());
-    assert!(waiting.await.is_err());
-    eventually(secs(10), "the span ends", async || seen.spans("mongoseal.acquire")[1].handles == 0).await;
-    let acquire = &seen.spans("mongoseal.acquire")[1];
-    assert_eq!((acquire.of("outcome"), acquire.errors.len()), ("abandoned", 0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn each_refresh_of_a_lease_is_one_span_with_its_outcome() {
-    let store = Faulty::new();
-    let (seen, _guard) = Seen::watch();
-    let lease = store.seal().acquire("k").await.unwrap();
-    lease.refresh().await.unwrap();
+    let refreshed = store.seal().acquire("k").await.unwrap();
+    let verified = store.seal().acquire("l").await.unwrap();
+    refreshed.refresh().await.unwrap();
+    async { verified.verify().await.unwrap() }.instrument(info_span!("request")).await;
     store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::Refuse));
-    lease.refresh().await.unwrap_err();
+    refreshed.refresh().await.unwrap_err();
     store.heal();
-    store.seal().revoke("k").await.unwrap();
-    lease.refresh().await.unwrap_err();
-    let spans = seen.spans("mongoseal.refresh");
-    let outcomes: Vec<_> = spans.iter().map(|span| span.of("outcome")).collect();
-    assert_eq!(outcomes, ["confirmed", "invalid", "refused"]);
-    for span in &spans {
-        let token = lease.token().to_string();
-        assert_eq!((span.of("key"), span.of("token"), span.of("leases")), ("k", token.as_str(), "1"));
-        assert_eq!((span.parent, span.handles), ("", 0));
+    for key in ["k", "l"] {
+        store.seal().revoke(key).await.unwrap();
     }
+    refreshed.refresh().await.unwrap_err();
+    verified.verify().await.unwrap_err();
+    let outcomes = |name: &str, lease: &Lease| {
+        let (spans, token) = (seen.spans(name), lease.token().to_string());
+        assert!(spans.iter().all(|span| (span.of("key"), span.of("token")) == (lease.key().as_str(), token.as_str())));
+        assert!(spans.iter().all(|span| span.handles == 0), "{name}");
+        spans.iter().map(|span| format!("{}/{}", span.parent, span.of("outcome"))).collect::<Vec<_>>()
+    };
+    assert_eq!(outcomes("mongoseal.refresh", &refreshed), ["/confirmed", "/invalid", "/refused"]);
+    assert_eq!(outcomes("mongoseal.verify", &verified), ["request/verified", "/lost"]);
 }
 
 /// Two leases that are refreshed by one batch, which has a span of its own.
@@ -163,20 +149,6 @@ async fn each_end_of_a_lease_is_one_release_span_with_its_outcome() {
     let released = spans.iter().find(|span| span.of("key") == "released").unwrap();
     assert_eq!((released.of("token"), released.parent), (token.as_str(), "request"), "below the caller that waits");
     assert!(seen.0.lock().unwrap().spans.iter().all(|span| span.handles == 0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_verification_is_one_span_with_its_outcome_below_its_caller() {
-    let store = Faulty::new();
-    let (seen, _guard) = Seen::watch();
-    let lease = store.seal().acquire("k").await.unwrap();
-    async { lease.verify().await.unwrap() }.instrument(info_span!("request")).await;
-    store.seal().revoke("k").await.unwrap();
-    lease.verify().await.unwrap_err();
-    let spans = seen.spans("mongoseal.verify");
-    let outcomes: Vec<_> = spans.iter().map(|span| (span.parent, span.of("outcome"), span.errors.len())).collect();
-    assert_eq!(outcomes, [("request", "verified", 0), ("", "lost", 1)]);
-    assert_eq!(spans[0].of("token"), lease.token().to_string());
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,8 +1,7 @@
 //! The value of a key.
 
 use mongoseal::{
-    Error, Json, KeyValue, Lease, LossCause, Mongoseal, ReleaseOutcome, action::PutValue, record::Request,
-    store::MemoryStore,
+    Error, Json, Lease, LossCause, Mongoseal, ReleaseOutcome, action::PutValue, record::Request, store::MemoryStore,
 };
 use serde_json::json;
 
@@ -25,42 +24,39 @@ async fn content(lease: &Lease) -> Option<u64> {
 async fn a_value_survives_a_release_an_expiry_a_revocation_and_a_transfer() {
     let store = MemoryStore::default();
     let seal = || Mongoseal::in_memory_on(&store);
-    let first = seal().acquire("k").await.unwrap();
-    assert_eq!(content(&first).await, None);
-    first.put_value(&1_u64).await.unwrap();
-    let token = first.token();
-    first.release().await.unwrap();
-
-    let second = seal().acquire("k").await.unwrap();
-    let KeyValue { content: one, token: by, at, .. } = second.value::<u64>().await.unwrap().unwrap();
-    assert_eq!((one, by), (1, token));
-    assert!(at <= second.value::<u64>().await.unwrap().unwrap().at, "the same by a read");
-    second.put_value(&2_u64).await.unwrap();
-    second.orphan();
-    tokio::time::sleep(secs(60)).await;
-
-    let third = seal().acquire("k").await.unwrap();
-    assert_eq!(content(&third).await, Some(2));
-    third.put_value(&3_u64).await.unwrap();
-    seal().revoke("k").await.unwrap();
-    assert!(matches!(third.put_value(&9_u64).await, Err(Error::Lost { .. })));
-
-    let fourth = seal().acquire("k").await.unwrap();
-    assert_eq!(content(&fourth).await, Some(3));
-    fourth.put_value(&4_u64).await.unwrap();
-    let to = mongoseal::LeaseId::random();
-    let token = fourth.transfer(to).await.unwrap();
-    let fifth = seal().resume("k", to, token).await.unwrap();
-    assert_eq!(content(&fifth).await, Some(4));
-    fifth.put_value(&5_u64).await.unwrap();
-    assert_eq!(content(&fifth).await, Some(5));
-    let inspected = seal().inspect("k").await.unwrap().unwrap().value.unwrap();
-    assert_eq!((inspected.content.to_string().as_str(), inspected.token), ("5", fifth.token()));
-    let listed = seal().leases().await.unwrap().next().await.unwrap().unwrap().value;
-    assert_eq!(listed, Some(inspected));
-    fifth.clear_value().await.unwrap();
-    assert_eq!(content(&fifth).await, None);
-    assert_eq!(seal().inspect("k").await.unwrap().unwrap().value, None);
+    let mut before = None;
+    for (number, end) in (1_u64..).zip(["release", "expiry", "revocation", "transfer"]) {
+        let lease = seal().acquire("k").await.unwrap();
+        let found = lease.value::<u64>().await.unwrap().map(|value| (value.content, value.token));
+        assert_eq!(found, before, "before the {end}");
+        lease.put_value(&number).await.unwrap();
+        before = Some((number, lease.token()));
+        match end {
+            "release" => drop(lease.release().await.unwrap()),
+            "expiry" => {
+                lease.orphan();
+                tokio::time::sleep(secs(60)).await;
+            }
+            "revocation" => {
+                seal().revoke("k").await.unwrap();
+                assert!(matches!(lease.put_value(&9_u64).await, Err(Error::Lost { .. })));
+            }
+            _ => {
+                let to = mongoseal::LeaseId::random();
+                let token = lease.transfer(to).await.unwrap();
+                let next = seal().resume("k", to, token).await.unwrap();
+                assert_eq!(content(&next).await, Some(number));
+                next.put_value(&5_u64).await.unwrap();
+                let inspected = seal().inspect("k").await.unwrap().unwrap().value.unwrap();
+                assert_eq!((inspected.content.to_string().as_str(), inspected.token), ("5", token));
+                let listed = seal().leases().await.unwrap().next().await.unwrap().unwrap().value;
+                assert_eq!(listed, Some(inspected));
+                next.clear_value().await.unwrap();
+                assert_eq!(content(&next).await, None);
+                assert_eq!(seal().inspect("k").await.unwrap().unwrap().value, None);
+            }
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,18 +85,20 @@ async fn the_first_reading_after_a_direct_grant_sends_nothing_and_later_ones_rea
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_whose_answer_was_lost_is_made_once_and_a_delayed_one_changes_nothing() {
-    let (store, lease) = Faulty::held().await;
-    let mut faults = vec![Fault::Delay(secs(8)), Fault::LoseReply];
-    store.script(move |call| match call {
-        Call::Apply(Request::PutValue(_)) => faults.pop(),
-        _ => None,
-    });
-    lease.put_value(&1_u64).await.unwrap();
-    assert!(writes(&store) >= 3, "{}", writes(&store));
-    lease.put_value(&2_u64).await.unwrap();
-    tokio::time::sleep(secs(20)).await;
-    assert_eq!(content(&lease).await, Some(2));
+async fn a_write_without_an_answer_to_believe_is_made_once_and_a_delayed_one_changes_nothing() {
+    for mut faults in [vec![Fault::Delay(secs(8)), Fault::LoseReply], vec![Fault::Stale, Fault::Stale]] {
+        let (store, lease) = Faulty::held().await;
+        store.script(move |call| match call {
+            Call::Apply(Request::PutValue(_)) => faults.pop(),
+            _ => None,
+        });
+        lease.put_value(&1_u64).await.unwrap();
+        assert!(writes(&store) >= 3, "{}", writes(&store));
+        assert_eq!(content(&lease).await, Some(1));
+        lease.put_value(&2_u64).await.unwrap();
+        tokio::time::sleep(secs(20)).await;
+        assert_eq!(content(&lease).await, Some(2));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -116,14 +114,12 @@ async fn two_writes_at_once_are_both_confirmed_and_one_of_them_stays() {
 #[tokio::test(start_paused = true)]
 async fn another_process_writes_under_the_lease_by_its_id_and_its_token() {
     let (store, lease) = Faulty::held().await;
+    let (child, id, token) = (store.seal(), lease.id(), lease.token());
     lease.put_value(&1_u64).await.unwrap();
-    let child = store.seal();
-    child.put_value("k", lease.id(), lease.token(), &2_u64).await.unwrap();
+    child.put_value("k", id, token, &2_u64).await.unwrap();
     assert_eq!(content(&lease).await, Some(2));
     lease.put_value(&3_u64).await.unwrap();
     assert_eq!(content(&lease).await, Some(3));
-    assert!(lease.is_valid() && lease.verify().await.is_ok());
-    let (id, token) = (lease.id(), lease.token());
     lease.release().await.unwrap();
     let error = child.put_value("k", id, token, &4_u64).await.unwrap_err();
     assert!(matches!(error, Error::Lost { .. }), "{error}");
@@ -132,73 +128,75 @@ async fn another_process_writes_under_the_lease_by_its_id_and_its_token() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_with_a_value_is_one_write_also_if_its_answer_is_lost() {
-    let store = Faulty::new();
-    for loses in [false, true] {
-        let lease = store.seal().acquire("k").await.unwrap();
-        let (before, mut is_lost) = (store.requests().len(), !loses);
+    for loses in [0, 1] {
+        let (store, lease) = Faulty::held().await;
+        let (before, mut left) = (store.requests().len(), loses);
         let reads = count(&store, move |call| {
-            let loses = matches!(call, Call::Apply(Request::PutValue(_))) && !std::mem::replace(&mut is_lost, true);
-            (matches!(call, Call::Read), loses.then_some(Fault::LoseReply))
+            let meets = left > 0 && matches!(call, Call::Apply(Request::PutValue(_)));
+            left -= usize::from(meets);
+            (matches!(call, Call::Read), meets.then_some(Fault::LoseReply))
         });
         lease.release_with_value("done").await.unwrap();
-        assert_eq!(store.requests().len() - before, if loses { 2 } else { 1 });
-        assert_eq!(reads(), usize::from(loses), "the second write finds the first, and writes nothing");
-        store.heal();
+        assert_eq!(store.requests().len() - before, 1 + loses);
+        assert_eq!(reads(), loses, "the second write finds the first, and writes nothing");
         let next = store.seal().acquire("k").await.unwrap();
         assert_eq!(next.value::<String>().await.unwrap().unwrap().content, "done");
-        next.clear_value().await.unwrap();
-        next.release().await.unwrap();
     }
 }
 
 /// The outcome outlasts the future of the first call.
 #[tokio::test(start_paused = true)]
 async fn a_release_after_a_release_with_a_value_tells_how_that_one_ended() {
-    let store = Faulty::new();
-    // The first call is awaited to its end, or dropped half-way.
-    for is_dropped in [false, true] {
-        let release = async |lease: Lease| {
-            store.always(Fault::Delay(secs(2)));
-            let at_most = secs(if is_dropped { 1 } else { 60 });
-            let released = tokio::time::timeout(at_most, lease.release_with_value("done"));
-            assert_eq!(released.await.is_err(), is_dropped);
+    // The first call is awaited to its end, or dropped half-way. No answer comes in time, or later, if the store hangs.
+    for (fault, at_most) in
+        [(Fault::Delay(secs(2)), secs(60)), (Fault::Delay(secs(2)), secs(1)), (Fault::Hang, secs(60))]
+    {
+        for is_lost in [false, true] {
+            let (store, lease) = Faulty::held().await;
+            if is_lost {
+                store.seal().revoke("k").await.unwrap();
+            }
+            store.always(fault);
+            let first = tokio::time::timeout(at_most, lease.release_with_value("done")).await;
+            assert_eq!(first.is_err(), at_most == secs(1));
             let outcome = lease.release().await.unwrap();
             store.heal();
-            outcome
-        };
-        assert_eq!(release(store.seal().acquire("k").await.unwrap()).await, ReleaseOutcome::Released);
-        let next = store.seal().acquire("k").await.unwrap();
-        assert_eq!(next.value::<String>().await.unwrap().unwrap().content, "done");
-        next.clear_value().await.unwrap();
-
-        // The lease was lost before. The one who revoked it sees no value.
-        store.seal().revoke("k").await.unwrap();
-        let outcome = release(next).await;
-        let is_revoked = matches!(outcome, ReleaseOutcome::AlreadyLost { cause: LossCause::Revoked { .. } });
-        assert!(is_revoked, "{outcome:?}");
-        assert_eq!(store.seal().inspect("k").await.unwrap().unwrap().value, None);
+            let value = store.seal().inspect("k").await.unwrap().unwrap().value.map(|value| value.content.to_string());
+            if matches!(fault, Fault::Hang) {
+                assert!(matches!(first, Ok(Err(Error::Unavailable { .. }))), "{first:?}");
+                assert_eq!((outcome, value), (ReleaseOutcome::Unknown, None));
+            } else if is_lost {
+                // The one who revoked it sees no value.
+                let is_revoked = matches!(outcome, ReleaseOutcome::AlreadyLost { cause: LossCause::Revoked { .. } });
+                assert!(is_revoked && value.is_none(), "{outcome:?} {value:?}");
+            } else {
+                assert_eq!((outcome, value.as_deref()), (ReleaseOutcome::Released, Some("\"done\"")));
+            }
+        }
     }
-
-    // No answer has come in time, and none comes later.
-    let lease = store.seal().acquire("k").await.unwrap();
-    store.always(Fault::Hang);
-    let error = lease.release_with_value("lost").await.unwrap_err();
-    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
-    assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Unknown);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_with_a_value_that_cannot_be_stored_leaves_the_lease_held() {
+async fn what_cannot_be_stored_is_refused_before_anything_is_sent_and_leaves_the_lease_held() {
     let (store, lease) = Faulty::held().await;
     let before = store.requests().len();
-    let too_long = lease.release_with_value(&1).keep_for(PutValue::MAX_KEEP + secs(1));
-    let too_large = lease.release_with_value(&"x".repeat(64 * 1024));
-    drop(lease.release_with_value(&1));
-    for refused in [too_long, too_large] {
-        let error = refused.await.unwrap_err();
-        assert!(matches!(error, Error::Invalid { .. }) && lease.is_valid(), "{error}");
+    let too_big = "x".repeat(Json::MAX_BYTES);
+    for refused in [
+        lease.put_value(&too_big).await,
+        lease.put_value(&u64::MAX).await,
+        lease.put_value(&json!({ "a\0": 1 })).await,
+        lease.put_value(&1).keep_for(PutValue::MAX_KEEP + secs(1)).await,
+        lease.release_with_value(&too_big).await,
+        lease.release_with_value(&1).keep_for(PutValue::MAX_KEEP + secs(1)).await,
+    ] {
+        assert!(matches!(refused, Err(Error::Invalid { .. })) && lease.is_valid(), "{refused:?}");
     }
+    drop(lease.release_with_value(&1));
     assert_eq!(store.requests().len(), before, "nothing was sent");
+    lease.put_value("text").await.unwrap();
+    let error = lease.value::<u64>().await.unwrap_err();
+    assert!(error.to_string().contains("another form"), "{error}");
+    assert_eq!(lease.value::<Json>().await.unwrap().unwrap().content.to_string(), r#""text""#);
     lease.release_with_value(&1).await.unwrap();
     assert!(matches!(lease.check(), Err(Error::Ended { .. })));
 }
@@ -216,37 +214,7 @@ async fn a_release_with_a_value_that_was_not_stored_is_an_error() {
     assert!(error.to_string().contains("shares"), "{error}");
     assert!(matches!(shared.release_with_value(&1).await, Err(Error::Invalid { .. })));
     shared.verify().await.unwrap();
-    shared.release().await.unwrap();
-
-    let lease = seal.acquire("k").await.unwrap();
     seal.shutdown().await;
-    assert!(matches!(lease.release_with_value(&1).await, Err(Error::Ended { .. })));
+    assert!(matches!(shared.release_with_value(&1).await, Err(Error::Ended { .. })));
     assert_eq!(store.seal().inspect("k").await.unwrap().unwrap().value, None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_answer_that_wrote_nothing_is_not_believed() {
-    let (store, lease) = Faulty::held().await;
-    store.first(2, |call| matches!(call, Call::Apply(Request::PutValue(_))), Fault::Stale);
-    lease.put_value(&1_u64).await.unwrap();
-    assert_eq!(content(&lease).await, Some(1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_cannot_be_stored_is_refused_before_anything_is_sent() {
-    let (store, lease) = Faulty::held().await;
-    let too_big = "x".repeat(Json::MAX_BYTES);
-    for refused in [
-        lease.put_value(&too_big).await,
-        lease.put_value(&u64::MAX).await,
-        lease.put_value(&json!({ "a\0": 1 })).await,
-        lease.put_value(&1).keep_for(PutValue::MAX_KEEP + secs(1)).await,
-    ] {
-        assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
-    }
-    assert_eq!(writes(&store), 0);
-    lease.put_value("text").await.unwrap();
-    let error = lease.value::<u64>().await.unwrap_err();
-    assert!(error.to_string().contains("another form"), "{error}");
-    assert_eq!(lease.value::<Json>().await.unwrap().unwrap().content.to_string(), r#""text""#);
 }

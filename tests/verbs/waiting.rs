@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use mongoseal::{Error, Lease, Mongoseal, Result, record::Request, store::MemoryStore};
+use mongoseal::{BeginOutcome, Error, Lease, Mongoseal, Result, Skipped, Tick, record::Request, store::MemoryStore};
 use tokio::{
     task::JoinHandle,
     time::{Instant, timeout},
@@ -29,19 +29,7 @@ async fn queued(store: &Faulty) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_ends_in_time() {
-    let seal = Mongoseal::in_memory();
-    let _holder = seal.acquire("k").await.unwrap();
-    for at_most in [millis(0), millis(1), secs(5)] {
-        let began = Instant::now();
-        assert!(matches!(seal.acquire("k").wait(at_most).await, Err(Error::Held { .. })));
-        let took = began.elapsed();
-        assert!(took >= at_most && took <= at_most + millis(5), "{took:?} of {at_most:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_key_is_handed_over_at_once_with_one_request_of_each_side() {
+async fn a_key_is_handed_over_at_once_with_one_request_of_each_side_and_counts_from_before_it_was_asked_for() {
     let (store, holder) = Faulty::held().await;
     let seal = store.seal();
     // The first waiter opens the listener; the second finds it there, and can wait for ever.
@@ -59,25 +47,11 @@ async fn a_key_is_handed_over_at_once_with_one_request_of_each_side() {
     let lease = waiting.await.unwrap().unwrap();
     assert_eq!(released.elapsed(), Duration::ZERO);
     assert_eq!(store.requests().len() - before, 1, "the release, and nothing to confirm it");
-    assert!(lease.remaining() < secs(22), "counted from before it was queued: {:?}", lease.remaining());
+    assert!(lease.remaining() < secs(22), "{:?}", lease.remaining());
     lease.verify().await.unwrap();
-    tokio::time::sleep(secs(60)).await;
-    assert!(lease.is_valid());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_that_was_handed_over_is_refreshed_a_third_of_its_ttl_after_it_was_asked_for() {
-    let store = Faulty::new();
-    let holder = store.seal().acquire("k").ttl(secs(600)).await.unwrap();
-    let waiting = waiter(&store.seal(), secs(3600));
-    tokio::time::sleep(secs(8)).await;
-    holder.release().await.unwrap();
-    let lease = waiting.await.unwrap().unwrap();
-    let refreshed = || store.requests().iter().any(|request| matches!(request, Request::Refresh(_)));
-    assert!(!refreshed());
     tokio::time::sleep(millis(2_500)).await;
-    assert!(refreshed(), "not a third after it was handed over");
-    assert!(lease.is_valid());
+    let is_refreshed = matches!(store.requests().last(), Some(Request::Refresh(_)));
+    assert!(is_refreshed, "a third of its ttl after it was asked for, and not after it was handed over");
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,32 +94,23 @@ async fn waiters_ask_where_the_store_cannot_tell_and_listen_again_when_it_can() 
         let store = Faulty::new();
         store.script(move |call| matches!(call, Call::Watch).then_some(fault));
         let mut holder = store.seal().acquire("k").await.unwrap();
-        for round in 0..3 {
+        for _ in 0..3 {
             let waiting = waiter(&store.seal(), secs(3600));
             tokio::time::sleep(secs(5)).await;
-            if round == 2 {
-                store.heal();
-                tokio::time::sleep(secs(5)).await;
-            }
             let released = Instant::now();
             holder.release().await.unwrap();
             holder = waiting.await.unwrap().unwrap();
             assert!(released.elapsed() <= millis(650), "{fault:?}");
         }
+        let _waiting = waiter(&store.seal(), secs(3600));
+        tokio::time::sleep(secs(5)).await;
+        store.heal();
+        tokio::time::sleep(secs(60)).await;
+        let before = store.requests().len();
+        tokio::time::sleep(secs(60)).await;
+        let sent = store.requests().len() - before;
+        assert!(sent <= 14, "{fault:?}: both sides renew at a third of the ttl of 30 s, and nobody polls: {sent}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn one_refusal_of_the_listener_does_not_make_waiters_poll_for_the_life_of_the_handle() {
-    let store = Faulty::new();
-    store.first(1, |call| matches!(call, Call::Watch), Fault::Refuse);
-    let _holder = store.seal().acquire("k").ttl(secs(3600)).await.unwrap();
-    let _waiting = waiter(&store.seal(), secs(3600));
-    tokio::time::sleep(secs(5)).await;
-    let before = store.requests().len();
-    tokio::time::sleep(secs(60)).await;
-    let sent = store.requests().len() - before;
-    assert!(sent <= 8, "it renews its place at a third of the ttl of 30 s and does not poll: {sent} requests in 60 s");
 }
 
 #[tokio::test(start_paused = true)]
@@ -168,13 +133,21 @@ async fn a_listener_that_is_always_refused_is_retried_at_least_once_a_minute_and
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_is_there_when_a_dead_holder_s_time_is_over() {
-    let store = Faulty::new();
-    let began = Instant::now();
-    store.seal().acquire("k").ttl(secs(30)).await.unwrap().orphan();
-    let lease = store.seal().acquire("k").wait(secs(3600)).await.unwrap();
-    let took = began.elapsed();
-    assert!(took >= secs(30) + GRACE && took <= millis(30_010) + GRACE, "{took:?}");
-    assert!(lease.is_valid());
+    for limit in [1, 2] {
+        let store = Faulty::new();
+        let seal = store.seal();
+        let acquire = || seal.acquire("k").shared_up_to(limit);
+        let mut beside = None;
+        if limit == 2 {
+            beside = Some(acquire().await.unwrap());
+        }
+        let began = Instant::now();
+        acquire().ttl(secs(20)).await.unwrap().orphan();
+        let lease = acquire().wait(secs(3600)).await.unwrap();
+        let took = began.elapsed();
+        assert!(took >= secs(20) + GRACE && took <= millis(20_010) + GRACE, "up to {limit}: {took:?}");
+        assert!(lease.is_valid() && beside.is_none_or(|lease| lease.is_valid()));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -192,36 +165,22 @@ async fn a_wait_dropped_in_the_instant_of_its_hand_over_leaves_nothing_held_and_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_sends_waiters_home_and_takes_them_off_the_queue() {
-    let (store, _holder) = Faulty::held().await;
-    let seal = store.seal();
-    let waiting = waiter(&seal, secs(3600));
-    tokio::time::sleep(secs(1)).await;
-    seal.shutdown().await;
-    let error = waiting.await.unwrap().unwrap_err();
-    assert!(error.to_string().contains("shut down"), "{error}");
-    assert_eq!(queued(&store).await, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_waiter_that_dies_costs_the_next_one_no_more_than_its_ttl() {
+async fn a_waiter_that_dies_costs_the_next_one_no_more_than_its_ttl_and_the_grace() {
     let store = Faulty::new();
     let holder = store.seal().acquire("k").ttl(secs(600)).await.unwrap();
     // Asks once, and is never heard of again.
-    let dead = store.seal();
-    let asked = tokio::spawn(dead.acquire("k").ttl(secs(20)).wait(secs(3600)).into_future());
+    let dead = tokio::spawn(store.seal().acquire("k").ttl(secs(20)).wait(secs(3600)).into_future());
     tokio::time::sleep(millis(1)).await;
-    asked.abort();
+    dead.abort();
     store.script(|call| matches!(call, Call::Apply(Request::Leave(_))).then_some(Fault::Hang));
-    tokio::time::sleep(millis(1)).await;
-    assert_eq!(queued(&store).await, 1);
     let next = waiter(&store.seal(), secs(3600));
     tokio::time::sleep(millis(1)).await;
+    assert_eq!(queued(&store).await, 2);
     store.heal();
     holder.release().await.unwrap();
     let began = Instant::now();
     drop(next.await.unwrap().unwrap());
-    assert!(began.elapsed() <= secs(21), "{:?}", began.elapsed());
+    assert!(began.elapsed() <= secs(20) + GRACE, "{:?}", began.elapsed());
 }
 
 /// Each request of a waiter ends after the operation timeout. The wait goes on.
@@ -273,50 +232,68 @@ async fn a_waiter_that_was_never_queued_ends_with_the_operation_timeout_and_one_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_an_outage_keeps_waiting_ends_with_its_caller_and_with_its_handle() {
-    let store = Faulty::new();
-    let _holder = store.seal().acquire("k").ttl(secs(600)).without_refresh().await.unwrap();
-    let (seal, dropped) = (store.seal(), store.seal());
-    let (closed, waiting) = (waiter(&seal, secs(3600)), waiter(&dropped, secs(3600)));
-    tokio::time::sleep(secs(1)).await;
-    store.always(Fault::Hang);
-    tokio::time::sleep(secs(30)).await;
-    let began = Instant::now();
-    seal.shutdown().await;
-    assert!(began.elapsed() <= secs(10) + millis(100), "{:?}", began.elapsed());
-    assert!(closed.await.unwrap().unwrap_err().to_string().contains("shut down"));
-    waiting.abort();
-    store.heal();
-    tokio::time::sleep(secs(11)).await;
-    assert_eq!(queued(&store).await, 0);
+async fn a_waiter_ends_with_its_caller_and_with_its_handle_also_in_an_outage() {
+    for is_away in [false, true] {
+        let store = Faulty::new();
+        let _holder = store.seal().acquire("k").ttl(secs(600)).without_refresh().await.unwrap();
+        let (seal, dropped) = (store.seal(), store.seal());
+        let (closed, waiting) = (waiter(&seal, secs(3600)), waiter(&dropped, secs(3600)));
+        tokio::time::sleep(secs(1)).await;
+        if is_away {
+            store.always(Fault::Hang);
+            tokio::time::sleep(secs(30)).await;
+        }
+        let began = Instant::now();
+        seal.shutdown().await;
+        assert!(began.elapsed() <= secs(10) + millis(100), "{:?}", began.elapsed());
+        assert!(closed.await.unwrap().unwrap_err().to_string().contains("shut down"));
+        waiting.abort();
+        store.heal();
+        tokio::time::sleep(if is_away { secs(11) } else { millis(1) }).await;
+        assert_eq!(queued(&store).await, 0, "away: {is_away}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn those_of_a_handle_who_came_one_after_another_keep_their_places_at_the_same_times() {
     let store = Faulty::new();
     let _holder = store.seal().acquire("k").ttl(secs(600)).await.unwrap();
-    let asked: Arc<Mutex<Vec<_>>> = Arc::default();
-    let note = Arc::clone(&asked);
-    store.script(move |call| {
-        if let Call::Apply(Request::Acquire(_)) = call {
-            note.lock().unwrap().push(Instant::now());
-        }
-        None
-    });
     let seal = store.seal();
     let mut waiting = Vec::new();
     for _ in 0..20 {
         waiting.push(waiter(&seal, secs(3600)));
         tokio::time::sleep(millis(100)).await;
     }
-    asked.lock().unwrap().clear();
+    let asked: Arc<Mutex<Vec<_>>> = Arc::default();
+    let note = Arc::clone(&asked);
+    store.script(move |call| {
+        if matches!(call, Call::Apply(Request::Acquire(_))) {
+            note.lock().unwrap().push(Instant::now());
+        }
+        None
+    });
     tokio::time::sleep(secs(60)).await;
     let mut asked = asked.lock().unwrap().clone();
-    assert!(
-        (20 * 6..=20 * 7).contains(&asked.len()),
-        "each a third of its ttl apart, or a little less: {}",
-        asked.len()
-    );
+    assert!((20 * 6..=20 * 7).contains(&asked.len()), "each a third of its ttl apart, or a little less: {asked:?}");
     asked.dedup();
     assert!(asked.len() <= 3 * 7, "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_a_tick_and_a_campaign_are_told_their_own_place_once() {
+    let (seal, seen) = (Mongoseal::in_memory(), Arc::new(Mutex::new(Vec::new())));
+    let _holder = seal.acquire("k").await.unwrap();
+    let of = |name: &'static str| {
+        let seen = Arc::clone(&seen);
+        move |ahead: usize| seen.lock().unwrap().push((name, ahead))
+    };
+    let tick = seal.once("k", Tick::number(1)).wait(secs(9)).on_queued(of("tick")).begin();
+    let acquire = seal.acquire("k").wait(secs(9)).on_queued(of("acquire")).into_future();
+    let campaign = seal.campaign("k").wait(secs(9)).on_queued(of("campaign")).into_future();
+    let (tick, acquire, campaign) = tokio::join!(tick, acquire, campaign);
+    assert!(matches!(tick, Ok(BeginOutcome::Skipped(Skipped::Busy { .. }))) && acquire.is_err() && campaign.is_err());
+    let (mut names, mut places): (Vec<_>, Vec<_>) = seen.lock().unwrap().iter().copied().unzip();
+    names.sort_unstable();
+    places.sort_unstable();
+    assert_eq!((names, places), (vec!["acquire", "campaign", "tick"], vec![0, 1, 2]));
 }

@@ -7,37 +7,30 @@ use crate::{
     millis, secs,
 };
 
-async fn is_free(seal: &Mongoseal) -> bool {
-    tokio::time::sleep(millis(1)).await;
-    seal.acquire("k").await.is_ok()
-}
-
 #[tokio::test(start_paused = true)]
 async fn with_returns_the_value_and_releases_after_success_error_panic_and_cancellation() {
-    let seal = Mongoseal::in_memory();
-    let token = seal.acquire("k").with(async |lease| lease.token()).await.unwrap();
-    assert!(seal.acquire("k").await.unwrap().token() > token);
-
-    let error = seal.acquire("k").with(async |_| Err::<(), _>("mine")).await.unwrap();
-    assert_eq!(error, Err("mine"));
-    assert!(is_free(&seal).await);
-
-    let other = seal.clone();
-    let panicked = tokio::spawn(async move {
-        other
-            .acquire("k")
-            .with(async |_| {
+    for end in ["value", "error", "panic", "cancellation"] {
+        let seal = Mongoseal::in_memory();
+        let other = seal.clone();
+        let working = tokio::spawn(async move {
+            let work = other.acquire("k").with(async |_| {
                 tokio::time::sleep(secs(1)).await;
-                panic!("mine")
-            })
-            .await
-    });
-    assert!(panicked.await.unwrap_err().is_panic());
-    assert!(is_free(&seal).await);
-
-    let endless = seal.acquire("k").with(async |_| std::future::pending::<()>().await);
-    assert!(tokio::time::timeout(secs(90), endless).await.is_err());
-    assert!(is_free(&seal).await);
+                match end {
+                    "value" => Ok(7),
+                    "error" => Err("mine"),
+                    "panic" => panic!("mine"),
+                    _ => std::future::pending().await,
+                }
+            });
+            tokio::time::timeout(secs(90), work).await
+        });
+        match (end, working.await) {
+            ("value", Ok(Ok(Ok(Ok(7))))) | ("error", Ok(Ok(Ok(Err("mine"))))) | ("cancellation", Ok(Err(_))) => {}
+            (_, ended) => assert!(end == "panic" && ended.is_err_and(|error| error.is_panic()), "{end}"),
+        }
+        tokio::time::sleep(millis(1)).await;
+        assert!(seal.acquire("k").await.is_ok(), "after a {end}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -60,29 +53,15 @@ async fn try_with_and_run_return_the_result_of_the_work_or_the_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_reports_a_loss_and_drops_the_work() {
+async fn with_reports_a_loss_also_if_the_release_finds_it_and_keeps_the_value_if_the_release_fails() {
     let (store, seal) = Faulty::open();
     store.script(|call| matches!(call, Call::Apply(Request::Refresh(_))).then_some(Fault::Fail));
-    let done = std::sync::atomic::AtomicBool::new(false);
-    let work = seal.acquire("k").ttl(secs(3)).with(async |_| {
-        tokio::time::sleep(secs(60)).await;
-        done.store(true, std::sync::atomic::Ordering::SeqCst);
-    });
-    assert!(matches!(work.await, Err(Error::Lost { cause: LossCause::Expired, .. })));
-    tokio::time::sleep(secs(120)).await;
-    assert!(!done.into_inner());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_loss_that_is_found_out_at_the_release_is_reported() {
-    let (store, seal) = Faulty::open();
-    let work = seal.acquire("k").with(async |lease| store.records.remove(lease.key()));
-    assert!(matches!(work.await, Err(Error::Lost { cause: LossCause::Removed, .. })));
-}
-
-#[tokio::test(start_paused = true)]
-async fn work_whose_release_fails_keeps_its_value() {
-    let (store, seal) = Faulty::open();
+    let endless = seal.acquire("k").ttl(secs(3)).with(async |_| std::future::pending::<()>().await);
+    assert!(matches!(endless.await, Err(Error::Lost { cause: LossCause::Expired, .. })));
+    store.heal();
+    tokio::time::sleep(secs(1)).await;
+    let removed = seal.acquire("k").with(async |lease| store.records.remove(lease.key()));
+    assert!(matches!(removed.await, Err(Error::Lost { cause: LossCause::Removed, .. })));
     store.script(|call| matches!(call, Call::Apply(Request::Release(_))).then_some(Fault::Fail));
     assert_eq!(seal.acquire("k").with(async |_| 42).await.unwrap(), 42);
 }
@@ -93,8 +72,7 @@ async fn a_transfer_whose_answer_was_lost_is_made_once() {
     store.first(1, |call| matches!(call, Call::Apply(Request::Transfer(_))), Fault::LoseReply);
     let id = LeaseId::random();
     let larger = giver.transfer(id).await.unwrap();
-    let taker = store.seal().resume("k", id, larger).await.unwrap();
-    taker.verify().await.unwrap();
+    store.seal().resume("k", id, larger).await.unwrap().verify().await.unwrap();
 }
 
 /// A lease id that already holds the key cannot be given it. A handle checks what it refuses before it gives up the

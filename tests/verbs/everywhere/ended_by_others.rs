@@ -29,15 +29,41 @@ pub(crate) async fn a_holder_learns_of_its_revocation_and_who_waits_is_next(worl
     assert_eq!((seen.history[0].by.as_str(), seen.history[0].reason.as_str()), ("alice", "drill"));
 }
 
+/// The record must name the acquire of this process: the change stream notifies the handle that it names.
 pub(crate) async fn a_resumed_lease_hears_of_its_revocation(world: &World) {
-    let first = world.seal();
-    let lease = first.acquire("k").ttl(secs(1_200)).await.unwrap();
-    let (id, token) = (lease.id(), lease.token());
-    lease.orphan();
-    first.shutdown().await;
-    let lease = world.seal().resume("k", id, token).await.unwrap();
-    world.seal().revoke("k").by("olga").reason("drill").await.unwrap();
-    assert_eq!(world.end_of(&lease).await, revoked("olga", "drill"));
+    for is_refreshed in [false, true] {
+        let first = world.seal();
+        let lease = first.acquire("k").ttl(secs(1_200)).await.unwrap();
+        let (id, token) = (lease.id(), lease.token());
+        lease.orphan();
+        first.shutdown().await;
+        let lease = world.seal().resume("k", id, token).await.unwrap();
+        if is_refreshed {
+            lease.refresh().await.unwrap();
+        }
+        world.seal().revoke("k").by("olga").reason("drill").await.unwrap();
+        assert_eq!(world.end_of(&lease).await, revoked("olga", "drill"), "refreshed: {is_refreshed}");
+    }
+}
+
+/// Also of leases without expiry, which nothing else ends if their holders have died.
+pub(crate) async fn a_revocation_with_a_bound_leaves_later_leases_and_the_record_keeps_the_last_eight(world: &World) {
+    let seal = world.seal();
+    for number in 0..10 {
+        let old = seal.acquire("k").shared().without_expiry().await.unwrap();
+        let seen = seal.inspect("k").await.unwrap().unwrap().version;
+        let new = seal.acquire("k").shared().ttl(secs(1_200)).await.unwrap();
+        let revoke = || seal.revoke("k").up_to(seen).reason(number.to_string());
+        assert!(revoke().await.unwrap().iter().map(|lease| lease.token).eq([old.token()]), "round {number}");
+        assert_eq!(revoke().await.unwrap(), [], "a repeated one ends no other lease");
+        new.refresh().await.unwrap();
+        new.release().await.unwrap();
+    }
+    let history = seal.inspect("k").await.unwrap().unwrap().history;
+    assert!(
+        history.iter().map(|past| past.reason.as_str()).eq(["2", "3", "4", "5", "6", "7", "8", "9"]),
+        "{history:?}"
+    );
 }
 
 pub(crate) async fn a_revocation_of_one_token_ends_its_lease_and_no_other_sharer(world: &World) {

@@ -2,18 +2,10 @@
 
 use std::future::IntoFuture;
 
-use mongoseal::{Error, Mongoseal};
-use mongoseal_test_support::{eventually, secs};
+use mongoseal::Error;
+use mongoseal_test_support::secs;
 
-use crate::world::{PATIENCE, World, soon};
-
-/// Waits until so many are queued for each of these keys.
-async fn queued(seal: &Mongoseal, keys: &[&str], count: usize) {
-    for key in keys {
-        let queue = async || seal.inspect(*key).await.unwrap().map_or(0, |seen| seen.queue.len());
-        eventually(PATIENCE, "so many wait", async || queue().await == count).await;
-    }
-}
+use crate::world::{World, soon};
 
 pub(crate) async fn the_keys_are_tried_in_their_order_and_the_first_free_one_is_granted(world: &World) {
     let (seal, other) = (world.seal(), world.seal());
@@ -33,21 +25,26 @@ pub(crate) async fn the_keys_are_tried_in_their_order_and_the_first_free_one_is_
 pub(crate) async fn who_waits_for_several_keys_is_queued_for_each_and_leaves_the_others_at_the_grant(world: &World) {
     const KEYS: [&str; 3] = ["a", "b", "c"];
     let (seal, other) = (world.seal(), world.seal());
+    let queued = async |count| {
+        for key in KEYS {
+            world.queued_for(key, count).await;
+        }
+    };
     let mut held = Vec::new();
     for key in KEYS {
         held.push(other.acquire(key).ttl(secs(600)).await.unwrap());
     }
     let waits = || tokio::spawn(seal.acquire_any(KEYS).ttl(secs(600)).wait(secs(3_600)).into_future());
     let dropped = waits();
-    queued(&other, &KEYS, 1).await;
+    queued(1).await;
     let next = waits();
-    queued(&other, &KEYS, 2).await;
+    queued(2).await;
     dropped.abort();
-    queued(&other, &KEYS, 1).await;
+    queued(1).await;
     held.remove(1).release().await.unwrap();
     let granted = soon(next).await.unwrap().unwrap();
     assert_eq!(granted.key().as_str(), "b");
-    queued(&other, &KEYS, 0).await;
+    queued(0).await;
     for lease in held {
         let key = lease.key().clone();
         lease.release().await.unwrap();

@@ -35,6 +35,7 @@ pub(crate) async fn a_lease_goes_on_in_another_process_as_it_was(world: &World) 
     let second = world.build(Mongoseal::builder().owner("second"));
     let lease = second.resume("k", id, token).ttl(millis(900)).await.unwrap();
     assert!(lease.remaining() > secs(300), "it never ends sooner than before: {:?}", lease.remaining());
+    assert_eq!(lease.owner(), first.owner());
     let after = second.inspect("k").await.unwrap().unwrap().holders.remove(0);
     assert_eq!((&after.owner, after.token, after.sharing), (&before.owner, token, before.sharing));
     assert_eq!((&after.group, &after.metadata, after.since), (&before.group, &before.metadata, before.since));

@@ -6,15 +6,16 @@ use std::{
 };
 
 use metrics::{
-    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Label, LocalRecorderGuard, Metadata,
-    Recorder, SharedString, Unit,
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, LocalRecorderGuard, Metadata, Recorder,
+    SharedString, Unit,
 };
 
 /// The time series of a test, by their names and labels, such as `mongoseal.lease.lost{cause=expired}`.
 #[derive(Default)]
 pub(super) struct Recorded {
     series: Mutex<BTreeMap<String, Arc<Series>>>,
-    described: Mutex<BTreeMap<String, (&'static str, Unit)>>,
+    /// The kind and the unit of each metric that was described, by its name.
+    pub(super) described: Mutex<BTreeMap<String, (&'static str, Unit)>>,
 }
 
 /// The updates of one time series.
@@ -52,19 +53,8 @@ impl Recorded {
         self.series.lock().unwrap().keys().filter(|series| series.contains(text)).cloned().collect()
     }
 
-    /// The kind and the unit that a metric was described with.
-    pub(super) fn described(&self, name: &str) -> Option<(&'static str, Unit)> {
-        self.described.lock().unwrap().get(name).copied()
-    }
-
-    /// The names of all metrics that were described.
-    pub(super) fn names(&self) -> Vec<String> {
-        self.described.lock().unwrap().keys().cloned().collect()
-    }
-
     fn series(&self, key: &Key) -> Arc<Series> {
-        let mut labels: Vec<_> =
-            key.labels().map(|label: &Label| format!("{}={}", label.key(), label.value())).collect();
+        let mut labels: Vec<_> = key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
         labels.sort();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
         Arc::clone(self.series.lock().unwrap().entry(key.name().to_owned() + &labels).or_default())
