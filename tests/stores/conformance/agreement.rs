@@ -40,21 +40,14 @@ use self::{
 const SEQUENCES: usize = 300;
 /// How many sequences run at once.
 const LANES: usize = 32;
-const WITHIN: Duration = Duration::from_secs(20);
 const RETENTION: Duration = Duration::from_secs(24 * 3600);
 
-/// A store that is compared with the state machine.
-struct Subject {
-    store: Arc<dyn Store>,
-    kind: Kind,
-}
+/// A store that is compared with the state machine, and on MongoDB the commands of its lane. There, requests of a key that
+/// are sent at the same time are one write. On Redis they are that if one write can have them.
+type Subject = (Arc<dyn Store>, Option<Sent>);
 
-/// What differs between the stores.
-enum Kind {
-    /// Requests of a key that are sent at the same time are one write. The commands of the lane are noted.
-    Mongo(Sent),
-    /// The same, if one write can have them.
-    Redis,
+fn within(store: &Arc<dyn Store>) -> Deadline {
+    Deadline::after(store.clock(), Duration::from_secs(20))
 }
 
 /// The request as it is sent: a release names the token of the first holder, which is its own or another's, and so does
@@ -64,22 +57,20 @@ fn sent(request: &Request, met: Option<&Record>) -> Request {
     if let (Request::Raise(raise), Some(met)) = (&mut request, met) {
         raise.to = FencingToken::new((met.version.get() + raise.to.get()).saturating_sub(2).max(1)).unwrap();
     }
-    let Some(first) = met.and_then(|record| record.holders.first()) else { return request };
+    let Some((met, first)) = met.and_then(|met| Some((met, met.holders.first()?))) else { return request };
+    let own_or_first = |lease| met.holder(lease).map_or(first.version, |own| own.version);
     match &mut request {
         Request::Release(Release { token, .. }) => *token = first.version,
         Request::Transfer(Transfer { lease, token, .. })
         | Request::Upgrade(Transfer { lease, token, .. })
         | Request::Downgrade(Downgrade { lease, token, .. })
         | Request::Complete(Complete { lease, token, .. }) => {
-            let own = met.and_then(|record| record.holder(*lease));
-            *token = own.map_or(first.version, |own| own.version);
+            *token = own_or_first(*lease);
         }
         Request::PutValue(PutValue { lease, token, after, .. }) => {
-            let own = met.and_then(|record| record.holder(*lease));
-            *token = own.map_or(first.version, |own| own.version);
-            let value = met.and_then(|record| record.value.as_ref()).filter(|value| value.token == *token);
+            *token = own_or_first(*lease);
             if *after == u64::MAX {
-                *after = value.map_or(0, |value| value.write);
+                *after = met.value.as_ref().filter(|value| value.token == *token).map_or(0, |value| value.write);
             }
         }
         Request::Revoke(Revoke { upto, .. }) if *upto != FencingToken::MAX => *upto = first.version,
@@ -89,21 +80,23 @@ fn sent(request: &Request, met: Option<&Record>) -> Request {
 }
 
 /// Drives both machines through one sequence, and compares them after every request.
-async fn compare(Subject { store, kind }: &Subject, key: &Key, steps: Vec<Step>, seen: &Seen) {
+async fn compare((store, commands): &Subject, key: &Key, steps: Vec<Step>, seen: &Seen) {
     let mut met: Option<Record> = None;
     for step in steps {
         tokio::time::sleep(step.pause).await;
         for _ in 0..=usize::from(step.twice) {
-            if let Kind::Mongo(commands) = kind {
+            if let Some(commands) = commands {
                 commands.take();
             }
             let (expected, outcome) = match (&step.asked, &met) {
                 (Asked::Of(request), met) => single(store, key, request, met.as_ref()).await,
                 (Asked::Jointly(joint, which), Some(met)) => jointly(store, key, joint, *which, met).await,
                 (Asked::Jointly(..), None) => continue,
-                (Asked::Together(requests), met) => together((store, kind), key, requests, met.as_ref(), seen).await,
+                (Asked::Together(requests), met) => {
+                    together((store, commands.as_ref()), key, requests, met.as_ref(), seen).await
+                }
             };
-            if let (Kind::Mongo(commands), Asked::Of(Request::Acquire(_) | Request::Release(_))) = (kind, &step.asked) {
+            if let (Some(commands), Asked::Of(Request::Acquire(_) | Request::Release(_))) = (commands, &step.asked) {
                 seen.count(path(&commands.take()));
             }
             assert_eq!(read(store, key).await, expected, "the record after {step:?} on {met:#?}");
@@ -114,8 +107,7 @@ async fn compare(Subject { store, kind }: &Subject, key: &Key, steps: Vec<Step>,
 }
 
 async fn read(store: &Arc<dyn Store>, key: &Key) -> Option<Record> {
-    let read = store.read(key, Deadline::after(store.clock(), WITHIN));
-    read.await.unwrap().map(|Snapshot { record, .. }| *record)
+    store.read(key, within(store)).await.unwrap().map(|Snapshot { record, .. }| *record)
 }
 
 /// Asks the server, and gives what the machine makes of it.
@@ -126,8 +118,7 @@ async fn single(
     met: Option<&Record>,
 ) -> (Option<Record>, &'static str) {
     let request = sent(request, met);
-    let Applied { outcome, mut at, .. } =
-        store.apply(key, request.clone(), Deadline::after(store.clock(), WITHIN)).await.unwrap();
+    let Applied { outcome, mut at, .. } = store.apply(key, request.clone(), within(store)).await.unwrap();
     if outcome == Outcome::Released && at.is_none() {
         // The fast path does not tell the time of a release, but the record does. No token was issued.
         let now = read(store, key).await.expect("there is a record").last_seen;
@@ -147,20 +138,17 @@ async fn single(
 
 /// The same for requests that are sent at the same time.
 async fn together(
-    (store, kind): (&Arc<dyn Store>, &Kind),
+    (store, commands): (&Arc<dyn Store>, Option<&Sent>),
     key: &Key,
     requests: &[Request],
     met: Option<&Record>,
     seen: &Seen,
 ) -> (Option<Record>, &'static str) {
-    let mut sent: Vec<_> = requests
-        .iter()
-        .map(|request| store.apply(key, request.clone(), Deadline::after(store.clock(), WITHIN)))
-        .collect();
+    let mut sent: Vec<_> = requests.iter().map(|request| store.apply(key, request.clone(), within(store))).collect();
     for answer in &mut sent {
         assert!(answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         // The command of the first has no other request.
-        if let Kind::Mongo(commands) = kind {
+        if let Some(commands) = commands {
             while commands.count("findAndModify") + commands.count("update") == 0 {
                 tokio::task::yield_now().await;
             }
@@ -179,46 +167,42 @@ async fn together(
     if applied.get(1).is_some_and(|second| at(second).hlc < at(&applied[0]).hlc) {
         return (read(store, key).await, "sent while the answer to the first was late");
     }
-    let after = match kind {
-        Kind::Redis => {
-            let (mut states, all) = (vec![met.cloned()], requests.iter().zip(&applied).collect::<Vec<_>>());
-            // Those of one time were one write.
-            for write in all.chunk_by(|(_, one), (_, next)| one.at == next.at) {
-                let together: Vec<_> =
-                    write.iter().map(|(request, _)| KeyRequest::Single((*request).clone())).collect();
-                let outcomes: Vec<_> = write.iter().map(|(_, applied)| applied.outcome.clone()).collect();
-                let on = |state: &Option<Record>| record::apply_in_turn(state.as_ref(), at(write[0].1), &together);
-                // If the answer to the first was late, these were sent beside it. What wrote nothing may be of the state before.
-                let hints = write.iter().all(|(_, applied)| !applied.changed && !applied.outcome.is_believed());
-                if hints && states.iter().any(|state| on(state).1 == outcomes) {
-                    continue;
-                }
-                let after = states.last().expect("there is one");
-                let (next, expected) = on(after);
-                assert_eq!(outcomes, expected, "the outcomes of {together:?} on {after:#?}");
-                states.push(next);
-                if write.len() > 1 {
-                    seen.count("several in one swap");
-                }
-            }
-            states.pop().expect("there is one")
+    let after = if commands.is_some() {
+        // The first goes by itself, and the others, which come meanwhile, go together.
+        let (after, expected) = record::apply(met, at(&applied[0]), &requests[0]);
+        assert_eq!(applied[0].outcome, expected, "the outcome of {:?} on {met:#?}", requests[0]);
+        let Some(second) = applied.get(1) else { return (after, "one of its own") };
+        if applied[1..].iter().any(|applied| applied.at != second.at) {
+            // The grant made room, and an acquire that had found none was sent once more. When the others were is
+            // not known.
+            return (read(store, key).await, "asked once more");
         }
-        Kind::Mongo(_) => {
-            // The first goes by itself, and the others, which come meanwhile, go together.
-            let (after, expected) = record::apply(met, at(&applied[0]), &requests[0]);
-            assert_eq!(applied[0].outcome, expected, "the outcome of {:?} on {met:#?}", requests[0]);
-            let Some(second) = applied.get(1) else { return (after, "one of its own") };
-            if applied[1..].iter().any(|applied| applied.at != second.at) {
-                // The grant made room, and an acquire that had found none was sent once more. When the others were is
-                // not known.
-                return (read(store, key).await, "asked once more");
-            }
-            let (next, expected) = record::apply_together(after.as_ref(), at(second), &requests[1..]);
-            for (applied, expected) in applied[1..].iter().zip(expected) {
-                assert_eq!(applied.outcome, expected, "{requests:?} on {met:#?}");
-            }
-            next
+        let (next, expected) = record::apply_together(after.as_ref(), at(second), &requests[1..]);
+        for (applied, expected) in applied[1..].iter().zip(expected) {
+            assert_eq!(applied.outcome, expected, "{requests:?} on {met:#?}");
         }
+        next
+    } else {
+        let (mut states, all) = (vec![met.cloned()], requests.iter().zip(&applied).collect::<Vec<_>>());
+        // Those of one time were one write.
+        for write in all.chunk_by(|(_, one), (_, next)| one.at == next.at) {
+            let together: Vec<_> = write.iter().map(|(request, _)| KeyRequest::Single((*request).clone())).collect();
+            let outcomes: Vec<_> = write.iter().map(|(_, applied)| applied.outcome.clone()).collect();
+            let on = |state: &Option<Record>| record::apply_in_turn(state.as_ref(), at(write[0].1), &together);
+            // If the answer to the first was late, these were sent beside it. What wrote nothing may be of the state before.
+            let hints = write.iter().all(|(_, applied)| !applied.changed && !applied.outcome.is_believed());
+            if hints && states.iter().any(|state| on(state).1 == outcomes) {
+                continue;
+            }
+            let after = states.last().expect("there is one");
+            let (next, expected) = on(after);
+            assert_eq!(outcomes, expected, "the outcomes of {together:?} on {after:#?}");
+            states.push(next);
+            if write.len() > 1 {
+                seen.count("several in one swap");
+            }
+        }
+        states.pop().expect("there is one")
     };
     let name = match requests[0] {
         Request::Acquire(Acquire { wait: Some(_), .. }) => "waited together",
@@ -242,13 +226,8 @@ async fn jointly(
     if which & 128 != 0 || tokens.is_empty() {
         tokens.push(FencingToken::new(1).unwrap());
     }
-    let done = store
-        .apply_batch(&vec![(key.clone(), tokens.clone())], joint, Deadline::after(store.clock(), WITHIN))
-        .await
-        .unwrap();
-    let Some(Snapshot { record, at }) = store.read(key, Deadline::after(store.clock(), WITHIN)).await.unwrap() else {
-        panic!("it is there")
-    };
+    let done = store.apply_batch(&vec![(key.clone(), tokens.clone())], joint, within(store)).await.unwrap();
+    let Snapshot { record, at } = store.read(key, within(store)).await.unwrap().expect("it is there");
     if !done {
         // Nor could it have been done later.
         assert_eq!(record::apply_batch(met, at, &tokens, joint), None, "{joint:?} of {tokens:?} on {met:#?}");
@@ -333,8 +312,9 @@ pub(crate) async fn the_machine_and_the_pipeline_agree_on_random_requests() {
     let subject = async || {
         let (client, commands) = noting_client(&set.uri()).await;
         let store = MongoStore::new(&client.database("agreement"), "leases", RETENTION);
-        store.prepare(Deadline::after(store.clock(), WITHIN)).await.unwrap();
-        Subject { store: Arc::new(store), kind: Kind::Mongo(commands) }
+        let store: Arc<dyn Store> = Arc::new(store);
+        store.prepare(within(&store)).await.unwrap();
+        (store, Some(commands))
     };
     let seen = agree(subject).await;
     let taken = PATHS.map(|path| seen.times(path));
@@ -347,7 +327,7 @@ pub(crate) async fn the_machine_and_the_pipeline_agree_on_random_requests() {
 
 pub(crate) async fn the_machine_and_the_redis_store_agree_on_the_same_random_requests() {
     let server = Redis::start().await;
-    let store = || RedisStore::new(RedisBackend::new(server.url()).unwrap(), RETENTION);
-    let seen = agree(async || Subject { store: Arc::new(store()), kind: Kind::Redis }).await;
+    let store = || -> Arc<dyn Store> { Arc::new(RedisStore::new(RedisBackend::new(server.url()).unwrap(), RETENTION)) };
+    let seen = agree(async || (store(), None)).await;
     assert!(seen.times("several in one swap") > 100, "{seen:?}");
 }

@@ -1,23 +1,22 @@
 //! Fenced bulk writes.
 
 use mongodb::bson::{Bson, doc};
-use mongoseal::{Error, Fence, fence::Change};
+use mongoseal::{Error, fence::Change};
 
-use crate::{Orders, TestDatabase, invalid, refused_by, token};
+use crate::{Orders, TestDatabase, invalid, one, plus, refused_by, shop};
 
 #[tokio::test]
 async fn a_mixed_bulk_is_made_in_order_and_counted() {
-    let db = TestDatabase::new("mongoseal_fence_mixed").await;
-    db.put(doc! { "_id": 1, "n": 0 }).await;
+    let db = shop("mixed").await;
     db.put(doc! { "_id": 2, "n": 0, "fence": 4_i64 }).await;
     let done = db
         .by(5)
         .bulk_write([
-            Change::update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } }),
-            Change::update_one(doc! { "_id": 1 }, vec![doc! { "$set": { "n": { "$add": ["$n", 10] } } }]),
+            Change::update_one(one(), plus()),
+            Change::update_one(one(), vec![doc! { "$set": { "n": { "$add": ["$n", 10] } } }]),
             Change::replace_one(doc! { "_id": 3 }, doc! { "n": 3 }).upsert(true),
             Change::insert_one(doc! { "_id": 4, "n": 4 }),
-            Change::update_one(doc! { "_id": 4 }, doc! { "$inc": { "n": 1 } }),
+            Change::update_one(doc! { "_id": 4 }, plus()),
             Change::delete_one(doc! { "_id": 2 }),
             Change::delete_one(doc! { "_id": 99 }),
         ])
@@ -33,47 +32,23 @@ async fn a_mixed_bulk_is_made_in_order_and_counted() {
 }
 
 #[tokio::test]
-async fn a_bulk_meets_a_later_holder_in_each_of_its_kinds() {
-    let db = TestDatabase::new("mongoseal_fence_bulk_refused").await;
-    let plus = || doc! { "$inc": { "n": 1 } };
-    let two = || doc! { "_id": 2 };
-    let kinds = [
-        Change::update_one(two(), plus()),
-        Change::update_one(two(), plus()).upsert(true),
-        Change::update_one(two(), vec![doc! { "$set": { "n": 7 } }]).upsert(true),
-        Change::replace_one(two(), doc! { "n": 7 }),
-        Change::replace_one(two(), doc! { "n": 7 }).upsert(true),
-        Change::delete_one(two()),
-        Change::insert_one(two()),
-    ];
-    for change in kinds {
-        db.put(doc! { "_id": 1, "n": 0 }).await;
-        db.put(doc! { "_id": 2, "n": 0, "fence": 9_i64 }).await;
-        let first = Change::update_one(doc! { "_id": 1 }, plus());
-        refused_by(db.by(5).bulk_write([first, change]).await, 9);
-        assert_eq!(db.order(1).await.get_i64("fence").unwrap(), 5, "what came before is made");
-        assert_eq!(db.order(2).await, doc! { "_id": 2, "n": 0, "fence": 9_i64 });
-    }
-}
-
-#[tokio::test]
 async fn three_thousand_changes_are_three_commands() {
     let db = TestDatabase::new("mongoseal_fence_chunks").await;
-    let (orders, sent) = db.noted_orders().await;
+    let (noted, sent) = db.by_client("appName=chunks").await;
     let upserts = (0..2_500).map(|id| Change::update_one(doc! { "_id": id }, doc! {}).upsert(true));
-    let done = orders.fenced(token(5)).bulk_write(upserts).await.unwrap();
+    let done = noted.by(5).bulk_write(upserts).await.unwrap();
     assert_eq!(done.upserted_count, 2_500);
     assert_eq!(sent.take_names(), ["update"; 3]);
     assert_eq!(db.orders().count_documents(doc! { "fence": 5_i64 }).await.unwrap(), 2_500);
 }
 
 #[tokio::test]
-async fn a_change_that_mongodb_refuses_ends_the_bulk_there() {
+async fn a_change_that_mongodb_or_a_later_holder_refuses_ends_the_bulk_there() {
     let db = TestDatabase::new("mongoseal_fence_bulk_stops").await;
     db.put(doc! { "_id": 1, "n": "text" }).await;
     let changes = [
         Change::update_one(doc! { "_id": 2 }, doc! {}).upsert(true),
-        Change::update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } }),
+        Change::update_one(one(), plus()),
         Change::update_one(doc! { "_id": 3 }, doc! {}).upsert(true),
     ];
     let error = db.by(5).bulk_write(changes).await.unwrap_err();
@@ -83,7 +58,11 @@ async fn a_change_that_mongodb_refuses_ends_the_bulk_there() {
     );
     let ids = db.orders().distinct("_id", doc! {}).await.unwrap();
     assert_eq!(ids, [Bson::Int32(1), Bson::Int32(2)]);
+    let seven = |id: i32| Change::update_one(doc! { "_id": id }, doc! { "$set": { "n": 7 } });
+    db.put(doc! { "_id": 3, "fence": 9_i64 }).await;
+    refused_by(db.by(5).bulk_write([seven(2), seven(3)]).await, 9);
+    assert_eq!(db.order(2).await, doc! { "_id": 2, "n": 7, "fence": 5_i64 }, "what came before is made");
     // A plain duplicate is the caller's, as with a single insertion.
-    let error = invalid(db.by(5).bulk_write([Change::insert_one(doc! { "_id": 1 })]).await, "refused the write");
+    let error = invalid(db.by(5).bulk_write([Change::insert_one(one())]).await, "refused the write");
     assert!(std::error::Error::source(&error).unwrap().to_string().contains("E11000"));
 }

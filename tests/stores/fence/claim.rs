@@ -1,42 +1,27 @@
 //! A claim leaves the token before the holder writes anything.
 
-use mongodb::bson::doc;
-use mongoseal::{Fence, FencingToken, Mongoseal};
+use mongodb::{bson::doc, options::FindOneAndUpdateOptions};
 
-use crate::{Orders, TestDatabase, refused_by, token};
-
-/// The tokens of two holders, of which the earlier one does not know of the later one.
-async fn two_holders(seal: &Mongoseal) -> [FencingToken; 2] {
-    let mut tokens = Vec::new();
-    for _holder in 0..2 {
-        let lease = seal.acquire("orders/1").await.unwrap();
-        tokens.push(lease.token());
-        lease.release().await.unwrap();
-    }
-    tokens.try_into().unwrap()
-}
+use crate::{Orders, TestDatabase, one, refused_by};
 
 #[tokio::test]
 async fn an_earlier_holder_is_refused_once_the_next_one_has_claimed_though_it_has_written_nothing() {
     let db = TestDatabase::new("mongoseal_fence_claimed").await;
-    let [earlier, later] = two_holders(&db.seal()).await;
     for is_claimed in [false, true] {
         db.put(doc! { "_id": 1, "stock": 5 }).await;
-        let read = db.orders().fenced(earlier).claim(doc! { "_id": 1 }).await.unwrap().unwrap();
+        db.by(5).claim(one()).await.unwrap();
         // The earlier holder is paused between its read and its write, and the key is granted to the next one.
         if is_claimed {
-            let claimed = db.orders().fenced(later).claim(doc! { "_id": 1 }).await.unwrap().unwrap();
-            assert_eq!(claimed, doc! { "_id": 1, "stock": 5, "fence": later });
+            let claimed = db.by(6).claim(one()).await.unwrap();
+            assert_eq!(claimed, Some(doc! { "_id": 1, "stock": 5, "fence": 6_i64 }));
         }
-        let sold = doc! { "$set": { "stock": read.get_i32("stock").unwrap() - 1 } };
-        let late = db.orders().fenced(earlier).update_one(doc! { "_id": 1 }, sold).await;
+        let late = db.by(5).update_one(one(), doc! { "$set": { "stock": 4 } }).await;
         if is_claimed {
-            refused_by(late, later.get());
+            refused_by(late, 6);
         } else {
             assert_eq!(late.unwrap().matched_count, 1, "without a claim nothing tells the holders apart");
         }
-        let stock = db.order(1).await.get_i32("stock").unwrap();
-        assert_eq!(stock, if is_claimed { 5 } else { 4 });
+        assert_eq!(db.order(1).await.get_i32("stock").unwrap(), if is_claimed { 5 } else { 4 });
     }
 }
 
@@ -44,24 +29,20 @@ async fn an_earlier_holder_is_refused_once_the_next_one_has_claimed_though_it_ha
 async fn a_claim_is_one_command_that_returns_the_document_and_changes_the_token_alone() {
     let db = TestDatabase::new("mongoseal_fence_claim").await;
     db.put(doc! { "_id": 1, "n": 1, "tags": ["a"] }).await;
-    let (orders, sent) = db.noted_orders().await;
-    let fenced = orders.fenced(token(5));
+    let (noted, sent) = db.by_client("appName=claim").await;
+    let fenced = noted.by(5);
     let claimed = doc! { "_id": 1, "n": 1, "tags": ["a"], "fence": 5_i64 };
-    sent.take_names();
     for _time in 0..2 {
-        assert_eq!(fenced.claim(doc! { "_id": 1 }).await.unwrap(), Some(claimed.clone()));
+        assert_eq!(fenced.claim(one()).await.unwrap(), Some(claimed.clone()));
         assert_eq!(sent.take_names(), ["findAndModify"]);
     }
     assert_eq!(db.order(1).await, claimed);
-    refused_by(db.by(4).claim(doc! { "_id": 1 }).await, 5);
-    let projected = fenced
-        .claim(doc! { "n": 1 })
-        .with_options(mongodb::options::FindOneAndUpdateOptions::builder().projection(doc! { "fence": 1 }).build());
-    assert_eq!(projected.await.unwrap(), Some(doc! { "_id": 1, "fence": 5_i64 }), "as it is after the claim");
+    let options = FindOneAndUpdateOptions::builder().projection(doc! { "fence": 1 }).build();
+    let projected = fenced.claim(doc! { "n": 1 }).with_options(options).await.unwrap();
+    assert_eq!(projected, Some(doc! { "_id": 1, "fence": 5_i64 }), "as it is after the claim");
 
     assert_eq!(fenced.claim(doc! { "_id": 2 }).await.unwrap(), None);
     assert_eq!(fenced.claim(doc! { "_id": 2 }).upsert(true).await.unwrap(), Some(doc! { "_id": 2, "fence": 5_i64 }));
-    refused_by(db.by(4).claim(doc! { "_id": 2 }).upsert(true).await, 5);
 }
 
 #[tokio::test]

@@ -1,19 +1,15 @@
 //! Transactions whose commit or abort the server refuses.
 
-use mongodb::{
-    Client,
-    bson::{Document, doc},
-};
+use mongodb::bson::{Document, doc};
 use mongoseal::{Error, Mongoseal};
+use mongoseal_test_support::TestDatabase;
 
-use crate::{Orders, TestDatabase, millis, secs};
+use crate::{Orders, add, add_one, millis, secs, shop};
 
 const FOREVER: u32 = 1_000_000;
 
-/// A client of the database with this name, which has the driver's default settings.
-async fn named(db: &TestDatabase, app: &str) -> mongodb::Database {
-    let client = Client::with_uri_str(db.set.uri_with(&format!("appName={app}"))).await.unwrap();
-    client.database(db.database.name())
+fn overload() -> Document {
+    doc! { "errorCode": 462, "errorLabels": ["SystemOverloadedError", "RetryableError"] }
 }
 
 /// Demands that no transaction has locked the order, nor the record of the lease: MongoDB would end it after a minute only.
@@ -29,10 +25,8 @@ async fn unlocked(db: &TestDatabase, what: &str) {
 /// The driver aborts no transaction whose commit it has sent, and returns no error if the server refuses an abort.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_is_refused_for_a_while_is_retried_and_one_that_is_not_made_leaves_nothing_locked() {
-    let db = TestDatabase::new("mongoseal_fence_commit").await;
-    db.put(doc! { "_id": 1, "n": 0 }).await;
-    let database = named(&db, "commit").await;
-    let overload = || doc! { "errorCode": 462, "errorLabels": ["SystemOverloadedError", "RetryableError"] };
+    let db = shop("commit").await;
+    let (ours, _) = db.by_client("appName=commit").await;
     let mut n = 0;
     for (what, data, times) in [
         ("an overload that passes", overload(), 3),
@@ -41,16 +35,10 @@ async fn a_commit_that_is_refused_for_a_while_is_retried_and_one_that_is_not_mad
         ("an overload that lasts", overload(), FOREVER),
     ] {
         let patience = if times == FOREVER { secs(3) } else { secs(60) };
-        let seal = Mongoseal::builder().operation_timeout(patience).on_shared_client(&database).unwrap();
+        let seal = ours.build(Mongoseal::builder().operation_timeout(patience));
         let lease = seal.acquire("k").ttl(secs(60)).await.unwrap();
         let point = db.set.fail_command("commit", &["commitTransaction"], data, times).await;
-        let orders = database.collection::<Document>("orders");
-        let done = lease
-            .transaction(async |session| -> mongoseal::Result<()> {
-                orders.update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } }).session(session).await?;
-                Ok(())
-            })
-            .await;
+        let (done, _) = add(&ours, &lease).await;
         unlocked(&db, what).await;
         let hits = point.off().await;
         match times {
@@ -66,7 +54,7 @@ async fn a_commit_that_is_refused_for_a_while_is_retried_and_one_that_is_not_mad
                 assert!((2..60).contains(&hits), "{hits} commits");
             }
         }
-        assert_eq!(db.order(1).await.get_i32("n").unwrap(), n, "{what}");
+        assert_eq!(db.n().await, n, "{what}");
         lease.refresh().await.unwrap();
         tokio::time::sleep(millis(100)).await;
         lease.verify().await.unwrap();
@@ -76,23 +64,20 @@ async fn a_commit_that_is_refused_for_a_while_is_retried_and_one_that_is_not_mad
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_abort_that_is_refused_for_a_while_is_retried_and_leaves_nothing_locked() {
-    let db = TestDatabase::new("mongoseal_fence_abort").await;
-    db.put(doc! { "_id": 1, "n": 0 }).await;
-    let database = named(&db, "abort").await;
-    let seal = Mongoseal::builder().operation_timeout(secs(60)).on_shared_client(&database).unwrap();
+    let db = shop("abort").await;
+    let (ours, _) = db.by_client("appName=abort").await;
+    let seal = ours.build(Mongoseal::builder().operation_timeout(secs(60)));
     let lease = seal.acquire("k").await.unwrap();
-    let orders = database.collection::<Document>("orders");
-    let overload = doc! { "errorCode": 462, "errorLabels": ["SystemOverloadedError", "RetryableError"] };
-    let point = db.set.fail_command("abort", &["abortTransaction"], overload, 4).await;
-    let done = lease
-        .transaction(async |session| -> mongoseal::Result<()> {
-            orders.update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } }).session(session).await?;
-            Err(Error::invalid("sold out"))
-        })
-        .await;
+    let orders = ours.orders();
+    let point = db.set.fail_command("abort", &["abortTransaction"], overload(), 4).await;
+    let sold_out = async |session: &mut mongodb::ClientSession| -> mongoseal::Result<()> {
+        add_one(&orders, session).await?;
+        Err(Error::invalid("sold out"))
+    };
+    let done = lease.transaction(sold_out).await;
     assert!(matches!(&done, Err(Error::Invalid { message, .. }) if message == "sold out"), "{done:?}");
     unlocked(&db, "an abort that is refused").await;
     assert_eq!(point.off().await, 4);
-    assert_eq!(db.order(1).await.get_i32("n").unwrap(), 0);
+    assert_eq!(db.n().await, 0);
     lease.release().await.unwrap();
 }

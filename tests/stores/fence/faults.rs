@@ -4,10 +4,10 @@ use mongodb::{
     Client, Database,
     bson::{Document, doc},
 };
-use mongoseal::{Error, Fence, Mongoseal, fence::Change};
+use mongoseal::{Error, Fence, Mongoseal};
 use mongoseal_test_support::{FailPoint, ReplicaSet};
 
-use crate::{Orders, TestDatabase, secs, token};
+use crate::{Orders, one, plus, secs, shop, token, write_in_each_way};
 
 fn unavailable<T: std::fmt::Debug>(result: Result<T, Error>) {
     match result {
@@ -21,16 +21,14 @@ fn unavailable<T: std::fmt::Debug>(result: Result<T, Error>) {
 
 #[tokio::test]
 async fn a_write_whose_reply_is_lost_is_sent_again_by_the_driver_and_counted_once() {
-    let db = TestDatabase::new("mongoseal_fence_lost_reply").await;
-    db.put(doc! { "_id": 1, "n": 0 }).await;
-    let orders = db.orders_with("appName=lost_reply").await;
-    let plus = || orders.fenced(token(5)).update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } });
-    plus().await.unwrap();
+    let db = shop("lost_reply").await;
+    let by = db.by_client("appName=lost_reply").await.0.by(5);
+    by.update_one(one(), plus()).await.unwrap();
     let after_execution = doc! {
         "configureFailPoint": "onPrimaryTransactionalWrite", "mode": { "times": 1 }, "data": { "closeConnection": true },
     };
     let lost = db.set.fail_point(0, after_execution).await;
-    plus().await.unwrap();
+    by.update_one(one(), plus()).await.unwrap();
     assert_eq!(lost.off().await, 1);
     assert_eq!(db.order(1).await, doc! { "_id": 1, "n": 2, "fence": 5_i64 });
 }
@@ -41,19 +39,17 @@ async fn a_write_whose_reply_is_lost_is_sent_again_by_the_driver_and_counted_onc
 async fn a_write_whose_reply_is_lost_or_that_no_majority_confirmed_is_no_success_and_is_sent_once() {
     let unconfirmed = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
     for (name, fault) in [("lost", doc! { "closeConnection": true }), ("unconfirmed", unconfirmed)] {
-        let db = TestDatabase::new(&format!("mongoseal_fence_{name}")).await;
-        db.put(doc! { "_id": 1, "n": 0 }).await;
-        let by = db.orders_with(&format!("appName=fence_{name}&retryWrites=false")).await.fenced(token(5));
+        let db = shop(name).await;
+        let by = db.by_client(&format!("appName=fence_{name}&retryWrites=false")).await.0.by(5);
         let commands = ["update", "delete", "insert", "findAndModify"];
         let armed = db.set.fail_command(&format!("fence_{name}"), &commands, fault, 1_000_000).await;
-        let one = || doc! { "_id": 1 };
-        unavailable(by.update_one(one(), doc! {}).await);
-        unavailable(by.replace_one(one(), doc! {}).await);
-        unavailable(by.find_one_and_update(one(), doc! {}).await);
-        unavailable(by.insert_one(doc! { "_id": 2 }).await);
-        unavailable(by.bulk_write([Change::update_one(one(), doc! {})]).await);
-        unavailable(by.delete_one(one()).await);
-        assert_eq!(armed.off().await, 6, "{name}");
+        let mut writes = 0;
+        write_in_each_way(&by, async |write, answer| {
+            unavailable(answer.map(|()| write));
+            writes += 1;
+        })
+        .await;
+        assert_eq!(armed.off().await, writes, "{name}");
     }
 }
 
@@ -79,7 +75,7 @@ async fn while_blocked<T>(call: impl Future<Output = T>, slow: FailPoint) -> T {
 async fn a_write_takes_no_longer_than_its_timeout() {
     let (_set, database, slow) = blocking("update").await;
     let by = database.collection::<Document>("orders").fenced(token(5)).operation_timeout(secs(2));
-    let write = by.update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 1 } }).into_future();
+    let write = by.update_one(one(), plus()).into_future();
     unavailable(while_blocked(write, slow).await);
 }
 

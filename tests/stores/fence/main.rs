@@ -21,25 +21,37 @@ mod work_errors;
 use std::error::Error as _;
 
 use mongodb::{
-    Client, Collection,
+    ClientSession, Collection,
     bson::{Document, doc},
 };
-use mongoseal::{Error, Fence, Fenced, FencingToken};
+use mongoseal::{Error, Fence, Fenced, FencingToken, Lease, fence::Change};
 use mongoseal_test_support::{Sent, TestDatabase, eventually, millis, noting_client, secs};
 
 fn token(number: u64) -> FencingToken {
     FencingToken::new(number).unwrap()
 }
 
+fn one() -> Document {
+    doc! { "_id": 1 }
+}
+
+fn plus() -> Document {
+    doc! { "$inc": { "n": 1 } }
+}
+
+/// A database with order 1, of which there are 0.
+async fn shop(name: &str) -> TestDatabase {
+    let db = TestDatabase::new(&format!("mongoseal_fence_{name}")).await;
+    db.put(doc! { "_id": 1, "n": 0 }).await;
+    db
+}
+
 /// What tests do with the orders in their database.
-trait Orders {
+trait Orders: Sized {
     fn orders(&self) -> Collection<Document>;
 
-    /// The orders, by a client of their own with these options.
-    async fn orders_with(&self, options: &str) -> Collection<Document>;
-
-    /// The orders by a client of their own, and the commands that it sends.
-    async fn noted_orders(&self) -> (Collection<Document>, Sent);
+    /// The database by a client of its own with these options, and the commands that the client sends.
+    async fn by_client(&self, options: &str) -> (Self, Sent);
 
     /// The orders as the holder of this token writes them.
     fn by(&self, number: u64) -> Fenced<'static, Document> {
@@ -54,6 +66,11 @@ trait Orders {
     async fn order(&self, id: i32) -> Document {
         self.orders().find_one(doc! { "_id": id }).await.unwrap().expect("the order is there")
     }
+
+    /// How many there are of order 1.
+    async fn n(&self) -> i32 {
+        self.order(1).await.get_i32("n").unwrap()
+    }
 }
 
 impl Orders for TestDatabase {
@@ -61,15 +78,55 @@ impl Orders for TestDatabase {
         self.database.collection("orders")
     }
 
-    async fn orders_with(&self, options: &str) -> Collection<Document> {
-        let client = Client::with_uri_str(self.set.uri_with(options)).await.unwrap();
-        client.database(self.database.name()).collection("orders")
+    async fn by_client(&self, options: &str) -> (Self, Sent) {
+        let (client, sent) = noting_client(&self.set.uri_with(options)).await;
+        (Self { set: self.set, database: client.database(self.database.name()), client }, sent)
     }
+}
 
-    async fn noted_orders(&self) -> (Collection<Document>, Sent) {
-        let (client, sent) = noting_client(&self.set.uri()).await;
-        (client.database(self.database.name()).collection("orders"), sent)
-    }
+/// Writes order 1 by each verb and each kind of change, and passes each on with its answer.
+async fn write_in_each_way(
+    by: &Fenced<'_, Document>,
+    mut answered: impl AsyncFnMut(&'static str, mongoseal::Result<()>),
+) {
+    // Neither a stage that makes a new document nor a token that was read takes the own token away.
+    let anew = || vec![doc! { "$replaceWith": { "_id": 1, "m": 1 } }];
+    let read = || doc! { "_id": 1, "m": 2, "fence": 99_i64 };
+    let bulk = async |change| by.bulk_write([change]).await.map(drop);
+    answered("update", by.update_one(one(), plus()).await.map(drop)).await;
+    answered("update by a pipeline", by.update_one(one(), anew()).await.map(drop)).await;
+    answered("upsert", by.update_one(one(), plus()).upsert(true).await.map(drop)).await;
+    answered("replacement", by.replace_one(one(), read()).await.map(drop)).await;
+    answered("replacing upsert", by.replace_one(one(), read()).upsert(true).await.map(drop)).await;
+    answered("find and update", by.find_one_and_update(one(), plus()).await.map(drop)).await;
+    answered("find and upsert", by.find_one_and_update(one(), plus()).upsert(true).await.map(drop)).await;
+    answered("claim", by.claim(one()).await.map(drop)).await;
+    answered("claiming upsert", by.claim(one()).upsert(true).await.map(drop)).await;
+    answered("deletion", by.delete_one(one()).await.map(drop)).await;
+    answered("insertion", by.insert_one(one()).await.map(drop)).await;
+    answered("bulk update", bulk(Change::update_one(one(), plus())).await).await;
+    answered("bulk upsert", bulk(Change::update_one(one(), plus()).upsert(true)).await).await;
+    answered("bulk upsert by a pipeline", bulk(Change::update_one(one(), anew()).upsert(true)).await).await;
+    answered("bulk replacement", bulk(Change::replace_one(one(), read())).await).await;
+    answered("bulk replacing upsert", bulk(Change::replace_one(one(), read()).upsert(true)).await).await;
+    answered("bulk deletion", bulk(Change::delete_one(one())).await).await;
+    answered("bulk insertion", bulk(Change::insert_one(one())).await).await;
+}
+
+/// The work of a transaction: adds one to order 1.
+async fn add_one(orders: &Collection<Document>, session: &mut ClientSession) -> mongoseal::Result<()> {
+    orders.update_one(one(), plus()).session(session).await?;
+    Ok(())
+}
+
+/// Adds one to order 1 in a transaction. Says how often its work ran.
+async fn add(db: &TestDatabase, lease: &Lease) -> (mongoseal::Result<()>, u32) {
+    let (orders, mut runs) = (db.orders(), 0);
+    let work = async |session: &mut ClientSession| {
+        runs += 1;
+        add_one(&orders, session).await
+    };
+    (lease.transaction(work).await, runs)
 }
 
 /// Demands a refusal on behalf of this token.

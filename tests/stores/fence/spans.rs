@@ -20,7 +20,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use crate::{Orders, TestDatabase, refused_by};
+use crate::{Orders, one, plus, refused_by, shop};
 
 /// Fields by name.
 #[derive(Clone, Default)]
@@ -28,11 +28,7 @@ struct Fields(HashMap<&'static str, String>);
 
 impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.0.insert(field.name(), format!("{value:?}"));
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name(), value.to_owned());
+        self.0.insert(field.name(), format!("{value:?}").trim_matches('"').to_owned());
     }
 }
 
@@ -71,9 +67,18 @@ impl Recorder {
         (recorder, guard)
     }
 
-    fn spans(&self, name: &str) -> Vec<Recorded> {
-        let spans = self.0.lock().unwrap();
-        spans.iter().filter(|span| span.metadata.name() == name).cloned().collect()
+    /// The spans of this name, as the table in the documentation has them: with its level and its fields.
+    fn documented(&self, name: &str) -> Vec<Recorded> {
+        let spans: Vec<_> =
+            self.0.lock().unwrap().iter().filter(|span| span.metadata.name() == name).cloned().collect();
+        for Recorded { metadata, .. } in &spans {
+            let fields: Vec<_> = metadata.fields().iter().map(|field| format!("`{}`", field.name())).collect();
+            let begin = format!("| `{name}` | `{}` |", metadata.level().to_string().to_lowercase());
+            let row = include_str!("../../../docs/tracing.md").lines().find(|line| line.starts_with(&begin));
+            let cells: Vec<_> = row.expect("the span has a row").split(" | ").collect();
+            assert_eq!((metadata.target(), cells[3]), ("mongoseal", fields.join(", ").as_str()));
+        }
+        spans
     }
 
     fn change(&self, id: &span::Id, change: impl FnOnce(&mut Recorded)) {
@@ -106,53 +111,35 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
     }
 }
 
-/// Demands that the table in the documentation has this span with its level and its fields.
-fn is_documented(span: &Recorded) {
-    let metadata = span.metadata;
-    let fields: Vec<_> = metadata.fields().iter().map(|field| format!("`{}`", field.name())).collect();
-    let begin = format!("| `{}` | `{}` |", metadata.name(), metadata.level().to_string().to_lowercase());
-    let row = include_str!("../../../docs/tracing.md").lines().find(|line| line.starts_with(&begin));
-    let cells: Vec<_> = row.expect("the span has a row").split(" | ").collect();
-    assert_eq!((metadata.target(), cells[3]), ("mongoseal", fields.join(", ").as_str()));
-}
-
 #[tokio::test]
 async fn a_fenced_write_is_one_span_with_its_outcome_below_its_caller() {
-    let db = TestDatabase::new("mongoseal_fence_spans_of_writes").await;
-    db.put(doc! { "_id": 1, "n": 0 }).await;
+    let db = shop("spans_of_writes").await;
     let (recorder, _guard) = Recorder::begin();
-    let (filter, update) = (doc! { "_id": 1 }, doc! { "$set": { "n": 1 } });
-    async { db.by(5).update_one(filter.clone(), update.clone()).await }
-        .instrument(info_span!("request"))
-        .await
-        .unwrap();
-    refused_by(db.by(4).update_one(filter.clone(), update.clone()).await, 5);
+    async { db.by(5).update_one(one(), plus()).await }.instrument(info_span!("request")).await.unwrap();
+    refused_by(db.by(4).update_one(one(), plus()).await, 5);
     db.by(6).insert_one(doc! { "_id": 2 }).await.unwrap();
-    db.by(7).bulk_write([Change::update_one(filter, update)]).await.unwrap();
+    db.by(7).bulk_write([Change::update_one(one(), plus())]).await.unwrap();
 
-    let spans = recorder.spans("mongoseal.fenced_write");
+    let spans = recorder.documented("mongoseal.fenced_write");
     let outcomes: Vec<_> = spans.iter().map(|span| (span.of("token"), span.of("outcome"), span.parent)).collect();
     assert_eq!(
         outcomes,
         [("5", "written", "request"), ("4", "fenced", ""), ("6", "written", ""), ("7", "written", "")]
     );
     assert_eq!(spans[1].errors.len(), 1);
-    for span in &spans {
-        assert_eq!(span.of("collection"), db.orders().namespace().to_string());
-        is_documented(span);
-    }
+    let collection = db.orders().namespace().to_string();
+    assert!(spans.iter().all(|span| span.of("collection") == collection));
 }
 
 #[tokio::test]
 async fn a_transaction_is_one_span_with_its_outcome_below_its_caller() {
-    let db = TestDatabase::new("mongoseal_fence_spans_of_transactions").await;
-    db.put(doc! { "_id": 1, "n": 0 }).await;
+    let db = shop("spans_of_transactions").await;
     let seal = db.seal();
     let (lease, set) = (seal.acquire("k").await.unwrap(), seal.acquire_all(["a", "b"]).await.unwrap());
     let (recorder, _guard) = Recorder::begin();
     let orders = db.orders();
     let read = async |session: &mut mongodb::ClientSession| -> Result<Option<Document>, Error> {
-        Ok(orders.find_one(doc! { "_id": 1 }).session(session).await?)
+        Ok(orders.find_one(one()).session(session).await?)
     };
     async { lease.transaction(read).await }.instrument(info_span!("request")).await.unwrap();
     set.transaction(read).await.unwrap();
@@ -164,20 +151,22 @@ async fn a_transaction_is_one_span_with_its_outcome_below_its_caller() {
     lease.cancelled().await;
     assert!(matches!(lease.transaction(read).await, Err(Error::Lost { .. })));
 
-    let spans = recorder.spans("mongoseal.transaction");
-    let outcomes: Vec<_> = spans.iter().map(|span| (span.of("leases"), span.of("outcome"), span.parent)).collect();
+    let spans = recorder.documented("mongoseal.transaction");
+    let outcomes: Vec<_> = spans
+        .iter()
+        .map(|span| (span.of("leases"), span.of("key"), span.of("outcome"), span.parent, span.errors.len()))
+        .collect();
     assert_eq!(
         outcomes,
-        [("1", "committed", "request"), ("2", "committed", ""), ("1", "failed", ""), ("1", "lost", "")]
+        [
+            ("1", "k", "committed", "request", 0),
+            ("2", "", "committed", "", 0),
+            ("1", "k", "failed", "", 1),
+            ("1", "k", "lost", "", 1)
+        ]
     );
-    let errors: Vec<_> = spans.iter().map(|span| span.errors.len()).collect();
-    assert_eq!((errors, spans[2].errors[0].as_str()), (vec![0, 0, 1, 1], "sold out"));
-    assert_eq!((spans[1].of("key"), spans[1].of("token")), ("", ""));
-    for span in &spans {
-        is_documented(span);
-    }
-    let token = lease.token().to_string();
-    assert_eq!((spans[0].of("key"), spans[0].of("token")), ("k", token.as_str()));
+    assert_eq!(spans[2].errors[0], "sold out");
+    assert_eq!((spans[0].of("token"), spans[1].of("token")), (lease.token().to_string().as_str(), ""));
     // The transaction checks its leases, which is no operation of its own.
-    assert!(recorder.spans("mongoseal.verify").is_empty());
+    assert!(recorder.documented("mongoseal.verify").is_empty());
 }

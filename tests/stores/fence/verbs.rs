@@ -1,86 +1,102 @@
-//! For every fenced verb: an equal or a larger token passes and is stored; a smaller token is refused and changes
-//! nothing.
+//! Each fenced write passes for an equal or a larger token, which is stored, and is refused for a smaller one.
 
 use mongodb::{
-    bson::{Document, doc},
-    options::{ReturnDocument, UpdateOptions},
+    bson::{Bson, doc},
+    options::{Collation, CollationStrength, ReturnDocument, UpdateOptions},
 };
 use mongoseal::{Error, Fence, OnceOutcome, Tick};
 use serde::{Deserialize, Serialize};
 
-use crate::{Orders, TestDatabase, invalid, is_duplicate, millis, refused_by, secs, token};
-
-fn one() -> Document {
-    doc! { "_id": 1 }
-}
+use crate::{
+    Orders, TestDatabase, invalid, is_duplicate, millis, one, plus, refused_by, secs, shop, token, write_in_each_way,
+};
 
 #[tokio::test]
-async fn an_update_passes_for_an_equal_and_a_larger_token_and_is_refused_for_a_smaller_one() {
-    let db = TestDatabase::new("mongoseal_fence_update").await;
-    db.put(doc! { "_id": 1, "n": 0 }).await;
-    for number in [5, 5, 8] {
-        let done = db.by(number).update_one(one(), doc! { "$inc": { "n": 1 } }).await.unwrap();
-        assert_eq!((done.matched_count, done.modified_count, done.upserted_id), (1, 1, None));
-        assert_eq!(db.order(1).await.get_i64("fence").unwrap(), i64::try_from(number).unwrap());
+async fn each_write_passes_and_is_stored_where_there_is_no_token_an_equal_one_or_a_smaller_one() {
+    let db = TestDatabase::new("mongoseal_fence_passes").await;
+    for met in [doc! { "_id": 1 }, doc! { "_id": 1, "fence": Bson::Null }]
+        .into_iter()
+        .chain([4_i64, 5].map(|number| doc! { "_id": 1, "fence": number }))
+    {
+        db.put(met.clone()).await;
+        write_in_each_way(&db.by(5), async |write, answer| {
+            answer.unwrap_or_else(|error| panic!("{write} of {met}: {error:?}"));
+            let order = db.orders().find_one(one()).await.unwrap();
+            if write.ends_with("deletion") {
+                assert_eq!(order, None, "{write} of {met}");
+            } else {
+                let order = order.unwrap();
+                assert_eq!(order.get_i64("fence"), Ok(5), "{write} of {met}");
+                let written = match write {
+                    _ if write.contains("pipeline") => Some(("m", 1)),
+                    _ if write.contains("replac") => Some(("m", 2)),
+                    _ if write.contains("claim") || write.ends_with("insertion") => None,
+                    _ => Some(("n", 1)),
+                };
+                let others = order.iter().filter(|(name, _)| !["_id", "fence"].contains(&name.as_str()));
+                let others: Vec<_> = others.map(|(name, value)| (name.as_str(), value.as_i32().unwrap())).collect();
+                assert!(others.iter().eq(&written), "{write} of {met}: {order}");
+                db.put(met.clone()).await;
+            }
+        })
+        .await;
     }
-    refused_by(db.by(7).update_one(one(), doc! { "$inc": { "n": 1 } }).await, 8);
-    assert_eq!(db.order(1).await, doc! { "_id": 1, "n": 3, "fence": 8_i64 });
 }
 
 #[tokio::test]
-async fn a_pipeline_passes_and_is_refused_alike() {
-    let db = TestDatabase::new("mongoseal_fence_pipeline").await;
-    db.put(doc! { "_id": 1, "n": 1, "gone": true }).await;
-    let double = || vec![doc! { "$set": { "n": { "$multiply": ["$n", 2] } } }, doc! { "$unset": "gone" }];
-    db.by(5).update_one(one(), double()).await.unwrap();
-    assert_eq!(db.order(1).await, doc! { "_id": 1, "n": 2, "fence": 5_i64 });
-    refused_by(db.by(4).update_one(one(), double()).await, 5);
-    // A stage that makes a new document takes no token away.
-    db.by(6).update_one(one(), vec![doc! { "$replaceWith": { "_id": 1, "m": 1 } }]).await.unwrap();
-    assert_eq!(db.order(1).await, doc! { "_id": 1, "m": 1, "fence": 6_i64 });
+async fn a_larger_token_and_anything_else_in_the_field_refuse_each_write_and_stay_as_they_are() {
+    let db = TestDatabase::new("mongoseal_fence_refuses").await;
+    let later = Bson::from(9_i64);
+    let foreign: [Bson; 9] = [
+        "7".into(),
+        3.into(),
+        3.0.into(),
+        true.into(),
+        doc! { "a": 3_i64 }.into(),
+        Bson::Array(vec![]),
+        vec![3_i64, 99].into(),
+        vec![Bson::Null].into(),
+        i64::MAX.into(),
+    ];
+    for value in foreign.iter().chain([&later]) {
+        let document = doc! { "_id": 1, "n": 0, "fence": value.clone() };
+        db.put(document.clone()).await;
+        write_in_each_way(&db.by(5), async |write, answer| {
+            match answer {
+                Err(Error::Fenced { newer }) if *value == later && newer == token(9) => {}
+                Err(Error::Invalid { message, .. }) if *value != later && message.contains("not a fencing token") => {}
+                other => panic!("{write} of {value}: {other:?}"),
+            }
+            assert_eq!(db.order(1).await, document, "{write} of {value}");
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
-async fn a_replacement_passes_and_is_refused_alike_whatever_it_carries_in_the_field() {
-    let db = TestDatabase::new("mongoseal_fence_replace").await;
-    db.put(doc! { "_id": 1, "n": 0 }).await;
-    db.by(5).replace_one(one(), doc! { "n": 1 }).await.unwrap();
-    // As it was read: with the token of before.
-    let mut read = db.order(1).await;
-    read.insert("n", 2);
-    db.by(6).replace_one(one(), read).await.unwrap();
-    assert_eq!(db.order(1).await, doc! { "_id": 1, "n": 2, "fence": 6_i64 });
-    refused_by(db.by(5).replace_one(one(), doc! { "n": 3, "fence": 99_i64 }).await, 6);
-    assert_eq!(db.order(1).await.get_i32("n").unwrap(), 2);
-}
-
-#[tokio::test]
-async fn a_document_is_found_and_updated_or_refused_alike() {
-    let db = TestDatabase::new("mongoseal_fence_find_and").await;
-    db.put(doc! { "_id": 1, "n": 0 }).await;
-    let plus = || doc! { "$inc": { "n": 1 } };
-    let before = db.by(5).find_one_and_update(one(), plus()).await.unwrap().unwrap();
-    assert_eq!(before, doc! { "_id": 1, "n": 0 });
+async fn an_update_and_a_find_return_what_those_of_the_driver_do() {
+    let db = shop("returns").await;
+    let done = db.by(5).update_one(one(), plus()).await.unwrap();
+    assert_eq!((done.matched_count, done.modified_count, done.upserted_id), (1, 1, None));
+    let before = db.by(5).find_one_and_update(one(), plus()).await.unwrap();
+    assert_eq!(before, Some(doc! { "_id": 1, "n": 1, "fence": 5_i64 }));
     let after = db.by(6).find_one_and_update(one(), plus()).return_document(ReturnDocument::After).await.unwrap();
-    assert_eq!(after, Some(doc! { "_id": 1, "n": 2, "fence": 6_i64 }));
-    refused_by(db.by(5).find_one_and_update(one(), plus()).await, 6);
-    assert_eq!(db.order(1).await.get_i32("n").unwrap(), 2);
-    assert_eq!(db.by(5).find_one_and_update(doc! { "_id": 2 }, plus()).await.unwrap(), None);
+    assert_eq!(after, Some(doc! { "_id": 1, "n": 3, "fence": 6_i64 }));
 }
 
 #[tokio::test]
-async fn a_deletion_passes_and_is_refused_alike_and_leaves_nothing_that_refuses() {
+async fn a_deletion_leaves_nothing_that_refuses() {
     let db = TestDatabase::new("mongoseal_fence_delete").await;
     db.put(doc! { "_id": 1, "fence": 5_i64 }).await;
-    refused_by(db.by(4).delete_one(one()).await, 5);
-    assert_eq!(db.by(5).delete_one(one()).await.unwrap().deleted_count, 1);
-    assert_eq!(db.by(5).delete_one(one()).await.unwrap().deleted_count, 0);
+    for deleted in [1, 0] {
+        assert_eq!(db.by(5).delete_one(one()).await.unwrap().deleted_count, deleted);
+    }
     db.by(4).insert_one(one()).await.unwrap();
     assert_eq!(db.order(1).await.get_i64("fence").unwrap(), 4, "as the documentation warns");
 }
 
 #[tokio::test]
-async fn an_insertion_carries_the_token_and_tells_a_later_holder_from_a_plain_duplicate() {
+async fn an_insertion_tells_a_later_holder_from_a_plain_duplicate() {
     let db = TestDatabase::new("mongoseal_fence_insert").await;
     let done = db.by(5).insert_one(doc! { "_id": 1, "n": 1 }).await.unwrap();
     assert_eq!(done.inserted_id.as_i32(), Some(1));
@@ -98,11 +114,12 @@ async fn an_insertion_carries_the_token_and_tells_a_later_holder_from_a_plain_du
 async fn a_filter_that_finds_nothing_is_not_a_refusal() {
     let db = TestDatabase::new("mongoseal_fence_nothing").await;
     db.put(doc! { "_id": 1, "state": "paid", "fence": 9_i64 }).await;
-    let open = || doc! { "_id": 1, "state": "open" };
-    let done = db.by(5).update_one(open(), doc! { "$set": { "n": 1 } }).await.unwrap();
+    let (by, open) = (db.by(5), || doc! { "_id": 1, "state": "open" });
+    let done = by.update_one(open(), plus()).await.unwrap();
     assert_eq!((done.matched_count, done.modified_count), (0, 0));
-    assert_eq!(db.by(5).replace_one(open(), doc! {}).await.unwrap().matched_count, 0);
-    assert_eq!(db.by(5).delete_one(open()).await.unwrap().deleted_count, 0);
+    assert_eq!(by.replace_one(open(), doc! {}).await.unwrap().matched_count, 0);
+    assert_eq!(by.delete_one(open()).await.unwrap().deleted_count, 0);
+    assert_eq!(by.find_one_and_update(open(), plus()).await.unwrap(), None);
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -143,9 +160,8 @@ async fn options_of_the_driver_count() {
     let order = db.order(1).await;
     assert_eq!(order.get_array("lines").unwrap()[0], doc! { "sku": "a", "n": 9 }.into());
 
-    let collation =
-        mongodb::options::Collation::builder().locale("en").strength(mongodb::options::CollationStrength::Secondary);
-    let options = UpdateOptions::builder().collation(collation.build()).build();
+    let collation = Collation::builder().locale("en").strength(CollationStrength::Secondary).build();
+    let options = UpdateOptions::builder().collation(collation).build();
     db.put(doc! { "_id": 2, "name": "Ada", "fence": 9_i64 }).await;
     let other_case = db.by(5).update_one(doc! { "name": "ADA" }, doc! {}).with_options(options);
     refused_by(other_case.await, 9);
@@ -153,10 +169,9 @@ async fn options_of_the_driver_count() {
 
 #[tokio::test]
 async fn a_lease_writes_while_it_holds_and_is_refused_here_once_it_has_ended() {
-    let db = TestDatabase::new("mongoseal_fence_lease").await;
-    db.put(doc! { "_id": 1, "n": 0 }).await;
+    let db = shop("lease").await;
     let lease = db.seal().acquire("orders/1").await.unwrap();
-    db.orders().fenced(&lease).update_one(one(), doc! { "$inc": { "n": 1 } }).await.unwrap();
+    db.orders().fenced(&lease).update_one(one(), plus()).await.unwrap();
     assert_eq!(db.order(1).await.get_i64("fence").unwrap(), i64::from(lease.token()));
     let old = lease.token();
     lease.release().await.unwrap();
@@ -164,26 +179,24 @@ async fn a_lease_writes_while_it_holds_and_is_refused_here_once_it_has_ended() {
     let lease = db.seal().acquire("orders/1").ttl(millis(500)).without_refresh().await.unwrap();
     lease.cancelled().await;
     let before = db.order(1).await;
-    let (orders, sent) = db.noted_orders().await;
-    let ended = orders.fenced(&lease).update_one(one(), doc! { "$inc": { "n": 1 } }).await;
+    let (noted, sent) = db.by_client("appName=lease").await;
+    let ended = noted.orders().fenced(&lease).update_one(one(), plus()).await;
     assert!(matches!(ended, Err(Error::Lost { .. })), "{ended:?}");
     assert_eq!(sent.take_names(), [""; 0], "nothing is sent");
     assert_eq!(db.order(1).await, before);
 
     // What it believes does not matter: its token is what counts, and that was not overtaken yet.
-    orders.fenced(lease.token()).update_one(one(), doc! { "$inc": { "n": 1 } }).await.unwrap();
+    db.orders().fenced(lease.token()).update_one(one(), plus()).await.unwrap();
     let next = db.seal().acquire("orders/1").wait(secs(60)).await.unwrap();
-    orders.fenced(&next).update_one(one(), doc! { "$inc": { "n": 1 } }).await.unwrap();
-    let late = orders.fenced(old).update_one(one(), doc! { "$inc": { "n": 1 } }).await;
+    db.orders().fenced(&next).update_one(one(), plus()).await.unwrap();
+    let late = db.orders().fenced(old).update_one(one(), plus()).await;
     refused_by(late, next.token().get());
 }
 
 #[tokio::test]
 async fn a_leader_and_the_work_of_a_tick_write_as_the_holder_that_they_are() {
-    let db = TestDatabase::new("mongoseal_fence_leader").await;
-    db.put(doc! { "_id": 1, "n": 0 }).await;
+    let db = shop("leader").await;
     let (orders, seal) = (db.orders(), db.seal());
-    let plus = || doc! { "$inc": { "n": 1 } };
     let leader = seal.campaign("scheduler").value("here").await.unwrap();
     orders.fenced(&leader).update_one(one(), plus()).await.unwrap();
     assert_eq!(db.order(1).await.get_i64("fence").unwrap(), i64::from(leader.token()));

@@ -2,36 +2,16 @@
 
 use std::{error::Error as StdError, fmt::Debug};
 
-use anyhow::Context;
-use mongodb::{
-    Client,
-    bson::{Document, doc},
-    error::Error as DriverError,
-};
+use mongodb::{bson::doc, error::Error as DriverError};
 use mongoseal::{Error, Lease, LossCause, fence::WorkError};
 
-use crate::{Orders, TestDatabase};
+use crate::{Orders, TestDatabase, one, plus, shop};
 
 type Boxed = Box<dyn StdError + Send + Sync>;
 
-/// An error of a program that has the driver's error two causes below.
-#[derive(Debug)]
-struct Shop(Boxed);
-
-impl std::fmt::Display for Shop {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the shop is closed")
-    }
-}
-
-impl StdError for Shop {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&*self.0)
-    }
-}
-
-fn plus() -> Document {
-    doc! { "$inc": { "n": 1 } }
+/// The error of a program that has this one as its cause.
+fn closed(error: impl StdError + Send + Sync + 'static) -> anyhow::Error {
+    anyhow::Error::new(error).context("the shop is closed")
 }
 
 /// Adds one to the order in a transaction. Says how often the work has run.
@@ -43,7 +23,7 @@ where
     let done = lease
         .transaction(async |session| -> Result<(), E> {
             runs += 1;
-            orders.update_one(doc! { "_id": 1 }, plus()).session(session).await.map_err(&wrap)?;
+            orders.update_one(one(), plus()).session(session).await.map_err(&wrap)?;
             Ok(())
         })
         .await;
@@ -63,79 +43,51 @@ async fn a_transient_error_of_the_driver_is_found_in_whatever_error_the_work_ret
         assert!(trouble.off().await >= 2);
         assert_eq!(runs, 3);
     }
-    let db = TestDatabase::new("mongoseal_fence_work_errors").await;
-    let client = Client::with_uri_str(db.set.uri_with("appName=work_errors")).await.unwrap();
-    let db = TestDatabase { set: db.set, database: client.database(db.database.name()), client };
-    db.put(doc! { "_id": 1, "n": 0 }).await;
+    let (db, _) = shop("work_errors").await.by_client("appName=work_errors").await;
     let lease = db.seal().acquire("k").without_refresh().await.unwrap();
     let at = (&db, &lease);
     thrice(at, Error::from).await;
     thrice(at, Boxed::from).await;
-    thrice(at, |error| Boxed::from(Shop(Error::from(error).into()))).await;
+    thrice(at, |error| Boxed::from(closed(Error::from(error)))).await;
     thrice(at, Box::<dyn StdError>::from).await;
     thrice(at, anyhow::Error::from).await;
-    thrice(at, |error| anyhow::Error::from(error).context("the order was not counted").context("try again")).await;
-    thrice(at, |error| anyhow::Error::from(Shop(error.into()))).await;
+    thrice(at, |error| closed(error).context("try again")).await;
     // As the driver boxes its own sources, and programs a large error.
     thrice(at, |error| Boxed::from(Box::new(error))).await;
-    thrice(at, |error| Boxed::from(Shop(Box::new(Box::new(error))))).await;
-    assert_eq!(db.order(1).await.get_i32("n").unwrap(), 9);
+    thrice(at, |error| Boxed::from(closed(Box::new(error)))).await;
+    assert_eq!(db.n().await, 8);
 }
 
 #[tokio::test]
-async fn an_error_of_the_work_that_is_final_comes_back_as_it_was() {
+async fn an_error_of_the_work_that_is_final_comes_back_as_it_was_and_one_of_the_lease_is_in_it() {
     let db = TestDatabase::new("mongoseal_fence_work_final").await;
     db.put(doc! { "_id": 1, "n": "not a number" }).await;
     let lease = db.seal().acquire("k").without_refresh().await.unwrap();
-    let (done, runs) = add(&db, &lease, |error| anyhow::Error::from(error).context("counting")).await;
+    let (done, runs) = add(&db, &lease, closed).await;
     let error = done.unwrap_err();
-    assert_eq!((runs, error.to_string().as_str()), (1, "counting"));
+    assert_eq!((runs, error.to_string().as_str()), (1, "the shop is closed"));
     assert!(error.chain().any(<dyn std::error::Error>::is::<DriverError>), "{error:?}");
     let (done, runs) = add(&db, &lease, Boxed::from).await;
     assert!(done.unwrap_err().is::<DriverError>());
     assert_eq!(runs, 1);
     let sold_out = lease.transaction(async |_session| -> Result<(), Boxed> { Err("sold out".into()) }).await;
     assert_eq!(sold_out.unwrap_err().to_string(), "sold out");
+
+    db.orders().update_one(one(), doc! { "$set": { "n": 0 } }).await.unwrap();
+    db.seal().revoke("k").by("alice").await.unwrap();
+    let lost = add(&db, &lease, Boxed::from).await.0.unwrap_err().downcast::<Error>().unwrap();
+    assert!(matches!(*lost, Error::Lost { cause: LossCause::Revoked { .. }, .. }), "{lost:?}");
 }
 
 #[tokio::test]
 async fn the_code_of_each_kind_of_error_is_found_and_a_duplicate_among_many_inserts_is_invalid() {
-    let db = TestDatabase::new("mongoseal_fence_work_codes").await;
-    db.put(doc! { "_id": 1 }).await;
-    let orders = db.orders();
-    let duplicate = || doc! { "_id": 1 };
-    let one = orders.insert_one(duplicate()).await.unwrap_err();
-    let many = orders.insert_many([duplicate(), doc! { "_id": 2 }]).await.unwrap_err();
+    let db = shop("work_codes").await;
+    let duplicate = db.orders().insert_one(one()).await.unwrap_err();
+    let many = db.orders().insert_many([one(), doc! { "_id": 2 }]).await.unwrap_err();
     let unknown = db.database.run_command(doc! { "noSuchCommand": 1 }).await.unwrap_err();
-    for (error, code) in [(one, 11000), (many, 11000), (unknown, 59)] {
+    for (error, code) in [(duplicate, 11000), (many, 11000), (unknown, 59)] {
         let error = Error::from(error);
         assert!(matches!(error, Error::Invalid { .. }) && error.code() == Some(code), "{code}: {error:?}");
-        assert_eq!(Error::invalid("wrong").caused_by(Box::new(Shop(error.into()))).code(), Some(code));
+        assert_eq!(Error::invalid("wrong").caused_by(closed(error)).code(), Some(code));
     }
-}
-
-#[tokio::test]
-async fn errors_of_the_lease_and_of_hidden_statements_are_in_the_error_of_the_work() {
-    let db = TestDatabase::new("mongoseal_fence_work_lease").await;
-    db.put(doc! { "_id": 1, "n": 0 }).await;
-    let lease = db.seal().acquire("k").without_refresh().await.unwrap();
-    let orders = db.orders();
-    let hiding = lease
-        .transaction(async |session| -> anyhow::Result<()> {
-            drop(orders.insert_one(doc! { "_id": 1 }).session(&mut *session).await);
-            orders.update_one(doc! { "_id": 1 }, plus()).session(session).await.context("counting")?;
-            Ok(())
-        })
-        .await;
-    let error = hiding.unwrap_err();
-    let ours = error.downcast_ref::<Error>().unwrap_or_else(|| panic!("{error:?}"));
-    assert!(matches!(ours, Error::Invalid { .. }) && ours.to_string().contains("instead of hiding it"), "{ours}");
-
-    db.seal().revoke("k").by("alice").await.unwrap();
-    let (done, _) = add(&db, &lease, Boxed::from).await;
-    match done.unwrap_err().downcast::<Error>() {
-        Ok(error) => assert!(matches!(*error, Error::Lost { cause: LossCause::Revoked { .. }, .. }), "{error:?}"),
-        Err(other) => panic!("{other:?}"),
-    }
-    assert_eq!(db.order(1).await.get_i32("n").unwrap(), 0);
 }

@@ -1,138 +1,95 @@
-//! Errors name what is wrong with a deployment or a record and what to do, and no lease is lost by them.
+//! Records that another program has written: an error names what is wrong and what to do, and no lease is lost by it.
 
-use mongodb::{
-    IndexModel,
-    bson::{Bson, DateTime, Document, doc},
-    options::{ClientOptions, IndexOptions, ServerApi, ServerApiVersion},
-};
+use std::fmt::Debug;
+
+use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
-    Error, Key, LeaseId, Mongoseal, Sharing,
+    Error, FencingToken, Key, LeaseId, LeaseState, LossCause, OnceOutcome, Result, Sharing, Skipped, Tick, TickLease,
     record::{self, HoldLimits, LeaseSpec, Outcome, Request},
     store::{Applied, Deadline, MongoStore, Store},
 };
-use mongoseal_test_support::Standalone;
 
-use crate::{TestDatabase, secs, terms};
+use crate::{TestDatabase, acquire_all, eventually, secs, terms};
 
 /// A minimum and a maximum hold, so that an entry has all fields.
 const HOLD: HoldLimits = HoldLimits { min: Some(1), max: Some(3_600_000) };
 
-fn invalid<T: std::fmt::Debug>(result: Result<T, Error>, says: &str) {
-    let error = result.unwrap_err();
-    assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains(says), "{error:?}");
+fn corrupt<T: Debug>(of: &str, result: &Result<T>) {
+    assert!(matches!(result, Err(Error::Corrupt { .. })), "{of}: {result:?}");
 }
 
-#[tokio::test]
-async fn a_standalone_server_is_refused() {
-    let server = Standalone::start().await;
-    invalid(Mongoseal::connect(server.uri()).await, "run rs.initiate()");
-    let client = mongodb::Client::with_uri_str(server.uri()).await.unwrap();
-    let seal = Mongoseal::on_shared_client(&client.database("app"));
-    invalid(seal.acquire("k").await, "run rs.initiate()");
-    assert_eq!(client.database("app").list_collection_names().await.unwrap(), [] as [String; 0]);
-}
-
-#[tokio::test]
-async fn a_name_that_cannot_name_a_collection_is_refused() {
-    let builder = Mongoseal::builder().collection("a$b");
-    invalid(builder.connect("mongodb://localhost/").await, "cannot name a collection");
-}
-
-#[tokio::test]
-async fn a_login_that_needs_a_feature_which_is_off_is_refused_with_its_name() {
-    let db = TestDatabase::new("mongoseal_features").await;
-    for cloud in ["azure", "gcp"] {
-        let properties = format!("authMechanismProperties=ENVIRONMENT:{cloud},TOKEN_RESOURCE:mongodb%3A%2F%2Fcluster");
-        let uri = db.set.uri_with(&format!("authMechanism=MONGODB-OIDC&{properties}"));
-        invalid(Mongoseal::connect(uri).await, &format!("needs the cargo feature `{cloud}-oidc`"));
-    }
-}
-
-#[tokio::test]
-async fn an_index_with_other_options_is_refused_and_left_alone() {
-    let db = TestDatabase::new("mongoseal_index").await;
-    let other =
-        |options: Option<IndexOptions>| IndexModel::builder().keys(doc! { "expires_at": 1 }).options(options).build();
-    let after = |seconds, name: &str| IndexOptions::builder().expire_after(secs(seconds)).name(name.to_owned()).build();
-
-    for options in [None, Some(after(60, "expires_at_1")), Some(after(60, "mine"))] {
-        db.records().create_index(other(options)).await.unwrap();
-        invalid(db.seal().acquire("k").await, "drop it, or set the retention");
-        assert_eq!(db.records().list_index_names().await.unwrap().len(), 2);
-        assert_eq!(db.record("k").await, None);
-        db.records().drop_indexes().await.unwrap();
-    }
-    // The settings can follow the index.
-    db.records().create_index(other(Some(after(60, "mine")))).await.unwrap();
-    drop(db.build(Mongoseal::builder().retention(secs(60))).acquire("k2").await.unwrap());
-}
+/// The fields of a holder that are there only if it has them.
+const OPTIONAL: [&str; 4] =
+    ["holders.0.min_hold", "holders.0.max_hold", "holders.0.not_after", "holders.0.released_at"];
 
 #[tokio::test]
 async fn a_record_with_any_one_field_broken_is_corrupt_and_keeps_what_it_has() {
     let db = TestDatabase::new("mongoseal_fields").await;
-    let (key, within): (Key, _) = ("k".parse().unwrap(), secs(5));
+    let key: Key = "k".parse().unwrap();
     let store = MongoStore::new(&db.database, "mongoseal", secs(24 * 3600));
+    let within = || Deadline::after(store.clock(), secs(5));
+    let send = async |request: &Request| store.apply(&key, request.clone(), within()).await.map(drop);
     let wait = Some(record::WaitSpec { ttl: 3_600_000, queue_limit: 100 });
     let acquire = |lease, patience| {
         let terms = LeaseSpec { hold: HOLD, ..terms(lease, 3_600_000) };
         Request::Acquire(record::Acquire { terms, wait: patience })
     };
     // A record with all there can be: revoked once, held, and waited for.
-    for request in [
-        acquire(LeaseId::random(), None),
-        Request::Revoke(record::Revoke {
-            by: "ops".into(),
-            reason: "drill".into(),
-            upto: mongoseal::FencingToken::MAX,
-        }),
-        acquire(LeaseId::random(), None),
-        acquire(LeaseId::random(), wait),
-    ] {
-        store.apply(&key, request, Deadline::after(store.clock(), within)).await.unwrap();
-    }
+    let (lease, upto) = (LeaseId::random(), FencingToken::MAX);
+    send(&acquire(LeaseId::random(), None)).await.unwrap();
+    send(&Request::Revoke(record::Revoke { by: "ops".into(), reason: "drill".into(), upto })).await.unwrap();
+    send(&acquire(lease, None)).await.unwrap();
+    send(&acquire(LeaseId::random(), wait)).await.unwrap();
     let whole = db.record("k").await.unwrap();
     // What would be granted, and what would find nothing to do.
     let another = acquire(LeaseId::random(), wait);
+    let refresh =
+        Request::Refresh(record::Refresh { lease, ttl: 3_600_000, grace: 0, metadata: None, acquire_id: None });
 
     // The tokens of a revocation are for people, and who waits is not looked at: there may be a thousand.
     let unseen = |path: &str| path == "_id" || path.starts_with("history.0.tokens.") || path.starts_with("queue.");
-    let paths: Vec<String> = paths(&whole, "").into_iter().filter(|path| !unseen(path)).collect();
+    let mut paths: Vec<String> = paths(&whole, "").into_iter().filter(|path| !unseen(path)).collect();
     assert!(paths.len() > 20, "{paths:?}");
+    paths.push(OPTIONAL[3].to_owned());
     let mut cases = Vec::new();
     for path in &paths {
         cases.extend([Bson::Boolean(true), Bson::Int64(-1), Bson::Null].map(|wrong| (path.as_str(), Some(wrong))));
         if !["queue", "history.0.tokens"].contains(&path.as_str()) {
             cases.push((path, Some(Bson::Array(vec![Bson::Null]))));
         }
-        if !path.ends_with("_hold") && !path.ends_with("not_after") {
+        if !OPTIONAL.contains(&path.as_str()) {
             cases.push((path, None));
         }
     }
-    let numbers = [("v", 1_i64.into()), ("v", 1.0.into()), ("v", 0.into()), ("version", 7.into())];
-    let tokens = [("version", 0_i64.into()), ("version", ((1_i64 << 53) - 1).into())];
-    cases.extend(numbers.into_iter().chain(tokens).map(|(path, wrong)| (path, Some(wrong))));
+    // `protocol/documents.json` has more numbers that are no `v` and no `version`.
+    let numbers = [("v", 1.0.into()), ("version", 0_i64.into()), (OPTIONAL[0], 60_000.into())];
+    cases.extend(numbers.map(|(path, wrong)| (path, Some(wrong))));
     for (path, wrong) in cases {
+        let case = format!("{path} as {wrong:?}");
         db.records().replace_one(doc! { "_id": "k" }, &whole).await.unwrap();
         put(&db, "k", path, wrong.as_ref()).await;
         let before = db.record("k").await.unwrap();
-        let acquired = store.apply(&key, another.clone(), Deadline::after(store.clock(), within)).await.map(drop);
-        let read = store.read(&key, Deadline::after(store.clock(), within)).await.map(drop);
-        for answer in [acquired, read] {
-            let error = answer.expect_err(path);
-            assert!(matches!(error, Error::Corrupt { .. }), "{path} as {wrong:?}: {error:?}");
-            assert!(error.to_string().contains("choose another key"), "{error}");
+        for answer in [send(&another).await, store.read(&key, within()).await.map(drop)] {
+            corrupt(&case, &answer);
+            assert!(answer.unwrap_err().to_string().contains("choose another key"), "{case}");
         }
         let after = db.record("k").await.unwrap();
         // Whom a broken holder stands in the way of may be queued behind it.
         if path.starts_with("holders.0.") {
-            assert_eq!(after.get("holders"), before.get("holders"), "{path} as {wrong:?}");
-            assert_eq!(after.get("version"), before.get("version"), "{path} as {wrong:?}");
+            assert_eq!(after.get("holders"), before.get("holders"), "{case}");
+            assert_eq!(after.get("version"), before.get("version"), "{case}");
         } else {
-            assert_eq!(after, before, "{path} as {wrong:?}");
+            assert_eq!(after, before, "{case}");
+        }
+        if OPTIONAL.contains(&path) {
+            corrupt(&case, &send(&refresh).await);
+            let after = db.record("k").await.unwrap();
+            let kept = after.get_array("holders").unwrap()[0].as_document().unwrap().get(&path["holders.0.".len()..]);
+            assert_eq!(kept, wrong.as_ref(), "{case}: a refresh keeps it");
         }
     }
     db.records().replace_one(doc! { "_id": "k" }, &whole).await.unwrap();
-    store.apply(&key, another, Deadline::after(store.clock(), within)).await.unwrap();
+    send(&another).await.unwrap();
 }
 
 /// For an entry that is no waiter, an expression yields `null`, which must not become the record.
@@ -181,7 +138,7 @@ async fn an_acquire_of_a_key_under_which_another_program_keeps_a_bare_document_i
     let db = TestDatabase::new("mongoseal_bare").await;
     let (seal, within) = (db.seal(), secs(5));
     let store = MongoStore::new(&db.database, "mongoseal", secs(24 * 3600));
-    let (lease, token) = (LeaseId::random(), mongoseal::FencingToken::new(1).unwrap());
+    let (lease, token) = (LeaseId::random(), FencingToken::new(1).unwrap());
     for (key, bare) in [("b", doc! { "_id": "b" }), ("c", doc! { "_id": "c", "v": 1 })] {
         db.records().insert_one(&bare).await.unwrap();
         for request in [
@@ -202,7 +159,7 @@ async fn an_acquire_of_a_key_under_which_another_program_keeps_a_bare_document_i
                 keep: 0,
                 releases: false,
             }),
-            Request::Raise(record::Raise { to: mongoseal::FencingToken::new(1_000).unwrap() }),
+            Request::Raise(record::Raise { to: FencingToken::new(1_000).unwrap() }),
             Request::Prune,
         ] {
             drop(store.apply(&key.parse().unwrap(), request.clone(), Deadline::after(store.clock(), within)).await);
@@ -241,7 +198,7 @@ async fn a_history_with_an_entry_that_cannot_be_read_is_corrupt_and_nothing_is_w
     put(&db, "k", "history", Some(&Bson::from(vec![revocation]))).await;
     lease.refresh().await.unwrap();
     let inspection = seal.inspect("k").await.unwrap().unwrap();
-    assert_eq!(inspection.history[0].tokens, [mongoseal::FencingToken::new(7).unwrap()]);
+    assert_eq!(inspection.history[0].tokens, [FencingToken::new(7).unwrap()]);
     lease.release().await.unwrap();
 }
 
@@ -264,37 +221,108 @@ pub(crate) async fn put(db: &TestDatabase, key: &str, path: &str, value: Option<
     db.records().update_one(doc! { "_id": key }, update).await.unwrap();
 }
 
-#[tokio::test]
-async fn a_wrong_index_is_refused_though_it_could_not_be_looked_at_the_first_time() {
-    let db = TestDatabase::new("mongoseal_blip").await;
-    let index = IndexOptions::builder().expire_after(secs(0)).build();
-    let index = IndexModel::builder().keys(doc! { "expires_at": 1 }).options(index).build();
-    db.records().create_index(index).await.unwrap();
-    let client = mongodb::Client::with_uri_str(db.set.uri_with("appName=blip")).await.unwrap();
-    let blip = db.set.fail_command("blip", &["listIndexes"], doc! { "closeConnection": true }, 1).await;
-    let seal = Mongoseal::on_shared_client(&client.database("mongoseal_blip"));
-    invalid(seal.acquire("k").await, "drop it, or set the retention");
-    assert_eq!(blip.off().await, 1);
+async fn nothing(_: &TickLease) -> Result<()> {
+    Ok(())
 }
 
 #[tokio::test]
-async fn a_client_that_keeps_to_the_stable_api_is_served() {
-    let db = TestDatabase::new("mongoseal_stable").await;
-    let mut options = ClientOptions::parse(db.set.uri()).await.unwrap();
-    let api = ServerApi::builder().version(ServerApiVersion::V1).strict(true).build();
-    options.server_api = Some(api);
-    let client = mongodb::Client::with_options(options).unwrap();
-    let lease = Mongoseal::on_shared_client(&client.database("mongoseal_stable")).acquire("k").await.unwrap();
-    lease.refresh().await.unwrap();
-    lease.verify().await.unwrap();
-    lease.release().await.unwrap();
-}
-
-#[test]
-fn connecting_outside_of_a_runtime_is_an_error_and_not_a_panic() {
-    let mut connecting = std::pin::pin!(Mongoseal::connect("mongodb://localhost/"));
-    match connecting.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
-        std::task::Poll::Ready(result) => invalid(result, "no tokio runtime"),
-        std::task::Poll::Pending => panic!("it does not wait for a runtime"),
+async fn a_completed_tick_that_cannot_be_read_is_corrupt_and_stays_as_it_is() {
+    let db = TestDatabase::new("mongoseal_foreign_done").await;
+    let seal = db.seal();
+    seal.once("k", Tick::number(5)).run(nothing).await.unwrap();
+    let whole = db.record("k").await.unwrap();
+    // Of the right type, and no tick or token.
+    let no_numbers = [("done.tick", -1_i64), ("done.token", -1), ("done.token", 0)];
+    let mut cases: Vec<(&str, Option<Bson>)> = no_numbers.map(|(path, wrong)| (path, Some(wrong.into()))).into();
+    for path in ["done", "done.tick", "done.token", "done.by", "done.at"] {
+        let wrong = [true.into(), Bson::Null, 5.0.into(), vec![5_i64].into()];
+        cases.extend(wrong.map(|wrong| (path, Some(wrong))));
+        // Without the whole of it, none is completed.
+        cases.push((path, (path == "done").then(|| doc! {}.into())));
     }
+    for (path, wrong) in cases {
+        let case = format!("{path} as {wrong:?}");
+        db.records().replace_one(doc! { "_id": "k" }, &whole).await.unwrap();
+        put(&db, "k", path, wrong.as_ref()).await;
+        let before = db.record("k").await.unwrap();
+        corrupt(&case, &seal.once("k", Tick::number(6)).run(async |_| -> Result<()> { panic!("the work runs") }).await);
+        corrupt(&case, &seal.rewind_tick("k", 1).await);
+        corrupt(&case, &seal.inspect("k").await);
+        assert_eq!(db.record("k").await.unwrap(), before, "{case}");
+        // Leases do not read it.
+        let lease = seal.acquire("k").await.unwrap();
+        lease.refresh().await.unwrap();
+        lease.release().await.unwrap();
+        assert_eq!(db.record("k").await.unwrap().get("done"), before.get("done"), "{case}");
+    }
+    db.records().replace_one(doc! { "_id": "k" }, &whole).await.unwrap();
+    assert!(matches!(
+        seal.once("k", Tick::number(5)).run(nothing).await,
+        Ok(OnceOutcome::Skipped(Skipped::AlreadyDone { .. }))
+    ));
+}
+
+#[tokio::test]
+async fn a_completion_of_a_record_that_was_broken_meanwhile_is_corrupt_and_writes_nothing() {
+    let db = TestDatabase::new("mongoseal_broken_done").await;
+    let seal = db.seal();
+    let broken = Bson::from("x");
+    let ended = seal.once("k", Tick::number(1)).ttl(secs(600)).run(async |_| -> Result<()> {
+        put(&db, "k", "done", Some(&broken)).await;
+        Ok(())
+    });
+    corrupt("a completion", &ended.await);
+    assert_eq!(db.record("k").await.unwrap().get("done"), Some(&broken));
+    put(&db, "k", "done", None).await;
+    seal.revoke("k").reason("its completion failed").await.unwrap();
+    let again = seal.once("k", Tick::number(1)).run(nothing);
+    assert_eq!(again.await.unwrap(), OnceOutcome::Ran(()), "the tick was not completed");
+}
+
+#[tokio::test]
+async fn a_value_that_another_program_wrote_over_is_corrupt_for_its_verbs_and_stays() {
+    let db = TestDatabase::new("mongoseal_value_foreign").await;
+    let lease = db.seal().acquire("k").ttl(secs(60)).await.unwrap();
+    for foreign in [Bson::from(7), doc! { "content": 1 }.into(), doc! { "token": 1, "write": 1_i64 }.into()] {
+        db.records().update_one(doc! { "_id": "k" }, doc! { "$set": { "value": &foreign } }).await.unwrap();
+        for error in [lease.put_value(&1).await.unwrap_err(), lease.value::<i32>().await.unwrap_err()] {
+            // The first reading after the grant needs no request.
+            assert!(matches!(&error, Error::Corrupt { message, .. } if message.contains("value")), "{error}");
+        }
+        assert_eq!(db.record("k").await.unwrap().get("value").unwrap(), &foreign);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "night: leases of nine seconds must outlast a busy machine"]
+async fn what_somebody_did_to_records_of_a_batch_is_told_to_their_holders_and_costs_the_others_nothing() {
+    let db = TestDatabase::new("mongoseal_batch_spoilt").await;
+    let seal = db.seal();
+    // Keys as long as they may be.
+    let key = |number| format!("{number:04}{}", "\u{e9}$\"".repeat(255));
+    let leases = acquire_all((0..200).map(|number| seal.acquire(key(number)).ttl(secs(9)))).await;
+    let spoil = |number: usize, update| {
+        let (records, key) = (db.records(), leases[number].key().as_str().to_owned());
+        async move { records.update_one(doc! { "_id": key }, update).await.unwrap() }
+    };
+    db.records().delete_one(doc! { "_id": leases[7].key().as_str() }).await.unwrap();
+    // One that no update of many can touch without failing, one that is none, and one of a backup.
+    spoil(20, doc! { "$set": { "holders.0.refreshes": "many" } }).await;
+    spoil(150, doc! { "$set": { "holders": Bson::Null } }).await;
+    spoil(199, doc! { "$set": { "holders": [] } }).await;
+    // A lease can be at risk before its handle finds it lost: the refresh of its part is late, or fails for a spoilt record.
+    let told = || async {
+        let state = |number: usize| leases[number].state();
+        state(7) == LeaseState::Lost { cause: LossCause::Removed }
+            && state(199) == LeaseState::Lost { cause: LossCause::Expired }
+            // An operator can repair these two records until their leases expire.
+            && [20, 150].into_iter().all(|number| state(number) == LeaseState::AtRisk)
+    };
+    eventually(secs(8), "those four are told", told).await;
+    tokio::time::sleep(secs(9)).await;
+    for number in [20, 150] {
+        assert_eq!(leases[number].state(), LeaseState::Lost { cause: LossCause::Expired });
+    }
+    let held = leases.iter().filter(|lease| lease.is_valid() && lease.remaining() > secs(3)).count();
+    assert_eq!(held, 196);
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use mongodb::{
-    bson::{Bson, Document, doc},
+    bson::{Bson, DateTime, Document, doc},
     options::{Acknowledgment, DatabaseOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern},
 };
 use mongoseal::{Error, Mongoseal, Tick};
 use mongoseal_test_support::command_name;
 
-use crate::{TestDatabase, millis, noting_client, noting_seal, secs};
+use crate::{TestDatabase, bad_input::put, millis, noting_client, noting_seal, secs};
 
 #[tokio::test]
 async fn an_acquire_is_one_find_and_modify_and_a_release_is_one_command() {
@@ -63,23 +63,31 @@ async fn an_acquire_is_one_find_and_modify_and_a_release_is_one_command() {
 }
 
 #[tokio::test]
-async fn a_tick_costs_two_reads_and_two_writes_and_a_completed_tick_one_read() {
-    let db = TestDatabase::new("mongoseal_once_commands").await;
+async fn a_read_is_one_command_a_purge_one_for_what_has_expired_and_a_tick_two_reads_and_two_writes() {
+    let db = TestDatabase::new("mongoseal_reads").await;
     let (seal, sent) = noting_seal(&db, "appName=noting").await;
+    // By another handle: one that holds a lease listens.
+    let lease = db.seal().acquire("k").ttl(secs(600)).without_refresh().await.unwrap();
+    db.seal().acquire("over").without_refresh().await.unwrap().orphan();
+    put(&db, "over", "holders.0.expires_at", Some(&DateTime::from_millis(1).into())).await;
+    sent.take();
+    assert_eq!(seal.inspect("k").await.unwrap().unwrap().holders[0].token, lease.token());
+    assert_eq!(sent.take_names(), ["find"]);
+    assert_eq!(seal.leases().await.unwrap().collect().await.unwrap().len(), 1);
+    assert_eq!(sent.take_names(), ["aggregate"]);
+    assert_eq!(seal.purge().await.unwrap().len(), 1);
+    assert_eq!(sent.take_names(), ["aggregate", "findAndModify"]);
+    assert!(db.record("over").await.is_some(), "the version protects the tokens");
+
     // Without a record, the time is read in its place.
     for (tick, commands) in
         [(1, None), (2, Some(&["find", "findAndModify", "find", "findAndModify"][..])), (2, Some(&["find"]))]
     {
         sent.take();
-        seal.once("k", Tick::number(tick)).run(async |_| Ok::<_, Error>(())).await.unwrap();
+        seal.once("tick", Tick::number(tick)).run(async |_| Ok::<_, Error>(())).await.unwrap();
         assert!(commands.is_none_or(|commands| sent.take_names() == commands), "tick {tick}");
     }
-}
 
-#[tokio::test]
-async fn the_time_is_read_by_one_command_whatever_is_in_the_collection() {
-    let db = TestDatabase::new("mongoseal_now").await;
-    let (seal, sent) = noting_seal(&db, "appName=noting").await;
     db.records().drop().await.unwrap();
     sent.take();
     let without_collection = seal.now().await.unwrap();

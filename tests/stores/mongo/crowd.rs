@@ -1,15 +1,19 @@
 //! Requests of many waiters of one handle for one key are sent together, with the same results as alone.
 
 use std::{
-    sync::{Arc, Mutex},
+    task::{Context, Waker},
     time::{Duration, Instant},
 };
 
 use mongodb::bson::{Bson, Document, doc};
-use mongoseal::{Error, Lease, Mongoseal, Result, StateStream};
+use mongoseal::{
+    Error, Key, Lease, LeaseId, Mongoseal, Result,
+    record::{Acquire, LeaseSpec, Outcome, Request, WaitSpec},
+    store::{AcquireId, Deadline, HandleId, MongoStore, Store},
+};
 use tokio::{task::JoinSet, time::timeout};
 
-use crate::{Sent, TestDatabase, by_length, eventually, millis, noting_seal, queued, secs};
+use crate::{Sent, TestDatabase, by_length, eventually, millis, noting_seal, queued, secs, terms};
 
 /// How many wait for the key.
 fn crowd() -> usize {
@@ -22,12 +26,12 @@ fn writes(sent: &Sent) -> usize {
 
 /// Waits for the key so many times side by side.
 fn wait(seal: &Mongoseal, times: usize) -> JoinSet<Result<Lease>> {
-    (0..times).map(|_| seal.acquire("k").wait(secs(60)).into_future()).collect()
+    (0..times).map(|_| seal.acquire("k").wait(secs(120)).into_future()).collect()
 }
 
 /// Each command of a waiter writes the whole queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hundreds_who_come_are_queued_leave_if_they_are_dropped_by_few_commands_and_are_served_in_their_order() {
+async fn hundreds_who_come_are_queued_and_leave_if_they_are_dropped_by_few_commands_and_all_are_served() {
     let db = TestDatabase::new("mongoseal_crowd_hundreds").await;
     let (seal, sent) = noting_seal(&db, "appName=noting").await;
     let first = db.seal().acquire("k").ttl(secs(600)).await.unwrap();
@@ -42,32 +46,22 @@ async fn hundreds_who_come_are_queued_leave_if_they_are_dropped_by_few_commands_
     queued_are(crowd()).await;
     dropped.abort_all();
     queued_are(0).await;
-    let served = Arc::new(Mutex::new(Vec::new()));
-    let mut waiting = JoinSet::new();
-    for _ in 0..crowd() {
-        let (asking, served) = (seal.acquire("k").wait(secs(120)), Arc::clone(&served));
-        waiting.spawn(async move {
-            let lease = asking.await.unwrap();
-            served.lock().unwrap().push((lease.id(), lease.token()));
-            lease.release().await.unwrap();
-        });
-    }
+    let mut waiting = wait(&seal, crowd());
     queued_are(crowd()).await;
     // Whose turn is next comes last.
-    let record = db.record("k").await.unwrap();
-    let queue = record.get_array("queue").unwrap().iter().rev();
-    let lease = |entry: &Bson| match entry.as_document().unwrap().get("lease") {
-        Some(Bson::Binary(lease)) => lease.bytes.clone(),
-        other => panic!("{other:?}"),
-    };
-    let queue: Vec<Vec<u8>> = queue.map(lease).collect();
+    let mut queue = db.record("k").await.unwrap().get_array("queue").unwrap().clone();
+    let mut last = first.token();
     first.release().await.unwrap();
-    waiting.join_all().await;
-    let served = served.lock().unwrap().clone();
-    assert!(served.iter().map(|(id, _)| id.to_bytes().to_vec()).eq(queue), "each in its turn");
-    assert!(served.is_sorted_by(|(_, one), (_, next)| one < next), "with tokens that grow");
+    while let Some(lease) = waiting.join_next().await {
+        let lease = lease.unwrap().unwrap();
+        let next = queue.pop().unwrap();
+        let Some(Bson::Binary(next)) = next.as_document().unwrap().get("lease") else { panic!("{next}") };
+        assert_eq!(next.bytes, lease.id().to_bytes(), "each in its turn");
+        assert!(lease.token() > last, "{} after {last}", lease.token());
+        last = lease.token();
+        lease.release().await.unwrap();
+    }
     assert_eq!(queued(&db).await, 0);
-    seal.shutdown().await;
 }
 
 #[tokio::test]
@@ -97,33 +91,6 @@ async fn a_request_that_the_server_refuses_costs_no_other_of_its_command_its_pla
     late.off().await;
 }
 
-/// Handles of one database, each with a client of its own, and what the clients send.
-async fn handles(db: &TestDatabase, count: usize) -> Vec<(Mongoseal, Sent)> {
-    let mut handles = Vec::new();
-    for _ in 0..count {
-        handles.push(noting_seal(db, "maxPoolSize=64").await);
-    }
-    handles
-}
-
-/// A lease of each handle, which must not be at risk while many waits of its handle end.
-async fn bystanders(handles: &[(Mongoseal, Sent)]) -> Vec<(Lease, StateStream)> {
-    let mut leases = Vec::new();
-    for (number, (seal, _)) in handles.iter().enumerate() {
-        let lease = seal.acquire(format!("beside/{number}")).ttl(secs(10)).await.unwrap();
-        let states = lease.watch_state();
-        leases.push((lease, states));
-    }
-    leases
-}
-
-async fn were_never_at_risk(bystanders: Vec<(Lease, StateStream)>) {
-    for (lease, mut states) in bystanders {
-        assert!(timeout(millis(1), states.changed()).await.is_err(), "its state never changed");
-        lease.verify().await.unwrap();
-    }
-}
-
 /// A last attempt and a release of each waiter, each of which writes the whole queue, would be sent too late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "night: judges how late the waits end"]
@@ -131,8 +98,14 @@ async fn hundreds_of_waits_that_end_together_end_in_time_and_by_few_commands() {
     const WAIT: Duration = Duration::from_secs(9);
     let db = TestDatabase::new("mongoseal_crowd_ends").await;
     let _holder = db.seal().acquire("k").ttl(secs(600)).await.unwrap();
-    let handles = handles(&db, 4).await;
-    let bystanders = bystanders(&handles).await;
+    // Each handle has a client, and a lease that must not be at risk while many of its waits end.
+    let (mut handles, mut bystanders) = (Vec::new(), Vec::new());
+    for number in 0..4 {
+        let (seal, sent) = noting_seal(&db, "maxPoolSize=64").await;
+        let lease = seal.acquire(format!("beside/{number}")).ttl(secs(10)).await.unwrap();
+        bystanders.push((lease.watch_state(), lease));
+        handles.push((seal, sent));
+    }
     let mut waiting = JoinSet::new();
     let began = Instant::now();
     for _ in 0..crowd() / 4 {
@@ -155,7 +128,10 @@ async fn hundreds_of_waits_that_end_together_end_in_time_and_by_few_commands() {
     // 0.3 seconds on a quiet machine.
     assert!(late < secs(4), "{late:?}");
     assert!(sent <= crowd() / 4, "{sent} commands");
-    were_never_at_risk(bystanders).await;
+    for (mut states, lease) in bystanders {
+        assert!(timeout(millis(1), states.changed()).await.is_err(), "its state never changed");
+        lease.verify().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -188,16 +164,11 @@ async fn a_crowd_that_is_not_answered_asks_again_and_nobody_is_queued_twice() {
         eventually(secs(30), "all are queued", async || queued(&db).await == 20).await;
         point.hit(3).await;
         drop(point);
-        let mut last = holder.token();
         holder.release().await.unwrap();
         while let Some(lease) = waiting.join_next().await {
-            let lease = lease.unwrap().unwrap();
-            assert!(lease.token() > last);
-            last = lease.token();
-            lease.release().await.unwrap();
+            lease.unwrap().unwrap().release().await.unwrap();
         }
         assert_eq!(queued(&db).await, 0);
-        seal.shutdown().await;
     }
 }
 
@@ -214,53 +185,32 @@ async fn each_of_a_crowd_hears_that_the_record_is_somebody_else_s() {
 }
 
 /// Asks a store itself, which takes requests of any lease id.
-mod of_a_store {
-    use std::task::{Context, Waker};
-
-    use mongoseal::{
-        Key, LeaseId,
-        record::{Acquire, LeaseSpec, Outcome, Request, WaitSpec},
-        store::{AcquireId, Deadline, HandleId, MongoStore, Store},
-    };
-
-    use crate::{TestDatabase, secs, terms};
-
-    fn wait_for(ttl: u64, lease: u8) -> Request {
-        let acquire_id = AcquireId { handle: HandleId::random(), number: lease.into() };
-        let terms = LeaseSpec { acquire_id, ..terms(LeaseId::from_bytes([lease; 16]), ttl) };
-        Request::Acquire(Acquire { terms, wait: Some(WaitSpec { ttl: 60_000, queue_limit: 1 }) })
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_is_let_in_at_once_takes_no_room_from_those_who_wait() {
+    let db = TestDatabase::new("mongoseal_crowd_room").await;
+    let store = MongoStore::new(&db.database, "mongoseal", secs(24 * 3600));
+    let key: Key = "k".parse().unwrap();
+    // The first has the key for a millisecond, so that it is free when the others come together.
+    let mut asking: Vec<_> = [(1, 1), (60_000, 2), (60_000, 3), (60_000, 4)]
+        .into_iter()
+        .map(|(ttl, number)| {
+            let acquire_id = AcquireId { handle: HandleId::random(), number };
+            let terms = LeaseSpec { acquire_id, ..terms(LeaseId::random(), ttl) };
+            let request = Request::Acquire(Acquire { terms, wait: Some(WaitSpec { ttl: 60_000, queue_limit: 1 }) });
+            store.apply(&key, request, Deadline::after(store.clock(), secs(10)))
+        })
+        .collect();
+    for answer in &mut asking {
+        assert!(answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn whoever_is_let_in_at_once_takes_no_room_from_those_who_wait() {
-        let db = TestDatabase::new("mongoseal_crowd_room").await;
-        let store = MongoStore::new(&db.database, "mongoseal", secs(24 * 3600));
-        let key: Key = "k".parse().unwrap();
-        // The first has the key for a millisecond, so that it is free when the others come together.
-        let asked = [wait_for(1, 1), wait_for(60_000, 2), wait_for(60_000, 3), wait_for(60_000, 4)];
-        let mut asking: Vec<_> = asked
-            .into_iter()
-            .map(|request| store.apply(&key, request, Deadline::after(store.clock(), secs(10))))
-            .collect();
-        for answer in &mut asking {
-            assert!(answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        }
-        let asking: Vec<_> = asking.into_iter().map(tokio::spawn).collect();
-        let mut outcomes = Vec::new();
-        for answer in asking {
-            outcomes.push(answer.await.unwrap().unwrap().outcome);
-        }
-        assert!(
-            matches!(
-                outcomes[..],
-                [
-                    Outcome::Granted { .. },
-                    Outcome::Granted { .. },
-                    Outcome::Queued { position: 0, .. },
-                    Outcome::Full { length: 1 },
-                ]
-            ),
-            "{outcomes:?}"
-        );
+    let mut outcomes = Vec::new();
+    for answer in asking.into_iter().map(tokio::spawn).collect::<Vec<_>>() {
+        outcomes.push(answer.await.unwrap().unwrap().outcome);
     }
+    let [first, second, third, fourth] = &outcomes[..] else { unreachable!() };
+    assert!(matches!((first, second), (Outcome::Granted { .. }, Outcome::Granted { .. })), "{outcomes:?}");
+    assert!(
+        matches!((third, fourth), (Outcome::Queued { position: 0, .. }, Outcome::Full { length: 1 })),
+        "{outcomes:?}"
+    );
 }

@@ -1,7 +1,5 @@
 //! Leases of a group on a real server.
 
-use std::time::Instant;
-
 use mongodb::bson::{Document, doc};
 use mongoseal::{Error, Mongoseal};
 use tokio::task::JoinSet;
@@ -11,40 +9,27 @@ use crate::{TestDatabase, acquire_all, by_length, noting_seal, secs};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_of_many_leases_is_refreshed_and_released_in_two_commands_each() {
     let db = TestDatabase::new("mongoseal_groups").await;
-    let holder = db.seal();
+    let (holder, (seal, sent)) = (db.seal(), noting_seal(&db, "appName=noting").await);
     let many = by_length(100, 1_000);
-    let key = |number| format!("volumes/{number:04}");
-    let leases = acquire_all((0..many).map(|number| holder.acquire(key(number)).group("job").ttl(secs(60)))).await;
+    let acquire = |number| holder.acquire(format!("volumes/{number:04}")).group("job").ttl(secs(60));
+    let leases = acquire_all((0..many).map(acquire)).await;
     let _beside = holder.acquire("volumes/beside").await.unwrap();
-    let (seal, sent) = noting_seal(&db, "appName=noting").await;
-    let names = || sent.take_names();
-    names();
-
-    let began = Instant::now();
-    let refreshed = seal.refresh_group("job", secs(600)).await.unwrap().refreshed;
-    println!("{many} leases refreshed in {:?}", began.elapsed());
-    assert_eq!(refreshed.len(), many);
-    assert_eq!(names(), ["aggregate", "update"]);
-    let (first, now) = (&refreshed[0], seal.inspect(&refreshed[0].key).await.unwrap().unwrap());
-    assert_eq!(first.holder.free_in, secs(600) + first.holder.grace);
-    assert!(now.holders[0].last_seen >= first.holder.last_seen, "it was refreshed after it was listed");
-    assert!(now.holders[0].free_in + now.read_at.since(first.read_at) >= secs(600) + first.holder.grace);
+    sent.take();
+    assert_eq!(seal.refresh_group("job", secs(600)).await.unwrap().refreshed.len(), many);
+    assert_eq!(sent.take_names(), ["aggregate", "update"]);
     let left = seal.leases().free_in_at_least(secs(500)).await.unwrap().collect().await.unwrap();
     assert_eq!(left.len(), many);
 
-    names();
-    let began = Instant::now();
+    sent.take();
     let released = seal.release_group("job").await.unwrap();
-    println!("{many} leases released in {:?}", began.elapsed());
     assert_eq!(released.len(), many);
     assert!(released.is_sorted_by_key(|lease| std::cmp::Reverse(lease.holder.token)), "the newest first");
-    assert_eq!(names(), ["aggregate", "update"]);
+    assert_eq!(sent.take_names(), ["aggregate", "update"]);
     for lease in leases {
         assert!(matches!(lease.verify().await, Err(Error::Lost { .. })));
     }
-    let next = seal.leases().await.unwrap().next().await.unwrap().unwrap();
-    assert_eq!(next.key.as_str(), "volumes/beside");
-    holder.shutdown().await;
+    let left = seal.leases().await.unwrap().collect().await.unwrap();
+    assert_eq!(left.iter().map(|lease| lease.key.as_str()).collect::<Vec<_>>(), ["volumes/beside"]);
 }
 
 /// Refreshes of its members wait at the server for the transaction. If they have all connections, its commit waits for
@@ -115,9 +100,8 @@ async fn an_index_of_groups_is_used_where_there_is_one() {
         let acquire = if number < 2 { acquire.group("g") } else { acquire };
         acquire.await.unwrap().orphan();
     }
-    let partial = doc! { "partialFilterExpression": { "holders.group": { "$gt": "" } } };
-    let mut index = doc! { "key": { "holders.group": 1 }, "name": "groups" };
-    index.extend(partial);
+    let partial = doc! { "holders.group": { "$gt": "" } };
+    let index = doc! { "key": { "holders.group": 1 }, "name": "groups", "partialFilterExpression": partial };
     db.database.run_command(doc! { "createIndexes": "mongoseal", "indexes": [index] }).await.unwrap();
     db.database.run_command(doc! { "profile": 2 }).await.unwrap();
     assert_eq!(seal.release_group("g").await.unwrap().len(), 2);
@@ -131,8 +115,7 @@ async fn an_index_of_groups_is_used_where_there_is_one() {
 #[tokio::test]
 async fn a_group_is_refreshed_and_released_but_for_a_record_that_a_transaction_has_locked() {
     let db = TestDatabase::new("mongoseal_locked_group").await;
-    let builder = Mongoseal::builder().database("mongoseal_locked_group").operation_timeout(secs(3));
-    let seal = builder.connect(db.set.uri()).await.unwrap();
+    let seal = Mongoseal::builder().operation_timeout(secs(3)).connect(db.uri()).await.unwrap();
     for key in ["a", "b", "c"] {
         seal.acquire(key).group("g").ttl(secs(60)).without_refresh().await.unwrap().orphan();
     }
@@ -160,8 +143,8 @@ async fn a_group_is_refreshed_and_released_but_for_a_record_that_a_transaction_h
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refresh_of_a_group_that_the_server_does_not_answer_ends_with_the_operation_timeout() {
     let db = TestDatabase::new("mongoseal_silent_group").await;
-    let builder = Mongoseal::builder().database("mongoseal_silent_group").operation_timeout(secs(2));
-    let seal = builder.connect(db.set.uri_with("appName=silent")).await.unwrap();
+    let builder = Mongoseal::builder().operation_timeout(secs(2));
+    let seal = builder.connect(db.uri() + "&appName=silent").await.unwrap();
     let lease = seal.acquire("a").group("g").ttl(secs(600)).await.unwrap();
     let silent = doc! { "blockConnection": true, "blockTimeMS": 60_000 };
     let silenced = db.set.fail_command("silent", &["update"], silent, 1).await;

@@ -3,19 +3,14 @@
 #![allow(clippy::disallowed_methods, reason = "a test measures time by the clocks it is about, and spawns as users do")]
 
 mod bad_input;
-mod batch;
 mod clocks;
 mod commands;
 mod crowd;
-mod downgrade;
 mod errors;
-mod foreign_schedules;
 mod formats;
 mod groups;
 mod index;
 mod inspect;
-mod lease;
-mod observer;
 mod privileges;
 mod refused;
 mod runtimes;
@@ -23,23 +18,12 @@ mod secrets;
 mod siblings;
 mod tls;
 mod tokens;
-mod value;
 mod waiting;
 mod watch;
-mod watch_prefix;
-
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
 
 use mongoseal::{
-    Builder, Lease, LeaseId, Metadata, Mongoseal, Sharing,
+    Lease, LeaseId, Metadata, Mongoseal, Sharing,
     action::Acquire,
-    observe::HandleEvent,
     record::{HoldLimits, LeaseSpec},
 };
 use mongoseal_test_support::{Sent, TestDatabase, by_length, eventually, millis, noting_client, secs};
@@ -82,28 +66,5 @@ async fn acquire_all(acquires: impl IntoIterator<Item = Acquire>) -> Vec<Lease> 
             return leases;
         }
         leases.extend(asking.join_all().await.into_iter().map(Result::unwrap));
-    }
-}
-
-/// The default grace of a lease with a ttl of 5 seconds or more.
-const GRACE: Duration = millis(500);
-
-/// How many streams of grants and revocations were opened by handles that it observes.
-#[derive(Clone, Default)]
-struct OpenedStreams(Arc<AtomicUsize>);
-
-impl OpenedStreams {
-    fn builder(&self) -> Builder {
-        let opened = Arc::clone(&self.0);
-        Mongoseal::builder().observer(Arc::new(move |event: &HandleEvent<'_>| {
-            if matches!(event, HandleEvent::StreamOpened) {
-                opened.fetch_add(1, Ordering::Relaxed);
-            }
-        }))
-    }
-
-    /// Waits until this many were opened.
-    async fn wait_for(&self, count: usize) {
-        eventually(secs(30), "the streams are open", async || self.0.load(Ordering::Relaxed) == count).await;
     }
 }

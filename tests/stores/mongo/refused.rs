@@ -1,11 +1,15 @@
 //! Connections and deployments that an operator must change are `Invalid`, and the error names the change.
 
-use std::time::Duration;
+use std::{
+    pin::pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
 use mongodb::{
-    Client,
+    Client, IndexModel,
     bson::doc,
-    options::{ClientOptions, Collation, CollationStrength},
+    options::{ClientOptions, Collation, CollationStrength, IndexOptions, ServerApi, ServerApiVersion},
 };
 use mongoseal::{Builder, Error, Mongoseal};
 use mongoseal_test_support::{ReplicaSet, Standalone, Way, shared};
@@ -152,4 +156,69 @@ async fn a_sharded_cluster_is_refused_unless_it_is_allowed() {
     let on = on_client(uri, Mongoseal::builder().allow_sharded()).await;
     on.acquire("k").await.unwrap().release().await.unwrap();
     invalid(Mongoseal::builder().allow_sharded().sibling_of(&on), &["`allow_sharded` has no effect on a sibling"]);
+}
+
+#[tokio::test]
+async fn a_standalone_server_is_refused() {
+    let server = Standalone::start().await;
+    invalid(Mongoseal::connect(server.uri()).await, &["run rs.initiate()"]);
+    let app = Client::with_uri_str(server.uri()).await.unwrap().database("app");
+    invalid(Mongoseal::on_shared_client(&app).acquire("k").await, &["run rs.initiate()"]);
+    assert_eq!(app.list_collection_names().await.unwrap(), [] as [String; 0]);
+}
+
+#[tokio::test]
+async fn a_name_of_no_collection_and_a_login_that_needs_a_feature_which_is_off_are_refused() {
+    let db = TestDatabase::new("mongoseal_features").await;
+    let builder = Mongoseal::builder().collection("a$b");
+    invalid(builder.connect(db.set.uri()).await, &["cannot name a collection"]);
+    for cloud in ["azure", "gcp"] {
+        let properties = format!("authMechanismProperties=ENVIRONMENT:{cloud},TOKEN_RESOURCE:mongodb%3A%2F%2Fcluster");
+        let uri = db.set.uri_with(&format!("authMechanism=MONGODB-OIDC&{properties}"));
+        invalid(Mongoseal::connect(uri).await, &[&format!("needs the cargo feature `{cloud}-oidc`")]);
+    }
+}
+
+#[tokio::test]
+async fn an_index_with_other_options_is_refused_and_left_alone_though_it_could_not_be_looked_at_at_first() {
+    const SAYS: [&str; 1] = ["drop it, or set the retention"];
+    let db = TestDatabase::new("mongoseal_index").await;
+    let other =
+        |options: Option<IndexOptions>| IndexModel::builder().keys(doc! { "expires_at": 1 }).options(options).build();
+    let after = |seconds, name: &str| IndexOptions::builder().expire_after(secs(seconds)).name(name.to_owned()).build();
+    for options in [None, Some(after(60, "expires_at_1"))] {
+        db.records().create_index(other(options)).await.unwrap();
+        invalid(db.seal().acquire("k").await, &SAYS);
+        assert_eq!(db.records().list_index_names().await.unwrap().len(), 2);
+        assert_eq!(db.record("k").await, None);
+        db.records().drop_indexes().await.unwrap();
+    }
+    db.records().create_index(other(Some(after(60, "mine")))).await.unwrap();
+    let blip = db.set.fail_command("blip", &["listIndexes"], doc! { "closeConnection": true }, 1).await;
+    let client = Client::with_uri_str(db.set.uri_with("appName=blip")).await.unwrap();
+    invalid(Mongoseal::on_shared_client(&client.database("mongoseal_index")).acquire("k").await, &SAYS);
+    assert_eq!(blip.off().await, 1);
+    // The settings can follow the index.
+    drop(db.build(Mongoseal::builder().retention(secs(60))).acquire("k2").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_client_that_keeps_to_the_stable_api_is_served() {
+    let db = TestDatabase::new("mongoseal_stable").await;
+    let mut options = ClientOptions::parse(db.set.uri()).await.unwrap();
+    options.server_api = Some(ServerApi::builder().version(ServerApiVersion::V1).strict(true).build());
+    let client = Client::with_options(options).unwrap();
+    let lease = Mongoseal::on_shared_client(&client.database("mongoseal_stable")).acquire("k").await.unwrap();
+    lease.refresh().await.unwrap();
+    lease.verify().await.unwrap();
+    lease.release().await.unwrap();
+}
+
+#[test]
+fn connecting_outside_of_a_runtime_is_an_error_and_not_a_panic() {
+    let connecting = pin!(Mongoseal::connect("mongodb://localhost/"));
+    match connecting.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => invalid(result, &["no tokio runtime"]),
+        Poll::Pending => panic!("it does not wait for a runtime"),
+    }
 }

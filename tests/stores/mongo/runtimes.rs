@@ -1,7 +1,6 @@
 //! Runtimes of callers that have stopped, or whose threads are all blocked.
 
 use std::{
-    env,
     pin::Pin,
     task::{Context, Waker},
     thread,
@@ -20,31 +19,26 @@ async fn calls_that_nobody_polls_any_more_hold_up_no_others() {
     let holder = db.seal();
     let _held = holder.acquire("k").ttl(secs(60)).await.unwrap();
     // A call that nobody polls would keep what it waits for until its timeout, which is longer than any queue here.
-    let builder = Mongoseal::builder().operation_timeout(secs(60)).database("mongoseal_idle_runtime");
-    let seal = builder.connect(db.set.uri()).await.unwrap();
+    let seal = Mongoseal::builder().operation_timeout(secs(60)).connect(db.uri()).await.unwrap();
 
     let idle = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut acquires: Vec<_> = (0..100)
-        .map(|number| {
-            let key = if number < 8 { "k".to_owned() } else { format!("k{number}") };
-            seal.acquire(key).wait(secs(60)).into_future()
-        })
-        .collect();
     let own = seal.acquire("own").await.unwrap();
     let own = &own;
+    let mut calls: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_>>> = Vec::new();
+    for number in 0..100 {
+        let key = if number < 8 { "k".to_owned() } else { format!("k{number}") };
+        let acquiring = seal.acquire(key).wait(secs(60)).into_future();
+        calls.push(Box::pin(async move { drop(acquiring.await) }));
+    }
     // More than there are connections. Each would keep a permit that it is given.
-    let mut reads: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_>>> = Vec::new();
     for _ in 0..200 {
         let seal = seal.clone();
-        reads.push(Box::pin(async move { drop(seal.inspect("k").await) }));
-        reads.push(Box::pin(async move { drop(own.verify().await) }));
+        calls.push(Box::pin(async move { drop(seal.inspect("k").await) }));
+        calls.push(Box::pin(async move { drop(own.verify().await) }));
     }
     let poll_each = async {
-        for acquire in &mut acquires {
-            assert!(acquire.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        }
-        for read in &mut reads {
-            assert!(read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        for call in &mut calls {
+            assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         }
         // So that each task has come as far as it comes without an answer.
         for _ in 0..20 {
@@ -66,24 +60,22 @@ async fn calls_that_nobody_polls_any_more_hold_up_no_others() {
     own.verify().await.unwrap();
     lease.release().await.unwrap();
     seal.shutdown().await;
-    drop((acquires, reads));
+    drop(calls);
     idle.shutdown_background();
 }
 
-/// `MONGOSEAL_BLOCKED` says for how many seconds.
 #[test]
 fn leases_of_a_handle_that_connects_are_kept_while_all_threads_of_the_runtime_are_blocked() {
-    let blocked = secs(env::var("MONGOSEAL_BLOCKED").map_or(8, |seconds| seconds.parse().unwrap()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let db = TestDatabase::new("mongoseal_blocked").await;
-        let seal = Mongoseal::builder().database("mongoseal_blocked").connect(db.set.uri()).await.unwrap();
+        let seal = Mongoseal::connect(db.uri()).await.unwrap();
         let acquires = (0..100).map(|number| seal.acquire(format!("k{number}")).ttl(secs(4)).into_future());
         let acquires: JoinSet<_> = acquires.collect();
         let leases: Vec<_> = acquires.join_all().await.into_iter().map(Result::unwrap).collect();
         // On the runtime of the caller, as its client is.
         let lost = db.seal().acquire("lost").ttl(secs(2)).await.unwrap();
-        thread::sleep(blocked);
+        thread::sleep(secs(8));
         assert_eq!(leases.iter().filter(|lease| !lease.is_valid()).count(), 0);
         assert!(!lost.is_valid());
         for lease in &leases {

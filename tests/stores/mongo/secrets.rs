@@ -216,11 +216,6 @@ async fn a_connection_string_that_is_misread_is_refused_without_its_password() {
     }
 }
 
-/// A filler of about so many bytes.
-fn filler(bytes: usize) -> String {
-    "x".repeat(bytes)
-}
-
 #[tokio::test]
 #[ignore = "night: documents of 16 MiB on a set of its own"]
 async fn a_document_of_sixteen_mebibytes_under_a_key_is_an_error_and_not_the_end() {
@@ -232,19 +227,18 @@ async fn a_document_of_sixteen_mebibytes_under_a_key_is_an_error_and_not_the_end
     let records = database.collection::<Document>("mongoseal");
     let seal = Mongoseal::on_shared_client(&database);
     let most = 16 * 1024 * 1024 - 200;
-    records.insert_one(doc! { "_id": "foreign", "somebody": filler(most) }).await.unwrap();
+    records.insert_one(doc! { "_id": "foreign", "somebody": "x".repeat(most) }).await.unwrap();
     assert!(matches!(seal.acquire("foreign").await, Err(Error::Corrupt { .. })));
     assert!(matches!(seal.inspect("foreign").await, Err(Error::Corrupt { .. })));
     assert!(matches!(seal.watch("foreign").await, Err(Error::Corrupt { .. })));
     // A record of ours that somebody filled up: what does not fit any more is refused, and nothing is lost.
     let lease = seal.acquire("full").ttl(secs(60)).without_refresh().await.unwrap();
-    let fill = doc! { "$set": { "theirs": filler(most - 900) } };
+    let fill = doc! { "$set": { "theirs": "x".repeat(most - 900) } };
     records.update_one(doc! { "_id": "full" }, fill).await.unwrap();
     lease.verify().await.unwrap();
     let mut waiting = Vec::new();
     for _ in 0..4 {
-        let long = filler(4_000);
-        let asked = seal.acquire("full").metadata("long", long).wait(secs(60)).into_future();
+        let asked = seal.acquire("full").metadata("long", "x".repeat(4_000)).wait(secs(60)).into_future();
         waiting.push(tokio::time::timeout(secs(5), asked).await);
     }
     assert!(waiting.iter().any(|asked| matches!(asked, Ok(Err(Error::Invalid { .. })))), "{waiting:?}");

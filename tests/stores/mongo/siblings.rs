@@ -1,6 +1,9 @@
-//! Handles that share one client.
+//! Handles and their clients: handles that share one, connections, and shutdowns.
 
-use std::{env, sync::Arc};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use mongodb::{
     Client,
@@ -12,7 +15,7 @@ use mongoseal::{
 };
 use tokio::task::JoinSet;
 
-use crate::{TestDatabase, by_length, eventually, noting_seal, secs};
+use crate::{TestDatabase, by_length, eventually, millis, noting_seal, secs};
 
 /// How many operations and idle connections of clients of this name match.
 async fn operations(client: &Client, name: &str, mut matching: Document) -> usize {
@@ -35,11 +38,9 @@ pub(crate) async fn streams(client: &Client, name: &str) -> usize {
     operations(client, name, is_stream).await
 }
 
-/// `MONGOSEAL_HOLD` says for how many seconds they hold.
 /// A change stream for each handle would keep all 10 connections of the client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn siblings_that_are_more_than_the_connections_lose_no_lease_and_have_one_change_stream() {
-    let hold = secs(env::var("MONGOSEAL_HOLD").map_or(by_length(2, 12), |seconds| seconds.parse().unwrap()));
     let db = TestDatabase::new("mongoseal_siblings").await;
     let (first, _) = noting_seal(&db, "appName=siblings&maxPoolSize=10").await;
     let siblings: Vec<Mongoseal> =
@@ -56,7 +57,7 @@ async fn siblings_that_are_more_than_the_connections_lose_no_lease_and_have_one_
         waiting.spawn(seal.acquire(key).ttl(secs(5)).wait(secs(3600)).into_future());
     }
     let states: Vec<_> = leases.iter().map(Lease::watch_state).collect();
-    tokio::time::sleep(hold).await;
+    tokio::time::sleep(secs(by_length(2, 12))).await;
     let refreshed = doc! { "holders.0.refreshes": { "$gte": 2 } };
     let all = async || db.records().count_documents(refreshed.clone()).await.unwrap() == siblings.len() as u64;
     eventually(secs(50), "each lease is refreshed twice", all).await;
@@ -92,7 +93,7 @@ async fn a_holder_whose_sibling_has_the_stream_learns_of_a_revocation_before_it_
 async fn the_client_of_a_store_is_closed_by_the_last_of_its_handles_that_is_shut_down() {
     let db = TestDatabase::new("mongoseal_last_of_store").await;
     let client = Client::with_uri_str(db.set.uri_with("appName=last_of_store")).await.unwrap();
-    let store = Arc::new(MongoStore::owning(&client.database("mongoseal_last_of_store"), "mongoseal", secs(3600), 10));
+    let store = Arc::new(MongoStore::owning(&client.database(db.database.name()), "mongoseal", secs(3600), 10));
     let seal = || Mongoseal::builder().on_store(Arc::clone(&store) as Arc<dyn Store>).unwrap();
     let (first, second) = (seal(), seal());
     first.acquire("k").await.unwrap().release().await.unwrap();
@@ -108,8 +109,7 @@ async fn the_client_of_a_store_is_closed_by_the_last_of_its_handles_that_is_shut
 #[tokio::test]
 async fn a_sibling_in_another_collection_has_records_of_its_own_on_the_same_client() {
     let db = TestDatabase::new("mongoseal_tenants").await;
-    let builder = Mongoseal::builder().database("mongoseal_tenants");
-    let seal = builder.connect(db.set.uri_with("appName=tenants")).await.unwrap();
+    let seal = Mongoseal::connect(db.uri() + "&appName=tenants").await.unwrap();
     let other = Mongoseal::builder().collection("tenant_7").sibling_of(&seal).unwrap();
     let same = Mongoseal::builder().collection("mongoseal").sibling_of(&seal).unwrap();
     let _lease = seal.acquire("k").await.unwrap();
@@ -130,8 +130,7 @@ async fn a_sibling_in_another_collection_has_records_of_its_own_on_the_same_clie
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_connect_opened_has_sixteen_change_streams_and_whoever_finds_none_left_polls() {
     let db = TestDatabase::new("mongoseal_many_streams").await;
-    let builder = Mongoseal::builder().database("mongoseal_many_streams");
-    let first = builder.connect(db.set.uri_with("appName=many_streams")).await.unwrap();
+    let first = Mongoseal::connect(db.uri() + "&appName=many_streams").await.unwrap();
     let tenants: Vec<Mongoseal> = (0..24)
         .map(|number| Mongoseal::builder().collection(format!("tenant_{number}")).sibling_of(&first).unwrap())
         .collect();
@@ -151,9 +150,6 @@ async fn a_client_that_connect_opened_has_sixteen_change_streams_and_whoever_fin
     while let Some(waited) = waiting.join_next().await {
         waited.unwrap().unwrap().release().await.unwrap();
     }
-    for seal in tenants.iter().chain([&first]) {
-        seal.shutdown().await;
-    }
 }
 
 /// A handle that takes ten connections for 64 sends too many refreshes at once. One that takes 84 for ten sends too few
@@ -161,9 +157,29 @@ async fn a_client_that_connect_opened_has_sixteen_change_streams_and_whoever_fin
 #[tokio::test]
 async fn a_store_on_a_client_of_the_caller_is_made_for_ten_connections() {
     let db = TestDatabase::new("mongoseal_connections").await;
-    let store = MongoStore::new(&db.client.database("mongoseal_connections"), "mongoseal", secs(3600));
+    let store = MongoStore::new(&db.database, "mongoseal", secs(3600));
     assert_eq!(store.connections(), 10, "the driver's default");
-    let larger =
-        MongoStore::with_connections(&db.client.database("mongoseal_connections"), "mongoseal", secs(3600), 84);
+    let larger = MongoStore::with_connections(&db.database, "mongoseal", secs(3600), 84);
     assert_eq!(larger.connections(), 84);
+}
+
+/// A shutdown must not wait until the driver has the next events of the stream.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "night: judges how long a shutdown takes"]
+async fn shutdown_does_not_wait_for_the_next_events_of_a_change_stream() {
+    let db = TestDatabase::new("mongoseal_soon").await;
+    let mut longest = Duration::ZERO;
+    for round in 0..3 {
+        let seal = Mongoseal::connect(db.uri()).await.unwrap();
+        let lease = seal.acquire("k").await.unwrap();
+        // Its handle listens for a revocation from a second on.
+        tokio::time::sleep(millis(1_300 + 200 * round)).await;
+        lease.release().await.unwrap();
+        let began = Instant::now();
+        seal.shutdown().await;
+        longest = longest.max(began.elapsed());
+    }
+    println!("the longest shutdown took {longest:?}");
+    // The request for the next events would have taken 0.7 seconds more at least.
+    assert!(longest < millis(400), "{longest:?}");
 }

@@ -1,38 +1,33 @@
 //! The change streams of waiters.
 
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
+
 use mongodb::bson::doc;
-use tokio::task::JoinSet;
+use mongoseal::{Builder, Mongoseal, observe::HandleEvent};
 
-use crate::{OpenedStreams, TestDatabase, eventually, noting_client, queued, secs};
+use crate::{TestDatabase, eventually, queued, secs};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_whose_change_streams_are_open_ask_nothing_and_are_told_of_their_turn() {
-    let db = TestDatabase::new("mongoseal_waiting").await;
-    let (mut sent, streams) = (Vec::new(), OpenedStreams::default());
-    let first = db.seal().acquire("k").await.unwrap();
-    let mut waiting = JoinSet::new();
-    // Each with a client of its own, as processes have.
-    for _ in 0..4 {
-        let (client, commands) = noting_client(&db.set.uri()).await;
-        sent.push(commands);
-        let seal = streams.builder().on_shared_client(&client.database("mongoseal_waiting")).unwrap();
-        waiting.spawn(async move {
-            // It asks by itself after a third of this time.
-            let lease = seal.acquire("k").ttl(secs(300)).wait(secs(900)).await.unwrap();
-            lease.release().await.unwrap();
-            seal.shutdown().await;
-        });
+/// How many streams of grants and revocations were opened by handles that it observes.
+#[derive(Clone, Default)]
+struct OpenedStreams(Arc<AtomicUsize>);
+
+impl OpenedStreams {
+    fn builder(&self) -> Builder {
+        let opened = Arc::clone(&self.0);
+        Mongoseal::builder().observer(Arc::new(move |event: &HandleEvent<'_>| {
+            if matches!(event, HandleEvent::StreamOpened) {
+                opened.fetch_add(1, Ordering::Relaxed);
+            }
+        }))
     }
-    eventually(secs(30), "all are queued", async || queued(&db).await == 4).await;
-    streams.wait_for(4).await;
-    // Each asks once more when its stream is open.
-    tokio::time::sleep(secs(1)).await;
-    let asked = || sent.iter().map(|sent| sent.count("findAndModify")).sum::<usize>();
-    let before = asked();
-    tokio::time::sleep(secs(2)).await;
-    assert_eq!(asked(), before);
-    first.release().await.unwrap();
-    tokio::time::timeout(secs(60), waiting.join_all()).await.expect("each is told");
+
+    /// Waits until this many were opened.
+    async fn wait_for(&self, count: usize) {
+        eventually(secs(30), "the streams are open", async || self.0.load(Ordering::Relaxed) == count).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -81,4 +76,29 @@ async fn a_change_stream_that_an_odd_error_kept_closed_once_is_opened_again() {
     waiting.await.unwrap().unwrap().release().await.unwrap();
     odd.off().await;
     seal.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_is_notified_with_the_time_of_its_grant() {
+    let db = TestDatabase::new("mongoseal_observer").await;
+    let (times, streams) = (Arc::new(Mutex::new(Vec::new())), OpenedStreams::default());
+    let seen = Arc::clone(&times);
+    let builder = streams.builder().observer(Arc::new(move |event: &HandleEvent<'_>| {
+        if let HandleEvent::HandedOver { took, .. } = event {
+            seen.lock().unwrap().push(*took);
+        }
+    }));
+    let (holding, waiting) = (db.seal(), db.build(builder));
+    // The oplog has the change of a small document as a whole, and that of a large one as a difference.
+    for (round, size) in [(1, 0), (2, 3_000)] {
+        let lease = holding.acquire("k").metadata("text", "x".repeat(size)).await.unwrap();
+        let acquire = waiting.acquire("k").metadata("text", "x".repeat(size)).wait(secs(60));
+        let waiter = tokio::spawn(acquire.into_future());
+        eventually(secs(30), "it is queued", async || queued(&db).await == 1).await;
+        streams.wait_for(1).await;
+        lease.release().await.unwrap();
+        waiter.await.unwrap().unwrap().release().await.unwrap();
+        let times = times.lock().unwrap();
+        assert!(times.len() == round && times[round - 1].is_some(), "{times:?}");
+    }
 }

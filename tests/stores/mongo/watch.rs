@@ -1,4 +1,4 @@
-//! Watching a key on a real server.
+//! Watching a key, or all keys with a prefix, on a real server.
 
 use mongodb::bson::{Document, doc};
 use mongoseal::{
@@ -11,25 +11,19 @@ use tokio::{task::JoinSet, time::timeout};
 use crate::{TestDatabase, by_length, eventually, millis, noting_seal, secs, siblings::streams};
 
 /// The next event, which comes soon.
-pub(crate) async fn next(events: &mut EventStream) -> Event {
+async fn next(events: &mut EventStream) -> Event {
     let item = timeout(secs(20), events.next()).await.expect("it comes soon").expect("it goes on").unwrap();
     item.into_event().expect("no event is missing")
 }
 
-/// The next item, which must be that events are missing.
-pub(crate) async fn missed(events: &mut EventStream) {
-    let item = timeout(secs(20), events.next()).await.expect("it comes soon").expect("it goes on").unwrap();
-    assert!(matches!(item, WatchItem::Missed { since, until } if since <= until), "{item:?}");
-}
-
 /// That nothing happens for a while.
-pub(crate) async fn nothing(events: &mut EventStream) {
+async fn nothing(events: &mut EventStream) {
     let told = timeout(millis(500), events.next()).await;
     assert!(told.is_err(), "{told:?}");
 }
 
 /// The token of a lease that is acquired and released.
-pub(crate) async fn held(seal: &Mongoseal, key: &str) -> FencingToken {
+async fn held(seal: &Mongoseal, key: &str) -> FencingToken {
     let lease = seal.acquire(key).await.unwrap();
     let token = lease.token();
     lease.release().await.unwrap();
@@ -144,7 +138,7 @@ async fn fields_of_others_are_no_events_and_what_is_no_record_any_more_is_the_en
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_stream_killed_on_the_server_goes_on_where_it_was() {
+async fn a_change_stream_that_is_killed_or_refused_for_a_while_goes_on_where_it_was() {
     let db = TestDatabase::new("mongoseal_cut").await;
     let (seal, sent) = noting_seal(&db, "appName=cut").await;
     let too_soon = doc! { "errorCode": 246, "errmsg": "too soon" };
@@ -164,19 +158,22 @@ async fn a_change_stream_killed_on_the_server_goes_on_where_it_was() {
         let stage = opened.get_array("pipeline").unwrap()[0].as_document().unwrap().get_document("$changeStream");
         assert!(stage.unwrap().contains_key("resumeAfter"), "not where it began: {opened}");
     }
-    // Where it cannot go on, it begins anew with the record as it is then.
-    for (code, commands, times) in [(286, &["getMore", "aggregate"][..], 3), (10334, &["getMore"], 1)] {
-        let lost = db.set.fail_command("cut", commands, doc! { "errorCode": code, "errmsg": "lost" }, times).await;
-        lost.hit(times).await;
-        let lease = db.seal().acquire("k").await.unwrap();
-        let token = lease.token();
-        missed(&mut events).await;
-        is_granted(&mut events, token).await;
-        lost.off().await;
-        lease.release().await.unwrap();
-        is(&mut events, token, EventKind::Released).await;
-        nothing(&mut events).await;
+    // It cannot be opened again for a while, in which another watch wants it.
+    let error = doc! { "errorCode": 262, "errmsg": "overloaded" };
+    let closed = db.set.fail_command("cut", &["getMore", "aggregate"], error, 40).await;
+    closed.hit(4).await;
+    let mut tokens = Vec::new();
+    for _ in 0..20 {
+        tokens.push(held(&db.seal(), "k").await);
     }
+    let (begun, ()) = tokio::join!(seal.watch("other"), closed.hit(12));
+    drop(begun);
+    closed.off().await;
+    for token in tokens {
+        is_granted(&mut events, token).await;
+        is(&mut events, token, EventKind::Released).await;
+    }
+    nothing(&mut events).await;
 
     // Nobody asks the server once nobody listens.
     drop(events);
@@ -187,33 +184,6 @@ async fn a_change_stream_killed_on_the_server_goes_on_where_it_was() {
         found.advance().await.unwrap()
     };
     eventually(secs(30), "the stream is given up", async || !listens().await).await;
-    seal.shutdown().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_stream_that_cannot_be_opened_again_for_a_while_goes_on_where_it_was() {
-    let db = TestDatabase::new("mongoseal_reopened").await;
-    let seal = Mongoseal::builder().database("mongoseal_reopened");
-    let seal = seal.connect(db.set.uri_with("appName=reopened")).await.unwrap();
-    let mut streams = [seal.watch("k").await.unwrap(), seal.watch_prefix("k").await.unwrap()];
-    let error = doc! { "errorCode": 262, "errmsg": "overloaded" };
-    let closed = db.set.fail_command("reopened", &["getMore", "aggregate"], error, 40).await;
-    closed.hit(4).await;
-    let mut tokens = Vec::new();
-    for _ in 0..20 {
-        tokens.push(held(&db.seal(), "k").await);
-    }
-    // A watch that begins meanwhile does not begin before there is a stream, and ends no other.
-    let (begun, ()) = tokio::join!(seal.watch("other"), closed.hit(12));
-    drop(begun);
-    closed.off().await;
-    for events in &mut streams {
-        for token in &tokens {
-            is_granted(events, *token).await;
-            is(events, *token, EventKind::Released).await;
-        }
-        nothing(events).await;
-    }
     seal.shutdown().await;
 }
 
@@ -232,22 +202,9 @@ async fn who_may_not_open_a_change_stream_polls() {
     let mut all = seal.watch_prefix("").await.unwrap();
     // To watch takes no more than to look.
     let mut told = connect("looks").await.unwrap().watch("k").await.unwrap();
-    let dead = seal.acquire("k").ttl(secs(2)).without_refresh().await.unwrap();
-    for events in [&mut events, &mut all, &mut told] {
-        is_granted(events, dead.token()).await;
-        is(events, dead.token(), EventKind::Expired).await;
-    }
-    // Too short for who polls.
-    let short = seal.acquire("k").await.unwrap();
-    let token = short.token();
-    short.release().await.unwrap();
-    is_granted(&mut told, token).await;
-    is(&mut told, token, EventKind::Released).await;
     let lease = seal.acquire("k").await.unwrap();
-    is_granted(&mut told, lease.token()).await;
-    // Who polls hears of the short one by chance.
-    for events in [&mut events, &mut all] {
-        while next(events).await.token != lease.token() {}
+    for events in [&mut events, &mut all, &mut told] {
+        is_granted(events, lease.token()).await;
     }
     seal.revoke("k").by("alice").reason("drill").await.unwrap();
     for events in [&mut events, &mut all, &mut told] {
@@ -261,8 +218,7 @@ async fn who_may_not_open_a_change_stream_polls() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_watches_of_a_handle_share_one_change_stream() {
     let db = TestDatabase::new("mongoseal_watches").await;
-    let builder = Mongoseal::builder().database("mongoseal_watches");
-    let seal = builder.connect(db.set.uri_with("appName=watches")).await.unwrap();
+    let seal = Mongoseal::connect(db.uri() + "&appName=watches").await.unwrap();
     let key = |number: usize| format!("k{number}");
     let (first, mut watching) = (seal.watch(key(0)).await.unwrap(), JoinSet::new());
     for number in 1..by_length(25, 100) {
@@ -290,44 +246,33 @@ async fn many_watches_of_a_handle_share_one_change_stream() {
     seal.shutdown().await;
 }
 
-/// Has the record of a key changed so often, as by somebody else's field.
-async fn change(db: &TestDatabase, key: &str, times: usize) {
-    let updates = vec![doc! { "q": { "_id": key }, "u": { "$inc": { "theirs": 1 } } }; times];
-    db.database.run_command(doc! { "update": "mongoseal", "updates": updates }).await.unwrap();
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_that_is_read_slowly_delays_no_other_and_is_told_how_the_record_is_then() {
     let db = TestDatabase::new("mongoseal_slow_watch").await;
     let seal = db.seal();
     let (mut slow, mut quick) = (seal.watch("slow").await.unwrap(), seal.watch("quick").await.unwrap());
-    let hold = async |times: usize| {
-        let mut tokens = Vec::new();
-        for _ in 0..times {
-            tokens.push(held(&seal, "slow").await);
-        }
-        tokens
-    };
     // More than are kept for it: 64 events, 64 states and 4,096 changes.
-    let first = hold(70).await;
-    change(&db, "slow", 5_000).await;
-    let left_out = hold(5).await;
+    let first = held(&seal, "slow").await;
+    for _ in 0..70 {
+        held(&seal, "slow").await;
+    }
+    let updates = vec![doc! { "q": { "_id": "slow" }, "u": { "$inc": { "theirs": 1 } } }; 5_000];
+    db.database.run_command(doc! { "update": "mongoseal", "updates": updates }).await.unwrap();
+    let left_out = held(&seal, "slow").await;
     let lease = seal.acquire("quick").await.unwrap();
     is_granted(&mut quick, lease.token()).await;
 
     let last = seal.acquire("slow").await.unwrap();
-    let mut told = Vec::new();
-    let mut interrupted = 0;
+    let (mut told, mut missed) = (Vec::new(), 0);
     loop {
         match timeout(secs(20), slow.next()).await.unwrap().unwrap().unwrap() {
             WatchItem::Event(event) if event.token == last.token() => break,
             WatchItem::Event(event) => told.push(event.token),
-            _missed => interrupted += 1,
+            _missed => missed += 1,
         }
     }
-    assert_eq!(interrupted, 1, "that it was left behind is reported, once");
-    assert!(told.contains(&first[0]) && told.is_sorted());
-    assert!(!told.contains(&left_out[0]), "it was left behind before");
+    assert_eq!(missed, 1, "that it was left behind is reported, once");
+    assert!(told.contains(&first) && told.is_sorted() && !told.contains(&left_out), "{told:?}");
     let token = last.token();
     last.release().await.unwrap();
     is(&mut slow, token, EventKind::Released).await;
@@ -358,4 +303,61 @@ async fn a_watch_is_told_of_every_grant_while_others_begin_and_replace_its_strea
         is(&mut events, token, EventKind::Released).await;
     }
     nothing(&mut events).await;
+}
+
+/// The difference of a second revocation fits only a record whose `history` the watch remembers, also without holders.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_way_to_end_is_told_and_documents_of_others_are_left_out() {
+    let db = TestDatabase::new("mongoseal_prefix_ends").await;
+    let seal = db.seal();
+    // Before there is a collection, or even a database.
+    let mut events = seal.watch_prefix("$k.").await.unwrap();
+    let change = async |id: &str, update: Document| {
+        db.records().update_one(doc! { "_id": id }, update).await.unwrap();
+    };
+    let lease = seal.acquire("$k.a").await.unwrap();
+    is_granted(&mut events, lease.token()).await;
+    let token = lease.token();
+    lease.release().await.unwrap();
+    is(&mut events, token, EventKind::Released).await;
+    // Of an idle record, the watch keeps nothing.
+    for _ in 0..3 {
+        let lease = seal.acquire("$k.a").shared().metadata("note", "x".repeat(500)).await.unwrap();
+        is_granted(&mut events, lease.token()).await;
+        let token = lease.token();
+        db.seal().revoke("$k.a").by("$olga").reason("$$ROOT").await.unwrap();
+        is(&mut events, token, EventKind::Revoked { by: "$olga".into(), reason: "$$ROOT".into() }).await;
+    }
+    let dead = db.seal().acquire("$k.b").ttl(secs(1)).without_refresh().await.unwrap();
+    is_granted(&mut events, dead.token()).await;
+    is(&mut events, dead.token(), EventKind::Expired).await;
+
+    for id in ["$k.foreign", "$k.holders"] {
+        db.records().insert_one(doc! { "_id": id, "holders": { "a": 1 } }).await.unwrap();
+        change(id, doc! { "$set": { "holders.b": 2, "x.y": 3 } }).await;
+    }
+    db.records().insert_one(doc! { "_id": 7, "holders": [1] }).await.unwrap();
+    let lease = seal.acquire("$k.a").await.unwrap();
+    is_granted(&mut events, lease.token()).await;
+    change("$k.a", doc! { "$set": { "theirs": 1, "holders.0.note": "mine" } }).await;
+    nothing(&mut events).await;
+    change("$k.a", doc! { "$set": { "holders.0.owner": 7 } }).await;
+    is(&mut events, lease.token(), EventKind::Removed).await;
+
+    let lease = seal.acquire("$k.c").await.unwrap();
+    is_granted(&mut events, lease.token()).await;
+    db.records().delete_one(doc! { "_id": "$k.c" }).await.unwrap();
+    is(&mut events, lease.token(), EventKind::Removed).await;
+    let lease = db.seal().acquire("$k.c").await.unwrap();
+    is_granted(&mut events, lease.token()).await;
+    for _ in 0..2 {
+        let token = db.record("$k.c").await.unwrap().get_i64("version").unwrap().try_into().unwrap();
+        db.records().drop().await.unwrap();
+        is(&mut events, token, EventKind::Removed).await;
+        let lease = db.seal().acquire("$k.c").await.unwrap();
+        is_granted(&mut events, lease.token()).await;
+        lease.orphan();
+    }
+    seal.shutdown().await;
+    assert!(matches!(events.next().await, Some(Err(Error::Invalid { .. }))));
 }

@@ -3,79 +3,54 @@
 use std::{
     future::IntoFuture,
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 use mongoseal::{Error, Mongoseal, observe::HandleEvent};
-use mongoseal_redis::{RedisBackend, RedisStore};
 use mongoseal_test_support::{Redis, eventually, millis, secs};
+use redis::AsyncCommands;
 
-use crate::{count, open, send, shared, store};
+use crate::{client, count, open, prefix, send, shared, store};
 
-/// What a handle's observer has received, in words.
+/// The changes of the stream of messages that a handle's observer has received, and `queued`.
 #[derive(Clone, Default)]
-struct Events(Arc<Mutex<Vec<String>>>, Arc<Mutex<Vec<Duration>>>);
+struct Events(Arc<Mutex<Vec<&'static str>>>);
 
 impl Events {
     fn observer(&self) -> Arc<dyn mongoseal::observe::Observer> {
-        let Self(names, times) = self.clone();
+        let Self(names) = self.clone();
         Arc::new(move |event: &HandleEvent<'_>| {
-            let name = match event {
-                HandleEvent::StreamOpened => "opened",
-                HandleEvent::StreamClosed { .. } => "closed",
-                HandleEvent::Queued { .. } => "queued",
-                HandleEvent::HandedOver { took, .. } => {
-                    times.lock().unwrap().extend(*took);
-                    "handed over"
-                }
-                _ => return,
-            };
-            names.lock().unwrap().push(name.to_owned());
+            names.lock().unwrap().extend(match event {
+                HandleEvent::StreamOpened => Some("opened"),
+                HandleEvent::StreamClosed { .. } => Some("closed"),
+                HandleEvent::Queued { .. } => Some("queued"),
+                _ => None,
+            });
         })
     }
 
     async fn until(&self, name: &str) {
-        eventually(secs(60), name, async || self.0.lock().unwrap().iter().any(|event| event == name)).await;
-    }
-
-    fn clear(&self) {
-        self.0.lock().unwrap().clear();
+        eventually(secs(60), name, async || self.0.lock().unwrap().contains(&name)).await;
     }
 }
 
-/// Two handles on one store, and the events of the second.
-fn two(server: &Redis) -> (Mongoseal, Mongoseal, Events) {
-    let (store, events) = (store(server), Events::default());
-    let first = Mongoseal::builder().on_store(Arc::clone(&store)).unwrap();
-    let second = Mongoseal::builder().observer(events.observer()).on_store(store).unwrap();
-    (first, second, events)
-}
-
-pub(crate) async fn a_waiter_is_granted_the_key_by_a_message() {
-    let (first, second, events) = two(shared().await);
-    let mut last = None;
-    for _ in 0..3 {
-        let lease = first.acquire("k").wait(secs(20)).await.unwrap();
-        let waiting = tokio::spawn(second.acquire("k").wait(secs(60)).into_future());
-        events.until("queued").await;
-        events.until("opened").await;
-        let token = lease.token();
-        lease.release().await.unwrap();
-        let handed = waiting.await.unwrap().unwrap();
-        assert!(handed.token() > token && Some(handed.token()) > last);
-        last = Some(handed.token());
-        handed.release().await.unwrap();
-        // The stream stays open.
-        events.0.lock().unwrap().retain(|event| event == "opened");
+pub(crate) async fn a_value_of_another_type_is_corrupt_and_left_as_it_is() {
+    let prefix = prefix();
+    let seal = open(Mongoseal::builder().collection(&prefix), shared().await.url()).await.unwrap();
+    let mut redis = client(shared().await).await;
+    let key = format!("{prefix}:k");
+    let () = redis.rpush(&key, "one").await.unwrap();
+    for error in [seal.acquire("k").await.unwrap_err(), seal.inspect("k").await.unwrap_err()] {
+        assert!(matches!(&error, Error::Corrupt { key, .. } if key.as_str() == "k"), "{error:?}");
     }
-    let times = events.1.lock().unwrap().clone();
-    assert_eq!(times.len(), 3, "each is notified");
-    println!("from the grant to the notification: {times:?}");
+    assert_eq!(count(&seal).await, 0, "the list leaves it out");
+    assert_eq!(redis.lrange::<_, Vec<String>>(&key, 0, -1).await.unwrap(), ["one"]);
 }
 
 pub(crate) async fn a_waiter_polls_after_its_connection_for_messages_was_killed() {
     let server = Redis::start().await;
-    let (first, second, events) = two(&server);
+    let (store, events) = (store(&server), Events::default());
+    let first = Mongoseal::builder().on_store(Arc::clone(&store)).unwrap();
+    let second = Mongoseal::builder().observer(events.observer()).on_store(store).unwrap();
     let lease = first.acquire("k").await.unwrap();
     let waiting = tokio::spawn(second.acquire("k").wait(secs(60)).into_future());
     events.until("queued").await;
@@ -89,7 +64,7 @@ pub(crate) async fn a_waiter_polls_after_its_connection_for_messages_was_killed(
     let granted = waiting.await.unwrap().unwrap();
     assert!(granted.token() > token);
     // And it listens again.
-    events.clear();
+    events.0.lock().unwrap().clear();
     let next = tokio::spawn(first.acquire("k").wait(secs(60)).into_future());
     events.until("opened").await;
     granted.release().await.unwrap();
@@ -98,8 +73,7 @@ pub(crate) async fn a_waiter_polls_after_its_connection_for_messages_was_killed(
 
 pub(crate) async fn a_key_is_kept_for_its_expiry_and_the_retention() {
     let server = Redis::start().await;
-    let store = RedisStore::new(RedisBackend::new(server.url()).unwrap(), crate::RETENTION);
-    let seal = Mongoseal::builder().on_store(Arc::new(store)).unwrap();
+    let seal = open(Mongoseal::builder().retention(secs(3_600)), server.url()).await.unwrap();
     let lease = seal.acquire("k").ttl(secs(30)).await.unwrap();
     let left = millis(send::<u64>(&server, "PTTL mongoseal:k").await);
     // A record expires up to a ttl later than its lease, so that not each refresh changes the time.
@@ -125,8 +99,6 @@ pub(crate) async fn siblings_with_prefixes_of_their_own_share_no_record() {
     tenant.shutdown().await;
     assert!(one.is_valid() && !two.is_valid());
     one.refresh().await.unwrap();
-    seal.shutdown().await;
-    assert!(seal.acquire("k").await.is_err());
 }
 
 pub(crate) async fn a_lease_is_kept_while_the_runtime_of_its_holder_is_blocked() {
@@ -135,11 +107,10 @@ pub(crate) async fn a_lease_is_kept_while_the_runtime_of_its_holder_is_blocked()
     let held = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let builder = Mongoseal::builder().collection(format!("dt{}", fastrand::u64(..)));
+            let builder = Mongoseal::builder().collection(prefix());
             let seal = open(builder, server).await.unwrap();
             let lease = seal.acquire("k").ttl(secs(4)).await.unwrap();
-            let sibling =
-                Mongoseal::builder().collection(format!("ds{}", fastrand::u64(..))).sibling_of(&seal).unwrap();
+            let sibling = Mongoseal::builder().collection(prefix()).sibling_of(&seal).unwrap();
             let of_sibling = sibling.acquire("k").ttl(secs(4)).await.unwrap();
             // The caller's runtime uses the connection, and does not read it afterwards.
             assert!(seal.inspect("k").await.unwrap().is_some());
@@ -154,7 +125,7 @@ pub(crate) async fn a_handle_outlives_the_runtime_that_opened_its_connection() {
     let uri = shared().await.url();
     let opened = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(open(Mongoseal::builder().collection(format!("rt{}", fastrand::u64(..))), uri)).unwrap()
+        runtime.block_on(open(Mongoseal::builder().collection(prefix()), uri)).unwrap()
     });
     let seal = tokio::task::spawn_blocking(|| opened.join().unwrap()).await.unwrap();
     seal.acquire("k").await.unwrap().release().await.unwrap();

@@ -8,7 +8,6 @@ mod backend;
 mod clocks;
 mod crowd;
 mod faults;
-mod figures;
 mod leases;
 #[path = "../vectors/notation.rs"]
 mod notation;
@@ -16,50 +15,39 @@ mod permissions;
 mod refused;
 #[path = "../vectors/replay.rs"]
 mod replay;
-mod tls;
 mod unable;
-mod values;
 mod vectors;
 
-use std::{
-    process::ExitCode,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use mongoseal::{Builder, Mongoseal, Result, store::Store};
 use mongoseal_conformance::requirements_of;
 use mongoseal_redis::{RedisBackend, RedisStore};
 use mongoseal_test_support::{Redis, Turn, eventually, run_trials, secs, trial, trials};
 use redis::{FromRedisValue, aio::MultiplexedConnection};
+use tokio::sync::OnceCell;
 
 /// How long the stores keep idle records.
 const RETENTION: Duration = secs(3600);
 
 /// The server of the tests that change nothing about a server.
 async fn shared() -> &'static Redis {
-    static SERVER: OnceLock<Redis> = OnceLock::new();
-    static STARTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-    let _starting = STARTING.lock().await;
-    if SERVER.get().is_none() {
-        let server = Redis::start().await;
-        SERVER.set(server).unwrap_or_else(|_| unreachable!("one test starts it"));
-    }
-    SERVER.get().expect("it is started")
+    static SERVER: OnceCell<Redis> = OnceCell::const_new();
+    SERVER.get_or_init(Redis::start).await
+}
+
+/// A prefix that no other test has.
+fn prefix() -> String {
+    format!("test-{:016x}", fastrand::u64(..))
 }
 
 /// A backend with this prefix on a server.
-fn backend_with(server: &Redis, prefix: &str) -> RedisBackend {
+fn backend(server: &Redis, prefix: &str) -> RedisBackend {
     RedisBackend::new(server.url()).unwrap().with_collection(prefix).unwrap()
 }
 
-/// A backend with keys of its own on a server.
-fn backend(server: &Redis) -> RedisBackend {
-    backend_with(server, &format!("test-{:016x}", fastrand::u64(..)))
-}
-
 fn store(server: &Redis) -> Arc<dyn Store> {
-    Arc::new(RedisStore::new(backend(server), RETENTION))
+    Arc::new(RedisStore::new(backend(server, &prefix()), RETENTION))
 }
 
 /// A builder whose calls end soon, and not before a busy machine has answered.
@@ -123,17 +111,13 @@ async fn count(seal: &Mongoseal) -> usize {
 }
 
 fn main() -> ExitCode {
-    if let Some(status) = tls::run_as_client() {
-        return status;
-    }
     let mut tests = trials![Turn::Waiting, Redis::missing =>
         backend::a_swap_is_refused_if_the_key_was_deleted_and_made_again_since_the_load,
         backend::a_value_of_no_bytes_and_no_value_differ,
-        backend::a_swap_of_a_process_that_was_paused_too_long_after_its_load_is_refused,
         backend::a_swap_works_after_the_server_has_forgotten_the_scripts,
         backend::a_list_has_the_keys_of_its_prefix_and_no_other,
         backend::a_dropped_request_leaves_the_connection_in_order,
-        leases::a_waiter_is_granted_the_key_by_a_message,
+        leases::a_value_of_another_type_is_corrupt_and_left_as_it_is,
         leases::a_waiter_polls_after_its_connection_for_messages_was_killed,
         leases::a_key_is_kept_for_its_expiry_and_the_retention,
         leases::siblings_with_prefixes_of_their_own_share_no_record,
@@ -162,15 +146,10 @@ fn main() -> ExitCode {
         refused::options_of_the_other_store_are_refused,
         permissions::a_user_needs_no_more_than_the_documented_permissions,
         permissions::a_missing_permission_is_named_as_such,
-        tls::a_lease_is_held_on_a_server_that_speaks_tls_only,
-        tls::a_certificate_of_an_unknown_authority_is_refused,
-        unable::a_server_without_memory_is_unavailable_and_forgets_no_lease,
+        unable::a_server_that_an_operator_keeps_from_writes_is_unavailable,
         unable::a_server_that_runs_the_script_of_another_program_is_unavailable,
-        unable::a_server_that_is_paused_for_writes_is_unavailable,
         unable::a_server_that_cannot_save_is_unavailable,
-        unable::a_server_with_too_few_replicas_is_unavailable,
         unable::a_server_that_loads_its_append_only_file_is_unavailable,
-        values::what_is_no_record_is_corrupt_and_left_as_it_is,
         vectors::the_store_does_what_the_vectors_say,
     ];
     tests.extend(trials![Turn::Busy, Redis::missing => crowd::a_crowd_is_queued_leaves_when_it_is_dropped_and_is_served_in_its_turn,]);
@@ -178,7 +157,6 @@ fn main() -> ExitCode {
     tests.extend(trials![Turn::Night, Redis::missing =>
         crowd::three_hundred_waits_of_a_handle_end_held_and_in_time,
         crowd::a_thousand_waits_of_three_handles_end_held_and_in_time,
-        figures::an_acquire_and_a_release_take_milliseconds,
     ]);
     let probe = RedisStore::new(RedisBackend::new("redis://nowhere").expect("it is a URI"), RETENTION);
     let (declared, left_out) = requirements_of(&probe);

@@ -44,12 +44,10 @@ pub(crate) async fn a_user_needs_no_more_than_the_documented_permissions() {
 
 pub(crate) async fn a_missing_permission_is_named_as_such() {
     let server = Redis::start().await;
-    let less = |part: &str| documented().replace(part, "");
     for (part, refuses) in [("+evalsha", true), ("+publish", false), ("&mongoseal:*", false), ("+info", true)] {
         assert!(documented().contains(part), "{part}");
         let () = send(&server, "ACL DELUSER mongoseal").await;
-        let rules = less(part);
-        let rules = rules.split_whitespace().collect::<Vec<_>>().join(" ");
+        let rules = documented().split_whitespace().filter(|rule| *rule != part).collect::<Vec<_>>().join(" ");
         let () = send(&server, &format!("ACL SETUSER mongoseal on >hunter2 {rules}")).await;
         let acquired = async {
             let seal = open(hasty(), format!("redis://mongoseal:hunter2@{}", server.address())).await?;

@@ -67,12 +67,9 @@ pub(crate) async fn a_peer_that_is_not_redis_is_refused() {
 
 pub(crate) async fn options_of_the_other_store_are_refused() {
     let uri = shared().await.url();
-    for builder in [Mongoseal::builder().database("app"), Mongoseal::builder().allow_sharded()] {
+    let builder = Mongoseal::builder;
+    for builder in [builder().database("app"), builder().allow_sharded(), builder().collection("a:b")] {
         let error = open(builder, &uri).await.unwrap_err();
-        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
-    }
-    for bad in ["", "a:b", "a{b}"] {
-        let error = open(Mongoseal::builder().collection(bad), &uri).await.unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
     }
     let seal = mongoseal_redis::connect(&uri).await.unwrap();

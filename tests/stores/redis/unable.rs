@@ -26,15 +26,18 @@ impl Holder {
     async fn ensure_refused_until(self, part: &str, leave: impl AsyncFnOnce()) {
         let Self { seal, lease, patient } = self;
         let refused = lease.refresh().await.unwrap_err();
-        assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
+        assert!(matches!(refused, Error::Unavailable { .. }), "{part}: {refused:?}");
         for refused in [seal.acquire("free").await.map(drop), seal.inspect("held").await.map(drop)] {
             let error = refused.unwrap_err();
-            assert!(matches!(error, Error::Unavailable { .. }) && error.to_string().contains(part), "{error:?}");
+            assert!(
+                matches!(error, Error::Unavailable { .. }) && error.to_string().contains(part),
+                "{part}: {error:?}"
+            );
         }
-        assert!(lease.is_valid(), "its time is not over");
+        assert!(lease.is_valid(), "{part}: its time is not over");
         let mut retried = patient.acquire("retried").into_future();
         let refused = tokio::time::timeout(millis(300), &mut retried).await;
-        assert!(refused.is_err(), "it is retried: {refused:?}");
+        assert!(refused.is_err(), "{part}: it is retried: {refused:?}");
         leave().await;
         retried.await.unwrap().release().await.unwrap();
         let held = patient.acquire("held").await.unwrap_err();
@@ -44,12 +47,19 @@ impl Holder {
     }
 }
 
-pub(crate) async fn a_server_without_memory_is_unavailable_and_forgets_no_lease() {
-    let server = Redis::start().await;
-    let holder = Holder::on(&server).await;
-    let () = send(&server, "CONFIG SET maxmemory 1").await;
-    let leave = async || send(&server, "CONFIG SET maxmemory 0").await;
-    holder.ensure_refused_until("has no memory left", leave).await;
+/// A pause is what an operator does for a failover. Each request of the store is a write, also those that read.
+pub(crate) async fn a_server_that_an_operator_keeps_from_writes_is_unavailable() {
+    let kept = async |keep: &str, leave: &str, part: &str| {
+        let server = Redis::start().await;
+        let holder = Holder::on(&server).await;
+        let () = send(&server, keep).await;
+        holder.ensure_refused_until(part, async || send(&server, leave).await).await;
+    };
+    tokio::join!(
+        kept("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "has no memory left"),
+        kept("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0", "too few replicas"),
+        kept("CLIENT PAUSE 600000 WRITE", "CLIENT UNPAUSE", "has not answered"),
+    );
 }
 
 pub(crate) async fn a_server_that_runs_the_script_of_another_program_is_unavailable() {
@@ -60,23 +70,14 @@ pub(crate) async fn a_server_that_runs_the_script_of_another_program_is_unavaila
         let mut endless = redis::cmd("EVAL");
         endless.arg("while true do end").arg(0).query_async::<()>(&mut other).await.unwrap_err()
     });
-    let kill = async || send::<String>(&server, "SCRIPT KILL").await;
+    let kill = async || assert_eq!(send::<String>(&server, "SCRIPT KILL").await, "OK");
     let is_busy = async || {
         let set = redis::cmd("PING").query_async::<String>(&mut crate::client(&server).await).await;
         set.is_err_and(|error| error.code() == Some("BUSY"))
     };
     eventually(secs(10), "the script runs", is_busy).await;
-    holder.ensure_refused_until("busy with a script", async || assert_eq!(kill().await, "OK")).await;
+    holder.ensure_refused_until("busy with a script", kill).await;
     script.await.unwrap();
-}
-
-/// As an operator does for a failover. Each request of the store is a write, also those that read.
-pub(crate) async fn a_server_that_is_paused_for_writes_is_unavailable() {
-    let server = Redis::start().await;
-    let holder = Holder::on(&server).await;
-    let () = send(&server, "CLIENT PAUSE 600000 WRITE").await;
-    let leave = async || send(&server, "CLIENT UNPAUSE").await;
-    holder.ensure_refused_until("has not answered", leave).await;
 }
 
 pub(crate) async fn a_server_that_cannot_save_is_unavailable() {
@@ -99,14 +100,6 @@ pub(crate) async fn a_server_that_cannot_save_is_unavailable() {
         saves("ok").await;
     };
     holder.ensure_refused_until("cannot save them", leave).await;
-}
-
-pub(crate) async fn a_server_with_too_few_replicas_is_unavailable() {
-    let server = Redis::start().await;
-    let holder = Holder::on(&server).await;
-    let () = send(&server, "CONFIG SET min-replicas-to-write 1").await;
-    let leave = async || send(&server, "CONFIG SET min-replicas-to-write 0").await;
-    holder.ensure_refused_until("too few replicas", leave).await;
 }
 
 pub(crate) async fn a_server_that_loads_its_append_only_file_is_unavailable() {

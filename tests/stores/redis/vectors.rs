@@ -3,12 +3,11 @@
 use mongoseal_redis::RedisStore;
 use serde_json::json;
 
-use crate::{RETENTION, backend_with, client, replay::replay_all, shared};
+use crate::{RETENTION, backend, client, prefix, replay::replay_all, shared};
 
 pub(crate) async fn the_store_does_what_the_vectors_say() {
-    let prefix = format!("vectors-{:016x}", fastrand::u64(..));
-    let server = shared().await;
-    let (store, redis) = (RedisStore::new(backend_with(server, &prefix), RETENTION), client(server).await);
+    let (prefix, server) = (prefix(), shared().await);
+    let (store, redis) = (RedisStore::new(backend(server, &prefix), RETENTION), client(server).await);
     replay_all(&store, async |key, record| {
         let value = json!({ "v": 1, "nonce": "0000000000000000", "record": record }).to_string();
         let mut set = redis::cmd("SET");

@@ -8,18 +8,18 @@ mod replay;
 use std::time::Duration;
 
 use mongoseal::{
-    Error, FencingToken, Key, LeaseId, Sharing,
+    Error, FencingToken, Key, LeaseId,
     mongodb::{
         Collection, Database,
         bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype},
     },
-    record::{Acquire, CompletedTick, LeaseSpec, PastRun, Raise, Record, Refresh, Request, StoreTime, StoredValue},
+    record::{Record, StoreTime},
     store::{Deadline, HybridTime, MongoStore, Store},
 };
 use mongoseal_test_support::{TestDatabase, secs};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::notation::Notation;
+use crate::notation::{Notation, Sent, only};
 
 const RETENTION: Duration = secs(24 * 3600);
 
@@ -39,81 +39,54 @@ fn deadline(store: &MongoStore) -> Deadline {
 
 /// The document of a record, as `protocol/README.md` says.
 fn document(record: &Record) -> Document {
-    let date = |time: StoreTime| Bson::from(DateTime::from_millis(time.millis()));
-    let long = |number: u64| Bson::from(i64::try_from(number).unwrap());
-    let entry = |terms: &LeaseSpec, rest: Document, optional: [(&str, Option<Bson>); 2]| {
-        let metadata: Document =
-            terms.metadata.iter().map(|(name, text)| (name.to_owned(), Bson::from(text))).collect();
-        let mut entry = doc! {
-            "lease": Binary { subtype: BinarySubtype::Uuid, bytes: terms.lease.to_bytes().to_vec() },
-            "caller": terms.acquire_id.to_string(),
-            "owner": terms.owner.as_str(),
-            "limit": i32::try_from(terms.sharing.limit()).unwrap(),
-            "ttl": long(terms.ttl),
-            "grace": long(terms.grace),
-            "group": terms.group.as_ref().map_or("", |group| group.as_str()),
-            "metadata": metadata,
-        };
-        entry.extend(rest);
-        let limits = [("min_hold", terms.hold.min.map(long)), ("max_hold", terms.hold.max.map(long))];
-        for (name, value) in limits.into_iter().chain(optional) {
-            entry.extend(value.map(|value| (name.to_owned(), value)));
-        }
-        entry
-    };
-    let holders = record.holders.iter().map(|holder| {
-        let rest = doc! {
-            "version": long(holder.version.get()), "wait_ttl": 60_000_i64, "refreshes": long(holder.refreshes),
-            "since": date(holder.since), "last_seen": date(holder.last_seen), "expires_at": date(holder.expires_at),
-        };
-        let ends = [("not_after", holder.not_after.map(date)), ("released_at", holder.released_at.map(date))];
-        entry(&holder.terms, rest, ends)
-    });
-    let queue = record.queue.iter().rev().map(|waiter| {
-        let rest = doc! {
-            "version": 0_i64, "wait_ttl": long(waiter.wait_ttl), "refreshes": long(waiter.refreshes),
-            "since": date(waiter.since), "last_seen": date(waiter.last_seen), "expires_at": date(waiter.expires_at),
-        };
-        entry(&waiter.terms, rest, [("", None), ("", None)])
-    });
-    let history = record.history.iter().map(|revocation| {
-        let tokens: Vec<Bson> = revocation.tokens.iter().map(|token| long(token.get())).collect();
-        doc! { "by": &revocation.by, "reason": &revocation.reason, "at": date(revocation.at), "tokens": tokens }
-    });
+    let mut document = members(&serde_json::to_value(record).unwrap());
     let handed = record.handover.iter();
     let handed = handed.map(|(acquire_id, token)| format!("{acquire_id}={};", token.map_or(0, FencingToken::get)));
-    let mut document = doc! {
-        "v": 1,
-        "version": long(record.version.get()),
-        "holders": holders.collect::<Vec<_>>(),
-        "queue": queue.collect::<Vec<_>>(),
-        "handover": handed.collect::<String>(),
-        "last_seen": date(record.last_seen),
-        "expires_at": date(record.expires_at),
-        "history": history.collect::<Vec<_>>(),
+    document.extend(doc! { "v": 1, "handover": handed.collect::<String>() });
+    let add = |entries: &mut Bson, name: &str| {
+        for entry in entries.as_array_mut().unwrap() {
+            entry.as_document_mut().unwrap().insert(name, if name == "version" { 0_i64 } else { 60_000 });
+        }
     };
-    if let Some(CompletedTick { tick, token, by, at }) = &record.done {
-        let done = doc! { "tick": long(*tick), "token": long(token.get()), "by": by, "at": date(*at) };
-        document.insert("done", done);
-    }
-    let run = |run: &PastRun| {
-        let mut entry = doc! {
-            "tick": long(run.tick), "token": long(run.token.get()), "by": &run.by, "since": date(run.since),
-            "at": date(run.at), "failed": run.is_failed, "note": &run.note,
-        };
-        entry.extend(run.period.map(|period| ("period".to_owned(), long(period))));
-        entry
-    };
-    if !record.runs.is_empty() {
-        document.insert("runs", record.runs.iter().map(run).collect::<Vec<_>>());
-    }
-    if let Some(StoredValue { content, token, write, at }) = &record.value {
-        let mut value = doc! { "token": long(token.get()), "write": long(*write), "at": date(*at) };
-        let content = content.as_ref().map(|content| content.parse::<Value>().unwrap().try_into().unwrap());
-        value.extend(content.map(|content: Bson| ("content".to_owned(), content)));
-        document.insert("value", value);
+    add(document.get_mut("holders").unwrap(), "wait_ttl");
+    add(document.get_mut("queue").unwrap(), "version");
+    document.get_array_mut("queue").unwrap().reverse();
+    document
+}
+
+/// The fields that stand for the members of an object in the JSON of a record.
+fn members(of: &Value) -> Document {
+    let mut document = Document::new();
+    for (name, value) in of.as_object().unwrap() {
+        match (name.as_str(), value) {
+            ("terms" | "hold", _) => document.extend(members(value)),
+            ("content", _) => drop(document.insert("content", Bson::try_from(value.clone()).unwrap())),
+            ("group", Value::Null) => drop(document.insert("group", "")),
+            ("at_least" | "at_most" | "period", Value::Number(number)) if number.as_u64() == Some(0) => {}
+            (_, Value::Null) => {}
+            ("at_least", _) => drop(document.insert("min_hold", field(name, value))),
+            ("at_most", _) => drop(document.insert("max_hold", field(name, value))),
+            _ => drop(document.insert(name, field(name, value))),
+        }
     }
     document
+}
+
+fn field(name: &str, value: &Value) -> Bson {
+    match (name, value) {
+        ("limit", _) => i32::try_from(value.as_i64().unwrap()).unwrap().into(),
+        ("lease", _) => {
+            let lease: LeaseId = value.as_str().unwrap().parse().unwrap();
+            Binary { subtype: BinarySubtype::Uuid, bytes: lease.to_bytes().to_vec() }.into()
+        }
+        ("since" | "last_seen" | "expires_at" | "not_after" | "released_at" | "at", _) => {
+            DateTime::from_millis(value.as_i64().unwrap()).into()
+        }
+        (_, Value::Number(number)) => number.as_i64().unwrap().into(),
+        (_, Value::Array(values)) => values.iter().map(|value| field("", value)).collect::<Vec<_>>().into(),
+        (_, Value::Object(_)) => members(value).into(),
+        _ => value.clone().try_into().unwrap(),
+    }
 }
 
 async fn put(records: &Collection<Document>, key: &Key, document: &Document) {
@@ -149,7 +122,9 @@ async fn the_document_of_a_record_is_read_and_written_as_the_file_says() {
 async fn a_document_that_is_no_record_is_refused_as_the_file_says_and_stays_as_it_is() {
     let db = TestDatabase::new("mongoseal_foreign").await;
     let (store, records) = store(&db.database).await;
-    let documents = documents();
+    let (defaults, documents) = (&replay::vectors()["defaults"], documents());
+    let notation =
+        Notation::at(defaults, StoreTime::default(), HybridTime { seconds: HybridTime::EPOCH_SECONDS, ordinal: 0 });
     let base: Document = serde_json::from_value(documents["document"].clone()).unwrap();
     for (number, case) in documents["cases"].as_array().unwrap().iter().enumerate() {
         let (name, key): (_, Key) = (&case["name"], format!("documents/{number}").parse().unwrap());
@@ -163,11 +138,16 @@ async fn a_document_that_is_no_record_is_refused_as_the_file_says_and_stays_as_i
         }
         put(&records, &key, &document).await;
         let stored = records.find_one(doc! { "_id": key.as_str() }).await.unwrap().unwrap();
-        let mut answers = vec![("read", store.read(&key, deadline(&store)).await.map(drop))];
-        // The version of the file is 101.
+        let mut answers = vec![("read".to_owned(), store.read(&key, deadline(&store)).await.map(drop))];
+        // The version of the file is 101. Where the record is one, none of these changes it.
         let to = if case["error"].is_null() { 1 } else { 1_000 };
-        for (call, request) in requests(to) {
-            answers.push((call, store.apply(&key, request, deadline(&store)).await.map(drop)));
+        for sent in [
+            json!({ "acquire": { "lease": 9 } }),
+            json!({ "refresh": { "lease": 9 } }),
+            json!({ "raise": { "to": to } }),
+        ] {
+            let Sent::One(request) = notation.sent(&sent) else { panic!("{sent} is one request") };
+            answers.push((only(&sent).0.to_owned(), store.apply(&key, request, deadline(&store)).await.map(drop)));
         }
         for (call, answer) in answers {
             let is_as_said = match case["error"].as_str() {
@@ -186,25 +166,4 @@ async fn a_document_that_is_no_record_is_refused_as_the_file_says_and_stays_as_i
         let after = records.find_one(doc! { "_id": key.as_str() }).await.unwrap().unwrap();
         assert_eq!(after, stored, "{name}");
     }
-}
-
-/// Requests that change nothing in the record of the file, if the raise is to a token below its version.
-fn requests(to: u64) -> [(&'static str, Request); 3] {
-    let lease = LeaseId::from_bytes([9; 16]);
-    let terms = LeaseSpec {
-        lease,
-        acquire_id: "0000000000000009/1".parse().unwrap(),
-        owner: "host/9".parse().unwrap(),
-        sharing: Sharing::Exclusive,
-        ttl: 60_000,
-        grace: 0,
-        group: None,
-        metadata: mongoseal::Metadata::default(),
-        hold: mongoseal::record::HoldLimits::default(),
-    };
-    [
-        ("acquire", Request::Acquire(Acquire { terms, wait: None })),
-        ("refresh", Request::Refresh(Refresh { lease, ttl: 60_000, grace: 0, metadata: None, acquire_id: None })),
-        ("raise", Request::Raise(Raise { to: FencingToken::new(to).unwrap() })),
-    ]
 }

@@ -3,13 +3,12 @@
 use mongoseal::{
     FencingToken, Json, LeaseId, Metadata, Sharing,
     record::{
-        Acquire, BatchRequest, Complete, CompletedTick, Downgrade, HoldLimits, Holder, LeaseSpec, Leave, Outcome,
-        PastRevocation, PastRun, PutValue, Raise, Record, Refresh, Release, Request, Reset, Revoke, RunReport,
-        StoreTime, StoredValue, Transfer, WaitSpec, Waiter,
+        Acquire, BatchRequest, Complete, Downgrade, HoldLimits, Holder, LeaseSpec, Leave, Outcome, PutValue, Raise,
+        Record, Refresh, Release, Request, Reset, Revoke, RunReport, StoreTime, Transfer, WaitSpec,
     },
     store::{AcquireId, HybridTime},
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// How far a token with a symbol is from the symbol at most.
 const NEAR: u64 = 1_000;
@@ -49,16 +48,32 @@ impl<'a> Notation<'a> {
         entry.get(name).or(by_default).unwrap_or_else(|| panic!("{entry} has no {name}"))
     }
 
-    /// Refuses an entry with a member that nothing reads.
-    fn ensure_known(&self, entry: &Value, kinds: &[&str], fixed: &[&str]) {
-        for name in entry.as_object().expect("an entry has members").keys() {
-            let has_default = kinds.iter().any(|kind| self.defaults[kind].get(name).is_some());
-            assert!(has_default || fixed.contains(&name.as_str()), "{entry} has a member {name}, which is unknown");
+    /// An entry as the JSON of a record has it, with its defaults. Refuses a member that nothing reads.
+    fn entry(&self, of: &Value, kinds: &[&str], fixed: &[&str]) -> Value {
+        let mut entry = Map::new();
+        for kind in kinds {
+            entry.extend(self.defaults[kind].as_object().expect("a kind has defaults").clone());
         }
-    }
-
-    fn time(&self, value: &Value) -> StoreTime {
-        StoreTime::from_millis(self.now.millis() + value.as_i64().expect("a time is a number"))
+        for (name, value) in of.as_object().expect("an entry has members") {
+            let is_known = entry.contains_key(name) || fixed.contains(&name.as_str());
+            assert!(is_known, "{of} has a member {name}, which is unknown");
+            entry.insert(name.clone(), value.clone());
+        }
+        for (name, value) in &mut entry {
+            match name.as_str() {
+                "since" | "last_seen" | "expires_at" | "not_after" | "released_at" | "at" if !value.is_null() => {
+                    *value = (self.now.millis() + value.as_i64().expect("a time is a number")).into();
+                }
+                "version" | "token" => *value = json!(self.token(value)),
+                "tokens" => *value = value.as_array().unwrap().iter().map(|token| json!(self.token(token))).collect(),
+                "period" if value.is_null() => *value = 0.into(),
+                _ => {}
+            }
+        }
+        if kinds.contains(&"terms") {
+            entry.insert("terms".into(), json!(self.terms(of)));
+        }
+        entry.into()
     }
 
     pub(crate) fn token(&self, value: &Value) -> FencingToken {
@@ -103,84 +118,26 @@ impl<'a> Notation<'a> {
     }
 
     pub(crate) fn record(&self, value: &Value) -> Option<Record> {
-        if value.is_null() {
-            return None;
+        let mut record = self.entry(optional(value)?, &["record"], &["version"]);
+        for (name, kinds, fixed) in [
+            ("holders", &["terms", "holder"][..], &["lease", "caller", "version"][..]),
+            ("queue", &["terms", "waiter"], &["lease", "caller"]),
+            ("history", &[], &["by", "reason", "at", "tokens"]),
+            ("runs", &["run"], &["tick", "token", "by", "since", "at"]),
+        ] {
+            for entry in record[name].as_array_mut().expect("it is a list") {
+                *entry = self.entry(entry, kinds, fixed);
+            }
         }
-        self.ensure_known(value, &["record"], &["version"]);
-        let list = |name: &str| self.field(value, &["record"], name).as_array().expect("it is a list");
-        let holder = |entry: &Value| {
-            self.ensure_known(entry, &["terms", "holder"], &["lease", "caller", "version"]);
-            let field = |name: &str| self.field(entry, &["holder"], name);
-            Holder {
-                terms: self.terms(entry),
-                version: self.token(field("version")),
-                refreshes: long(field("refreshes")),
-                since: self.time(field("since")),
-                last_seen: self.time(field("last_seen")),
-                expires_at: self.time(field("expires_at")),
-                not_after: optional(field("not_after")).map(|time| self.time(time)),
-                released_at: optional(field("released_at")).map(|time| self.time(time)),
+        for (name, fixed) in [("done", ["tick", "token", "by", "at"]), ("value", ["content", "token", "write", "at"])] {
+            if let Some(entry) = optional(&record[name]) {
+                record[name] = self.entry(entry, &[], &fixed);
             }
-        };
-        let waiter = |entry: &Value| {
-            self.ensure_known(entry, &["terms", "waiter"], &["lease", "caller"]);
-            let field = |name: &str| self.field(entry, &["waiter"], name);
-            Waiter {
-                terms: self.terms(entry),
-                wait_ttl: long(field("wait_ttl")),
-                refreshes: long(field("refreshes")),
-                since: self.time(field("since")),
-                last_seen: self.time(field("last_seen")),
-                expires_at: self.time(field("expires_at")),
-            }
-        };
-        let handed = |entry: &Value| {
-            let token = optional(&entry["token"]);
-            (entry["caller"].as_str().unwrap().parse().unwrap(), token.map(|token| self.token(token)))
-        };
-        let revocation = |entry: &Value| PastRevocation {
-            by: entry["by"].as_str().unwrap().into(),
-            reason: entry["reason"].as_str().unwrap().into(),
-            at: self.time(&entry["at"]),
-            tokens: entry["tokens"].as_array().unwrap().iter().map(|token| self.token(token)).collect(),
-        };
-        let completion = |entry: &Value| CompletedTick {
-            tick: long(&entry["tick"]),
-            token: self.token(&entry["token"]),
-            by: entry["by"].as_str().unwrap().into(),
-            at: self.time(&entry["at"]),
-        };
-        let run = |entry: &Value| {
-            self.ensure_known(entry, &["run"], &["tick", "token", "by", "since", "at"]);
-            PastRun {
-                tick: long(&entry["tick"]),
-                token: self.token(&entry["token"]),
-                by: entry["by"].as_str().unwrap().into(),
-                since: self.time(&entry["since"]),
-                at: self.time(&entry["at"]),
-                is_failed: self.field(entry, &["run"], "failed").as_bool().unwrap(),
-                note: self.field(entry, &["run"], "note").as_str().unwrap().into(),
-                period: optional(self.field(entry, &["run"], "period")).map(long),
-            }
-        };
-        let stored = |entry: &Value| StoredValue {
-            content: content(entry),
-            token: self.token(&entry["token"]),
-            write: long(&entry["write"]),
-            at: self.time(&entry["at"]),
-        };
-        Some(Record {
-            version: self.token(&value["version"]),
-            holders: list("holders").iter().map(holder).collect(),
-            queue: list("queue").iter().map(waiter).collect(),
-            handover: list("handover").iter().map(handed).collect(),
-            last_seen: self.time(self.field(value, &["record"], "last_seen")),
-            expires_at: self.time(self.field(value, &["record"], "expires_at")),
-            history: list("history").iter().map(revocation).collect(),
-            done: optional(self.field(value, &["record"], "done")).map(completion),
-            runs: list("runs").iter().map(run).collect(),
-            value: optional(self.field(value, &["record"], "value")).map(stored),
-        })
+        }
+        for handed in record["handover"].as_array_mut().expect("it is a list") {
+            *handed = json!([handed["caller"], optional(&handed["token"]).map(|token| self.token(token))]);
+        }
+        Some(serde_json::from_value(record).unwrap_or_else(|error| panic!("{value} is no record: {error}")))
     }
 
     pub(crate) fn sent(&self, value: &Value) -> Sent {

@@ -1,9 +1,6 @@
 //! What the sequences have reached.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, atomic},
-};
+use std::{collections::BTreeMap, sync::Mutex};
 
 use mongoseal::record::{Holder, Outcome, Record};
 
@@ -16,19 +13,16 @@ const REACHED: &str = "granted, queued, no room to wait, refused, refreshed, rel
 
 /// What was seen, so that the test can show that it reached what it is about.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    requests: atomic::AtomicUsize,
-    outcomes: Mutex<BTreeMap<&'static str, usize>>,
-}
+pub(super) struct Seen(Mutex<BTreeMap<&'static str, usize>>);
 
 impl Seen {
     pub(super) fn count(&self, name: &'static str) {
-        *self.outcomes.lock().unwrap().entry(name).or_default() += 1;
+        *self.0.lock().unwrap().entry(name).or_default() += 1;
     }
 
     /// How often it has counted this.
     pub(super) fn times(&self, name: &str) -> usize {
-        self.outcomes.lock().unwrap().get(name).copied().unwrap_or_default()
+        self.0.lock().unwrap().get(name).copied().unwrap_or_default()
     }
 
     /// Checks that the sequences have reached what they must.
@@ -39,36 +33,27 @@ impl Seen {
     }
 
     pub(super) fn note(&self, before: Option<&Record>, after: Option<&Record>, outcome: &'static str) {
-        self.requests.fetch_add(1, atomic::Ordering::Relaxed);
         self.count(outcome);
         let (Some(before), Some(after)) = (before, after) else { return };
-        if before == after {
-            self.count("nothing changed");
-        }
-        if after.holders.len() > 1 {
-            self.count("shared");
-        }
-        let waited = |holder: &&Holder| before.queue.iter().any(|waiter| waiter.terms.lease == holder.terms.lease);
-        let handed_over = after.holders.iter().filter(waited).count();
-        if handed_over > 1 {
-            self.count("several handed over at once");
-        }
-        if after.holders.iter().any(|holder| holder.released_at.is_some()) {
-            self.count("a minimum hold outlasted the lease");
-        }
-        if after.holders.iter().any(|holder| holder.not_after == Some(holder.expires_at)) {
-            self.count("a maximum hold cut the expiry");
-        }
-        let expired = before.holders.iter().any(|holder| holder.expires_at <= after.last_seen);
-        if expired && before.done != after.done {
-            self.count("completed after the expiry");
-        }
         let now = after.last_seen;
-        if before.holders.iter().any(|holder| holder.expires_at <= now) {
-            self.count("a holder expired");
-        }
-        if before.queue.iter().any(|waiter| waiter.expires_at <= now) {
-            self.count("a waiter expired");
+        let waited = |holder: &&Holder| before.queue.iter().any(|waiter| waiter.terms.lease == holder.terms.lease);
+        let has_expired = before.holders.iter().any(|holder| holder.expires_at <= now);
+        for (name, is_reached) in [
+            ("nothing changed", before == after),
+            ("shared", after.holders.len() > 1),
+            ("several handed over at once", after.holders.iter().filter(waited).count() > 1),
+            ("a minimum hold outlasted the lease", after.holders.iter().any(|holder| holder.released_at.is_some())),
+            (
+                "a maximum hold cut the expiry",
+                after.holders.iter().any(|holder| holder.not_after == Some(holder.expires_at)),
+            ),
+            ("completed after the expiry", has_expired && before.done != after.done),
+            ("a holder expired", has_expired),
+            ("a waiter expired", before.queue.iter().any(|waiter| waiter.expires_at <= now)),
+        ] {
+            if is_reached {
+                self.count(name);
+            }
         }
     }
 }
