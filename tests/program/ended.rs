@@ -172,12 +172,6 @@ impl Ended {
         assert!(self.code == code && self.stderr.contains(part), "{:?} {part:?}: {}", self.code, self.stderr);
     }
 
-    /// Checks that this signal ended it and it printed no message.
-    #[track_caller]
-    pub(crate) fn is_ended_by(&self, signal: Signal) {
-        assert_eq!((self.code, self.stderr.as_str()), (-(signal as i32), ""));
-    }
-
     /// Checks that it ended with this status and printed no message.
     #[track_caller]
     pub(crate) fn is_quiet(&self, code: i32) {

@@ -180,7 +180,11 @@ async fn the_status_is_that_of_the_command_or_says_why_there_was_none() {
 async fn a_revocation_ends_each_command_at_once_and_is_printed_once_as_the_last_line() {
     let sandbox = Sandbox::new("revoked_once").await;
     // No refresh is due in the time of the test.
-    for arguments in [&["run", KEY, "--ttl=30m", "--", "sleep", "100"][..], &["elect", KEY, "value", "--ttl=30m"]] {
+    for arguments in [
+        &["run", KEY, "--ttl=30m", "--", "sleep", "100"][..],
+        &["run", "a", "b", KEY, "--ttl=30m", "--", "sleep", "100"],
+        &["elect", KEY, "value", "--ttl=30m"],
+    ] {
         let child = sandbox.mongoseal(arguments).spawn().unwrap();
         sandbox.held().await;
         sandbox.seal.revoke(KEY).by("ops").reason("the host is going away").await.unwrap();
@@ -192,5 +196,7 @@ async fn a_revocation_ends_each_command_at_once_and_is_printed_once_as_the_last_
         if arguments[0] == "run" {
             ended.says(122, "was lost, so the command was ended: it was revoked by");
         }
+        // The loss of one of several keys frees the others.
+        sandbox.free(&["a", "b", KEY]).await;
     }
 }

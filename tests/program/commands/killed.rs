@@ -1,9 +1,11 @@
-//! The end of a lease under its command: by SIGKILL and SIGSTOP of the program and of its guard, and by a revocation.
+//! The end of a lease under its command: by SIGKILL and SIGSTOP of the program and of its guard, by a revocation, and by an
+//! outage of MongoDB.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use mongoseal::store::Clock;
+use mongoseal_test_support::ReplicaSet;
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP};
 
 use crate::{
@@ -104,7 +106,7 @@ async fn kill_9_of_the_guard_ends_the_command_and_what_has_left_its_group_and_re
 #[tokio::test]
 #[ignore = "night: judges milliseconds"]
 async fn a_guard_that_was_stopped_does_not_keep_the_command_past_a_deadline_between_two_looks() {
-    let sandbox = Sandbox::new("looks").await;
+    let sandbox = Sandbox::new("two_looks").await;
     // It looks every second, and kills 25 ms before the end.
     let times = ["--ttl=20s", "--term-before=4500ms", "--kill-before=50ms"];
     let arguments = [&["run", KEY], &times[..], &["--", "sh", "-c", STUBBORN]].concat();
@@ -124,34 +126,30 @@ async fn a_guard_that_was_stopped_does_not_keep_the_command_past_a_deadline_betw
 /// Ends when the file `go` exists.
 const BRIEF: &str = r#"echo $$ >"$F/ids"; until [ -e "$F/go" ]; do sleep 0.05; done; exit 6"#;
 
+/// The lease was refreshed while the guard was stopped. Under the program that was stopped, the command had ended in time.
 #[tokio::test]
-#[ignore = "night: waits past a short ttl, within which refreshes must be confirmed"]
-async fn a_guard_that_was_stopped_past_the_ttl_lets_a_command_whose_lease_was_refreshed_go_on() {
-    let sandbox = Sandbox::new("guard_late").await;
-    let run = sandbox.run(BRIEF).spawn().unwrap();
-    let command = sandbox.processes(1).await;
-    signal(guard(&run), SIGSTOP);
-    tokio::time::sleep(TTL + secs(1)).await;
-    signal(guard(&run), SIGCONT);
-    tokio::time::sleep(secs(1)).await;
-    assert!(is_running(command[0]));
-    sandbox.touch("go");
-    ended(run).await.is_quiet(6);
-    sandbox.is_free().await;
-}
-
-#[tokio::test]
-#[ignore = "night: a command must end within a short ttl"]
-async fn a_command_that_had_ended_before_its_lease_did_gives_its_status_also_where_the_binary_was_stopped() {
-    let sandbox = Sandbox::new("ended_in_time").await;
-    let run = sandbox.run(BRIEF).spawn().unwrap();
-    let command = sandbox.processes(1).await;
-    signal(id(&run), SIGSTOP);
-    sandbox.touch("go");
-    gone(&command, secs(2)).await;
-    tokio::time::sleep(TTL + secs(1)).await;
-    signal(id(&run), SIGCONT);
-    ended(run).await.is_quiet(6);
+#[ignore = "night: waits past a short ttl, within which refreshes must be confirmed and the command must end"]
+async fn what_was_stopped_past_the_ttl_gives_the_status_of_a_command_that_did_not_outlive_its_lease() {
+    for is_guard in [true, false] {
+        let sandbox = Sandbox::new("stopped_late").await;
+        let run = sandbox.run(BRIEF).spawn().unwrap();
+        let command = sandbox.processes(1).await;
+        let stopped = if is_guard { guard(&run) } else { id(&run) };
+        signal(stopped, SIGSTOP);
+        if !is_guard {
+            sandbox.touch("go");
+            gone(&command, secs(2)).await;
+        }
+        tokio::time::sleep(TTL + secs(1)).await;
+        signal(stopped, SIGCONT);
+        if is_guard {
+            tokio::time::sleep(secs(1)).await;
+            assert!(is_running(command[0]));
+            sandbox.touch("go");
+        }
+        ended(run).await.is_quiet(6);
+        sandbox.freed(KEY).await;
+    }
 }
 
 #[tokio::test]
@@ -163,4 +161,41 @@ async fn what_a_command_leaves_running_is_ended_before_the_key_is_free() {
     assert_eq!(run.stdout, "late\n", "what ends by itself soon is not cut short");
     gone(&sandbox.processes(1).await, millis(1)).await;
     sandbox.is_free().await;
+}
+
+#[tokio::test]
+#[ignore = "night: judges seconds"]
+async fn a_command_is_ended_before_the_deadline_when_the_database_goes_away_and_goes_on_if_it_is_back_in_time() {
+    let set = ReplicaSet::start(1).await;
+    let sandbox = Sandbox::on(&set, "gone").await;
+    let obedient = r#"exec 2>/dev/null; trap 'echo told >"$F/told"; exit 0' TERM; echo $$ >"$F/ids"; while :; do sleep 0.05; done"#;
+    for (script, count) in [(obedient, 1), (STUBBORN, 2)] {
+        let run = sandbox.run(script).spawn().unwrap();
+        let family = sandbox.processes(count).await;
+        if count == 1 {
+            // For longer than from one refresh to the next. As it is back in time, the command goes on.
+            set.pause(0).await;
+            tokio::time::sleep(TTL / 2).await;
+            set.resume(0).await;
+            sandbox.is_refreshed().await;
+            assert!(is_running(family[0]), "the command goes on");
+            set.pause(0).await;
+        } else {
+            // Past its first refresh.
+            tokio::time::sleep(TTL / 2).await;
+            set.kill(0).await;
+        }
+        let away = Clock::Boot.now().since_origin();
+        let last = gone(&family, TTL + secs(1)).await;
+        println!("ended {:?} after the database went away, of {TTL:?}", last - away);
+        assert!(last < away + TTL, "{:?}", last - away);
+        ended(run).await.says(122, "could not be refreshed in time, so the command was ended");
+        std::fs::remove_file(sandbox.file("ids")).unwrap();
+        if count == 1 {
+            sandbox.lines("told", 1).await;
+            set.resume(0).await;
+            // Until the set answers again and the lease has expired.
+            drop(sandbox.seal.acquire(KEY).wait(secs(30)).await.unwrap());
+        }
+    }
 }

@@ -6,7 +6,6 @@
     reason = "a test that finds a time before its cause fails, and that is right"
 )]
 
-mod database;
 mod election;
 #[path = "../ended.rs"]
 #[allow(dead_code, reason = "each program of tests uses a part")]
@@ -18,10 +17,11 @@ mod init;
 mod killed;
 mod once;
 mod options;
-mod order;
 mod pipe;
 mod recipes;
 mod released;
+#[path = "../sandbox.rs"]
+#[allow(dead_code, reason = "each program of tests uses a part")]
 mod sandbox;
 mod scripts;
 mod secrets;

@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::{
     millis,
-    sandbox::{KEY, Running, Sandbox, done, ended, mongoseal},
+    sandbox::{KEY, Sandbox, done, ended, mongoseal},
 };
 
 #[tokio::test]
@@ -33,13 +33,16 @@ async fn a_time_that_cannot_be_is_blamed_on_the_option_that_the_caller_has_passe
     let sandbox = Sandbox::new("blamed").await;
     for (options, part) in [
         (&["--ttl", "0"][..], "--ttl 0s leaves no time to end the command before its lease ends: pass at least 300ms"),
+        (&["--ttl", "3s", "--term-before", "2s"], "is more than half of --ttl 3s"),
         (&["--ttl", "100ms"], "--ttl 100ms leaves no time"),
         (&["--max-hold", "100ms"], "--max-hold 100ms leaves no time"),
         (
             &["--term-before", "20ms"],
             "--term-before 20ms leaves no time to end the command before its lease ends: pass at least 50ms",
         ),
+        (&["--max-hold", "5s", "--term-before", "3s"], "--term-before 3s is more than half of --max-hold 5s"),
         (&["--kill-before", "1ms"], "--kill-before 1ms is not between 10ms and --term-before 5s"),
+        (&["--kill-before", "5s"], "is not between 10ms and --term-before 5s"),
         (&["--min-hold", "40s", "--max-hold", "20s"], "let --min-hold be shorter"),
         (&["--min-hold", "1000d"], "--min-hold cannot be 1000 d"),
         (&["--ttl", "25h"], "exceed the retention of idle records (--retention), 1 d"),
@@ -51,8 +54,7 @@ async fn a_time_that_cannot_be_is_blamed_on_the_option_that_the_caller_has_passe
     // Creates the index.
     sandbox.done(&["ls"]).await;
     sandbox.done(&["--retention", "25h", "ls"]).await.says(125, "the retention of idle records (--retention)");
-    let empty = sandbox.done(&["--db", "", "ls"]).await;
-    empty.fails(125, "'--db <NAME>'");
+    sandbox.done(&["--db", "", "ls"]).await.fails(125, "'--db <NAME>'");
 }
 
 #[tokio::test]
@@ -94,19 +96,6 @@ async fn several_keys_are_held_together_and_each_has_its_token() {
 }
 
 #[tokio::test]
-async fn the_loss_of_one_of_several_keys_ends_the_command_and_frees_the_others() {
-    let sandbox = Sandbox::new("several_lost").await;
-    // No refresh is due in the time of the test.
-    let script = r#"touch "$F/began"; exec sleep 100"#;
-    let run = ["run", "a", "b", "c", "--ttl", "30m", "--", "sh", "-c", script];
-    let run = sandbox.mongoseal(&run).spawn().unwrap();
-    sandbox.exists("began").await;
-    sandbox.seal.revoke("b").by("ops").reason("moved").await.unwrap();
-    ended(run).await.says(122, "the lease on \"b\" with token ");
-    sandbox.free(&["a", "b", "c"]).await;
-}
-
-#[tokio::test]
 async fn metadata_group_and_no_expiry_are_those_of_the_lease() {
     let sandbox = Sandbox::new("lease_options").await;
     let labels = ["--metadata", "build=1.4.2", "--metadata", "url=a=b", "--group", "g"];
@@ -115,7 +104,7 @@ async fn metadata_group_and_no_expiry_are_those_of_the_lease() {
         ([&["run", KEY, "--without-expiry"][..], &labels, &command].concat(), false),
         ([&["elect", KEY, "10.0.0.7:4000"][..], &labels].concat(), true),
     ] {
-        let mut running = Running::start(&mut sandbox.mongoseal(&arguments));
+        let mut running = sandbox.start(&arguments);
         sandbox.held().await;
         if !has_expiry {
             assert_eq!(running.line().await, "none");

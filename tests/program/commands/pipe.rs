@@ -2,7 +2,6 @@
 
 use std::{
     io::{Read, Write},
-    ops::{Deref, DerefMut},
     time::Instant,
 };
 
@@ -25,32 +24,15 @@ struct Pipe {
     early: Vec<Value>,
 }
 
-impl Deref for Pipe {
-    type Target = Running;
-
-    fn deref(&self) -> &Running {
-        &self.running
-    }
-}
-
-impl DerefMut for Pipe {
-    fn deref_mut(&mut self) -> &mut Running {
-        &mut self.running
-    }
-}
-
 impl Pipe {
     async fn start(sandbox: &Sandbox) -> Self {
-        Self::start_as(sandbox, "mongoseal").await
+        Self::start_at(sandbox, sandbox.uri()).await
     }
 
-    /// Its client has this name, for a fail point.
-    async fn start_as(sandbox: &Sandbox, app_name: &str) -> Self {
+    async fn start_at(sandbox: &Sandbox, uri: &str) -> Self {
         let now = || u64::try_from(Clock::Boot.now().since_origin().as_millis()).unwrap();
         let began = now();
-        let mut hold = sandbox.mongoseal(&["hold"]);
-        hold.env("MONGODB_URI", format!("{}&appName={app_name}", sandbox.uri()));
-        let mut running = Running::start(&mut hold);
+        let mut running = Running::start(sandbox.mongoseal(&["hold"]).env("MONGODB_URI", uri));
         let ready = running.next("ready").await;
         assert_eq!(ready["protocol"], 1, "{ready}");
         // The clock is one that another process can read, and the time is after the start and before `ready`.
@@ -60,7 +42,7 @@ impl Pipe {
     }
 
     async fn send(&mut self, request: &Value) {
-        self.write(&format!("{request}\n")).await;
+        self.running.write(&format!("{request}\n")).await;
     }
 
     /// The first event for which this holds. The others stay.
@@ -71,7 +53,7 @@ impl Pipe {
         // Other events may go on without end.
         let end = Instant::now() + secs(60);
         loop {
-            let event = self.next_event().await.unwrap_or_else(|| panic!("{what} before the end"));
+            let event = self.running.next_event().await.unwrap_or_else(|| panic!("{what} before the end"));
             if is_it(&event) {
                 return event;
             }
@@ -114,8 +96,8 @@ impl Pipe {
 
     /// The end after the end of the input.
     async fn close(mut self) -> Ended {
-        drop(self.input.take());
-        while self.next_event().await.is_some() {}
+        drop(self.running.input.take());
+        while self.running.next_event().await.is_some() {}
         self.running.end().await
     }
 }
@@ -136,7 +118,7 @@ async fn each_line_has_the_answer_of_the_vectors() {
             Some(bytes) => "x".repeat(usize::try_from(bytes).unwrap()),
             None => case["line"].as_str().unwrap().to_owned(),
         };
-        pipe.write(&format!("{line}\n")).await;
+        pipe.running.write(&format!("{line}\n")).await;
         let sent = serde_json::from_str::<Value>(&line).unwrap_or_default();
         let answer = pipe.find(&case["name"].to_string(), |event| event.get("id").is_some()).await;
         assert_eq!(answer.get("code").unwrap_or(&Value::Null), &case["code"], "{case}: {answer}");
@@ -158,7 +140,7 @@ async fn a_request_that_ends_a_lease_is_carried_out_behind_as_many_as_are_refuse
     pipe.expect("granted", acquire(1, "k", 60_000)).await;
     let puts = (2..202).map(|id| json!({"id":id,"do":"put_value","lease":1,"value":id}).to_string());
     let release = json!({"id":202,"do":"release","lease":1}).to_string();
-    pipe.write(&(puts.chain([release]).collect::<Vec<_>>().join("\n") + "\n")).await;
+    pipe.running.write(&(puts.chain([release]).collect::<Vec<_>>().join("\n") + "\n")).await;
     let mut refused = 0;
     loop {
         let answer = pipe.find("an answer", |event| event.get("id").is_some()).await;
@@ -182,7 +164,7 @@ async fn a_place_in_the_queue_is_that_of_the_lease_it_names() {
     let mut pipe = Pipe::start(&sandbox).await;
     // The tick is read before its acquire is sent, so the second request is the first in the queue.
     let once = json!({"id":"tick","do":"once","key":"k","tick":1});
-    pipe.write(&format!("{once}\n{}\n", acquire("lease", "k", 30_000))).await;
+    pipe.running.write(&format!("{once}\n{}\n", acquire("lease", "k", 30_000))).await;
     let place = async |pipe: &mut Pipe, lease: &str| pipe.of(lease, "waiting").await["position"].as_u64();
     let (tick, lease) = (place(&mut pipe, "tick").await, place(&mut pipe, "lease").await);
     let (first, second) = if tick < lease { ("tick", "lease") } else { ("lease", "tick") };
@@ -200,8 +182,8 @@ async fn requests_before_the_end_of_the_input_are_carried_out_in_their_order() {
     let mut pipe = Pipe::start(&sandbox).await;
     pipe.expect("granted", acquire(1, "k", 60_000)).await;
     let put = json!({"id":2,"do":"put_value","lease":1,"value":7});
-    pipe.write(&format!("{put}\n{}\n", json!({"id":3,"do":"release","lease":1}))).await;
-    drop(pipe.input.take());
+    pipe.running.write(&format!("{put}\n{}\n", json!({"id":3,"do":"release","lease":1}))).await;
+    drop(pipe.running.input.take());
     assert_eq!(pipe.answer(2).await["event"], "value_put");
     let released = pipe.answer(3).await;
     assert_eq!((&released["event"], &released["confirmed"]), (&json!("released"), &json!(true)));
@@ -299,13 +281,13 @@ async fn a_program_that_is_stopped_says_afterwards_what_was_lost() {
     let granted = pipe.expect("granted", acquire(1, "k", 3_000)).await;
     let held = pipe.of(1, "held").await;
     assert!(held["deadline_ms"].as_u64() > granted["deadline_ms"].as_u64(), "{held}");
-    pipe.signal(SIGSTOP);
+    pipe.running.signal(SIGSTOP);
     let deadline = millis(held["deadline_ms"].as_u64().unwrap());
     let left = deadline.saturating_sub(Clock::Boot.now().since_origin());
     assert!(left <= secs(3), "{left:?}");
     tokio::time::sleep(left + millis(400)).await;
     let next = sandbox.seal.acquire("k").wait(secs(20)).await.unwrap();
-    pipe.signal(SIGCONT);
+    pipe.running.signal(SIGCONT);
     assert_eq!(pipe.of(1, "lost").await["cause"], "expired");
     next.release().await.unwrap();
     pipe.close().await.is_quiet(0);
@@ -324,7 +306,7 @@ async fn all_leases_are_released_when_the_input_ends_and_when_a_signal_comes() {
             assert_eq!(pipe.answer(number).await["event"], "granted");
         }
         if by_signal {
-            pipe.signal(SIGTERM);
+            pipe.running.signal(SIGTERM);
             for number in 0..count {
                 assert_eq!(pipe.of(number, "lost").await["cause"], "shut_down");
             }
@@ -363,7 +345,7 @@ async fn a_backlog_of_eight_mebibytes_ends_the_program_with_everything_released(
     let sandbox = Sandbox::new("pipe_backlog").await;
     let mut pipe = Pipe::start(&sandbox).await;
     pipe.expect("granted", acquire(1, "k", 60_000)).await;
-    let mut requests = pipe.input.take().unwrap();
+    let mut requests = pipe.running.input.take().unwrap();
     // Each line is answered by more than 100 bytes.
     let lines = "nonsense\n".repeat(1_000);
     let writing = async {
@@ -375,10 +357,10 @@ async fn a_backlog_of_eight_mebibytes_ends_the_program_with_everything_released(
     };
     timeout(secs(60), writing).await.expect("the program reads or ends");
     // Its output is not read before it has ended.
-    let status = timeout(secs(60), pipe.child.wait()).await.expect("it ends").unwrap();
+    let status = timeout(secs(60), pipe.running.child.wait()).await.expect("it ends").unwrap();
     assert_eq!(status.code(), Some(125));
     let mut said = String::new();
-    let stderr = pipe.child.stderr.take().unwrap().into_owned_fd().unwrap();
+    let stderr = pipe.running.child.stderr.take().unwrap().into_owned_fd().unwrap();
     std::fs::File::from(stderr).read_to_string(&mut said).unwrap();
     assert!(said.contains("8 MiB of the output were not read"), "{said}");
     sandbox.free(&["k"]).await;
@@ -389,7 +371,7 @@ async fn a_backlog_of_eight_mebibytes_ends_the_program_with_everything_released(
 #[tokio::test]
 async fn a_client_learns_whether_a_refused_end_has_ended_its_lease() {
     let sandbox = Sandbox::new("pipe_refused_ends").await;
-    let mut pipe = Pipe::start_as(&sandbox, "pipe_refused").await;
+    let mut pipe = Pipe::start_at(&sandbox, &shared(1).await.uri_with("appName=pipe_refused")).await;
     pipe.expect("granted", acquire(1, "a", 600_000)).await;
     pipe.expect("granted", json!({ "id": 2, "do": "acquire", "key": "b", "ttl_ms": 600_000, "shared": 2 })).await;
     for (id, release) in [

@@ -55,12 +55,6 @@ impl Sandbox {
 async fn the_key_stays_held_between_the_steps_and_is_free_after_the_release() {
     let sandbox = Sandbox::new("steps").await;
     let token = sandbox.acquired("1h").await;
-    let run = sandbox.done(&["run", KEY, "--no-wait", "--", "echo", "never"]).await;
-    run.says(121, "is held by");
-    assert!(run.stderr.contains(&token.to_string()), "{}", run.stderr);
-
-    let refreshed = sandbox.refreshed().await.printed();
-    assert!(refreshed.starts_with("59 m "), "{refreshed}");
     let longer = &done(sandbox.with_file(&["refresh", "--ttl", "5h", "--json"])).await.json()[0];
     assert_eq!((&longer["key"], &longer["token"]), (&KEY.into(), &token.into()));
     assert!(longer["remaining_ms"].as_u64() > Some(4 * 3_600_000) && longer["deadline_ms"].is_u64(), "{longer}");
@@ -68,7 +62,6 @@ async fn the_key_stays_held_between_the_steps_and_is_free_after_the_release() {
     assert!(sandbox.refreshed().await.stdout.starts_with("4 h 59 m"));
 
     assert_eq!(sandbox.released().await.printed(), format!("released \"{KEY}\" with token {token}\n"));
-    assert!(!sandbox.has_file());
     sandbox.is_free().await;
     sandbox.released().await.says(125, "there is no lease file");
     sandbox.refreshed().await.says(125, "there is no lease file");
@@ -114,15 +107,9 @@ async fn a_lease_that_expired_or_was_taken_is_lost_and_never_acquired_again() {
     let next = sandbox.seal.acquire(KEY).ttl(secs(60)).wait(secs(60)).await.unwrap();
     sandbox.refreshed().await.says(122, &format!("the key has a newer token, {}", next.token()));
     sandbox.released().await.says(122, "the key has a newer token");
+    assert!(!sandbox.has_file());
     next.verify().await.unwrap();
     next.release().await.unwrap();
-
-    sandbox.acquired("60s").await;
-    sandbox.seal.revoke(KEY).by("olga").reason("stuck").await.unwrap();
-    sandbox.refreshed().await.says(122, "it was revoked by \"olga\" (reason: \"stuck\")");
-    sandbox.released().await.says(122, "it was revoked by \"olga\" (reason: \"stuck\")");
-    assert!(!sandbox.has_file());
-    sandbox.is_free().await;
 }
 
 #[tokio::test]
@@ -153,14 +140,14 @@ async fn a_signal_ends_the_wait_and_leaves_neither_a_waiter_nor_a_file() {
     sandbox.queued(1).await;
     sandbox.released().await.says(125, "is empty: wait until the `mongoseal acquire` that writes it has ended");
     signal(id(&waiting), Signal::SIGINT);
-    ended(waiting).await.is_ended_by(Signal::SIGINT);
+    ended(waiting).await.is_quiet(-(Signal::SIGINT as i32));
     sandbox.queued(0).await;
     assert!(!sandbox.has_file());
 
     let waiting = sandbox.acquire(&["--ttl=1s"]).spawn().unwrap();
     sandbox.queued(1).await;
     signal(id(&waiting), Signal::SIGKILL);
-    ended(waiting).await.is_ended_by(Signal::SIGKILL);
+    ended(waiting).await.is_quiet(-(Signal::SIGKILL as i32));
     assert!(sandbox.has_file());
     sandbox.refreshed().await.says(125, "if it was killed, remove the file");
     lease.release().await.unwrap();

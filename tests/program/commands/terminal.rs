@@ -153,9 +153,9 @@ async fn a_command_in_the_background_that_reads_from_the_terminal_stops_as_a_job
 #[tokio::test]
 async fn a_narrow_terminal_shows_the_place_and_the_holder_of_a_wait_in_one_line_until_the_grant() {
     let sandbox = Sandbox::new("narrow").await;
-    let alice = sandbox.seal_of("夜夜夜夜@web-1").await;
+    let night = sandbox.seal_of("夜夜夜夜@web-1");
     let key = "a/very/long/key/that/fills/a/narrow/terminal/by/itself";
-    let lease = alice.acquire(key).ttl(secs(60)).await.unwrap();
+    let lease = night.acquire(key).ttl(secs(60)).await.unwrap();
     let line = format!("stty cols 50; exec $M run {key} -- echo done");
     let run = at_a_terminal(&sandbox, &line).spawn().unwrap();
     sandbox.queued_on(key, 1).await;

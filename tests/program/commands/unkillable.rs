@@ -52,16 +52,30 @@ async fn with_one_of_root(sandbox: &Sandbox, binary: &str, script: &str) -> (Chi
 /// Ends when the file `go` exists.
 const BRIEF: &str = r#"echo $$ >"$F/ids"; until [ -e "$F/go" ]; do sleep 0.02; done; exit 3"#;
 
+/// The command ends by itself, or its guard is killed.
 #[tokio::test]
 async fn a_process_of_another_user_in_the_group_keeps_the_lease_until_it_ends() {
-    let (sandbox, binary) = (Sandbox::new("another_user").await, Copied::new());
-    let (run, command, mut other) = with_one_of_root(&sandbox, &binary.0, BRIEF).await;
-    sandbox.is_refreshed().await;
-    assert!(!is_running(command) && is_running(id(&run)));
-    assert!(sandbox.seal.acquire(KEY).await.is_err(), "the key is held");
-    other.kill().await.unwrap();
-    ended(run).await.is_quiet(3);
-    sandbox.is_free().await;
+    let binary = Copied::new();
+    for (name, is_killed) in [("another_user", false), ("another_unguarded", true)] {
+        let sandbox = Sandbox::new(name).await;
+        let script = if is_killed { r#"echo $$ >"$F/ids"; exec sleep 100"# } else { BRIEF };
+        let (run, command, mut other) = with_one_of_root(&sandbox, &binary.0, script).await;
+        if is_killed {
+            signal(guard(&run), SIGKILL);
+        }
+        sandbox.is_refreshed().await;
+        assert!(!is_running(command) && is_running(id(&run)), "{name}");
+        assert!(sandbox.seal.acquire(KEY).await.is_err(), "{name}: the key is held");
+        signal(id(&other), SIGTERM);
+        other.wait().await.unwrap();
+        let run = ended(run).await;
+        if is_killed {
+            run.says(137, "the guard of the command was killed");
+        } else {
+            run.is_quiet(3);
+        }
+        sandbox.is_free().await;
+    }
 }
 
 #[tokio::test]
@@ -72,19 +86,4 @@ async fn a_lease_that_ends_under_what_could_not_be_ended_is_not_released_and_tha
     ended(run).await.says(122, "a process of the command could not be killed");
     assert!(is_running(id(&other)));
     other.kill().await.unwrap();
-}
-
-#[tokio::test]
-async fn a_killed_guard_leaves_the_lease_held_while_a_process_of_another_user_runs() {
-    let (sandbox, binary) = (Sandbox::new("another_unguarded").await, Copied::new());
-    let script = r#"echo $$ >"$F/ids"; exec sleep 100"#;
-    let (run, command, mut other) = with_one_of_root(&sandbox, &binary.0, script).await;
-    signal(guard(&run), SIGKILL);
-    sandbox.is_refreshed().await;
-    assert!(!is_running(command) && is_running(id(&run)));
-    assert!(sandbox.seal.acquire(KEY).await.is_err(), "the key is held");
-    signal(id(&other), SIGTERM);
-    other.wait().await.unwrap();
-    ended(run).await.says(137, "the guard of the command was killed");
-    sandbox.is_free().await;
 }

@@ -7,21 +7,14 @@ use serde_json::Value;
 
 use crate::sandbox::{KEY, Sandbox, done};
 
-impl Sandbox {
-    /// Checks the value of the key.
-    async fn stores(&self, value: Option<&str>) {
-        let record = self.seal.inspect(KEY).await.unwrap().unwrap();
-        assert_eq!(record.value.map(|value| value.content.to_string()).as_deref(), value);
-    }
-}
-
 #[tokio::test]
 async fn a_command_stores_values_in_between_and_others_read_them() {
     let sandbox = Sandbox::new("value_set").await;
     sandbox.done(&["value", KEY]).await.says(1, "has no value");
+    let stored = async || sandbox.done(&["value", KEY]).await.printed();
     let script = r#"echo '{"page":1}' | "$M" value --set - && echo 2 >"$F/v" && "$M" value --set "$F/v" && "$M" value"#;
     assert_eq!(done(sandbox.run(script)).await.printed(), "2\n");
-    assert_eq!(sandbox.done(&["value", KEY]).await.printed(), "2\n");
+    assert_eq!(stored().await, "2\n");
     let json = &sandbox.done(&["value", KEY, "--json"]).await.json()[0];
     assert_eq!((&json["key"], &json["value"]), (&KEY.into(), &2.into()));
     assert!(json["token"].is_u64() && json["at"].is_string(), "{json}");
@@ -31,9 +24,9 @@ async fn a_command_stores_values_in_between_and_others_read_them() {
     // What is no JSON stores nothing, and `null` empties the value.
     let script = r#"echo '{"page":' | "$M" value --set -"#;
     done(sandbox.run(script)).await.says(125, "- cannot be stored as the value: the text is not JSON");
-    sandbox.stores(Some("2")).await;
+    assert_eq!(stored().await, "2\n");
     done(sandbox.run(r#"echo null | "$M" value --set -"#)).await.is_quiet(0);
-    sandbox.stores(Some("null")).await;
+    assert_eq!(stored().await, "null\n");
     done(sandbox.run(r#"echo 2 | "$M" value --set -"#)).await.is_quiet(0);
 
     let file = sandbox.file("v");
@@ -47,7 +40,7 @@ async fn a_command_stores_values_in_between_and_others_read_them() {
     lease.release().await.unwrap();
     fs::write(&file, "3").unwrap();
     done(command).await.says(122, "lost");
-    sandbox.stores(Some("2")).await;
+    assert_eq!(stored().await, "2\n");
 }
 
 #[tokio::test]

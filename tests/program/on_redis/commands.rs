@@ -1,74 +1,51 @@
 //! The commands that work on Redis as they do on MongoDB.
 
+use std::{fs, path::Path};
+
 use mongoseal::FencingToken;
-use mongoseal_test_support::{Redis, eventually, secs};
+use mongoseal_test_support::{Redis, secs};
 use nix::sys::signal::Signal::SIGTERM;
 
-use crate::{Console, ended};
+use crate::{Console, done, ended, mongoseal};
 
-pub(crate) async fn run_holds_the_key_while_its_command_runs() {
-    let console = Console::new().await;
-    let printed = console.run(&["run", "k", "--", "sh", "-c", "echo $MONGOSEAL_KEY $MONGOSEAL_TOKEN"]).await.printed();
-    let version = console.seal.inspect("k").await.unwrap().unwrap().version;
-    assert_eq!(printed, format!("k {version}\n"));
-    let lease = console.seal.acquire("k").await.unwrap();
-    console.run(&["run", "k", "--no-wait", "--", "true"]).await.says(121, "is held by \"test\"");
-    lease.release().await.unwrap();
-    console.run(&["run", "k", "--", "sh", "-c", "exit 7"]).await.is_quiet(7);
-}
-
-pub(crate) async fn a_revocation_ends_the_command() {
-    let console = Console::new().await;
-    let running = console.start(&["run", "k", "--", "sleep", "100"]);
-    console.has("k", 1, 0).await;
-    let revoked = console.run(&["revoke", "k", "--reason", "stuck", "--by", "olga", "--yes"]).await.printed();
-    assert!(revoked.starts_with("revoked \"k\" from "), "{revoked}");
-    running.end().await.says(122, "it was revoked by \"olga\" (reason: \"stuck\")");
-    console.run(&["revoke", "k", "--reason", "stuck", "--yes"]).await.says(1, "no holder");
-}
-
-pub(crate) async fn a_server_that_goes_away_ends_the_command() {
+pub(crate) async fn run_holds_the_key_until_its_command_or_its_lease_ends() {
     let server = Redis::start().await;
     let console = Console::on(server.url()).await;
-    let script = "trap 'echo told >told; exit 0' TERM; while :; do sleep 0.05; done";
-    let running = console.start(&["run", "k", "--ttl", "6s", "--", "sh", "-c", script]);
-    console.has("k", 1, 0).await;
+    let script = "echo $MONGOSEAL_KEY $MONGOSEAL_TOKEN; exit 7";
+    let ran = console.run(&["run", "k", "--", "sh", "-c", script]).await;
+    ran.is_quiet(7);
+    assert_eq!(ran.stdout, format!("k {}\n", console.seal.inspect("k").await.unwrap().unwrap().version));
+
+    let running = async |ttl: &str| {
+        let mut running = console.start(&["run", "k", "--ttl", ttl, "--", "sh", "-c", "echo began; exec sleep 100"]);
+        assert_eq!(running.line().await, "began");
+        running
+    };
+    let revoked = running("30s").await;
+    console.run(&["run", "k", "--no-wait", "--", "true"]).await.says(121, "is held by");
+    console.seal.revoke("k").by("olga").reason("stuck").await.unwrap();
+    revoked.end().await.says(122, "it was revoked by \"olga\" (reason: \"stuck\")");
+
+    let unrefreshed = running("6s").await;
     server.pause();
-    let has_ended = async || console.folder.join("told").exists();
-    eventually(secs(60), "the command is ended", has_ended).await;
-    running.end().await.fails(122, "could not be refreshed in time, so the command was ended");
+    unrefreshed.end().await.fails(122, "could not be refreshed in time, so the command was ended");
     server.resume();
 }
 
-pub(crate) async fn acquire_leaves_a_lease_that_refresh_and_release_find() {
-    let console = Console::new().await;
-    let token = console.run(&["acquire", "k", "--ttl", "1m", "--lease-file", "lease"]).await.printed();
-    console.has("k", 1, 0).await;
-    console.run(&["refresh", "--lease-file", "lease", "--ttl", "5m"]).await.printed();
-    let held = console.seal.inspect("k").await.unwrap().unwrap().holders;
-    assert!(held[0].free_in > secs(200), "{held:?}");
-    let released = console.run(&["release", "--lease-file", "lease"]).await.printed();
-    assert_eq!(released, format!("released \"k\" with token {token}"));
-    console.has("k", 0, 0).await;
-}
-
-pub(crate) async fn hold_prints_its_events_and_refuses_to_verify() {
+pub(crate) async fn hold_refuses_to_verify_and_releases() {
     let console = Console::new().await;
     let mut holding = console.start(&["hold"]);
     holding.next("ready").await;
     holding.write("{\"id\":0,\"do\":\"acquire\",\"key\":\"k\"}\n").await;
     holding.next("granted").await;
-    for (id, verb) in ["verify", "refresh", "release"].into_iter().enumerate() {
-        holding.write(&format!("{{\"id\":{},\"do\":\"{verb}\",\"lease\":0}}\n", id + 1)).await;
-    }
+    holding.write("{\"id\":1,\"do\":\"verify\",\"lease\":0}\n").await;
     let refused = holding.next("error").await;
-    assert_eq!(refused["id"], 1);
     assert!(refused["message"].as_str().unwrap().contains("rely on the token and a fence"), "{refused}");
-    assert_eq!(holding.next("refreshed").await["id"], 2);
-    assert_eq!(holding.next("released").await["id"], 3);
+    holding.write("{\"id\":2,\"do\":\"release\",\"lease\":0}\n").await;
+    holding.next("released").await;
     drop(holding.input.take());
     holding.end().await.is_quiet(0);
-    console.has("k", 0, 0).await;
+    assert!(console.seal.acquire("k").await.is_ok(), "the key is free");
 }
 
 pub(crate) async fn commands_that_look_and_intervene_run_as_on_mongodb() {
@@ -82,12 +59,11 @@ pub(crate) async fn commands_that_look_and_intervene_run_as_on_mongodb() {
         (&["show", "k"], &lease.token().to_string()),
         (&["raise", "k", "--to", &next], &next),
         (&["purge"], "Nothing to delete.\n"),
+        (&["revoke", "k", "--reason", "stuck", "--yes"], "revoked \"k\" from test"),
     ] {
         let printed = console.run(arguments).await.printed();
         assert!(printed.contains(part), "{arguments:?}: {printed}");
     }
-    console.run(&["leader", "e"]).await.says(1, "has no leader");
-    console.run(&["show", "unknown"]).await.says(1, "has no record");
 }
 
 pub(crate) async fn a_watch_reports_what_it_may_miss_and_each_event() {
@@ -106,4 +82,44 @@ pub(crate) async fn a_watch_reports_what_it_may_miss_and_each_event() {
         watching.signal(SIGTERM);
         ended(watching.child).await.fails(0, "granted and ends between two polls has no events");
     }
+}
+
+/// With the options of `acquire`, `refresh` and `release` find the lease.
+pub(crate) async fn a_lease_file_is_refused_with_another_product_database_or_prefix() {
+    let console = Console::new().await;
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-lease", console.prefix));
+    let token = console.run(&["acquire", "k", "--ttl", "1m", "--lease-file", path.to_str().unwrap()]).await.printed();
+    let written = fs::read_to_string(&path).unwrap();
+    let content: serde_json::Value = serde_json::from_str(&written).unwrap();
+    assert_eq!((&content["store"], &content["database"]), (&"redis".into(), &"0".into()));
+    assert_eq!(content["collection"], console.prefix.as_str());
+    let with = async |uri: &str, prefix: &str, arguments: &[&str]| {
+        let mut command = mongoseal(arguments);
+        command.arg("--lease-file").arg(&path);
+        command.env("MONGOSEAL_URI", uri).env("MONGOSEAL_COLLECTION", prefix);
+        done(command).await
+    };
+    let other = format!("{}/1", console.uri);
+    // A server of MongoDB is not needed: the file is checked first.
+    for (uri, prefix, part) in [
+        (other.as_str(), console.prefix.as_str(), "of the database \"0\" on Redis, and the options name the prefix"),
+        (&console.uri, "other", "name the prefix \"other\""),
+        ("mongodb://127.0.0.1:9/0", &console.prefix, "on MongoDB: pass the connection options of `mongoseal acquire`"),
+    ] {
+        for command in ["refresh", "release"] {
+            with(uri, prefix, &[command]).await.says(125, part);
+        }
+    }
+    // As `acquire` writes it on MongoDB.
+    fs::write(&path, written.replace("\"redis\"", "\"mongodb\"")).unwrap();
+    with(&console.uri, &console.prefix, &["release"]).await.says(125, "is in the collection");
+    fs::write(&path, &written).unwrap();
+    with(&console.uri, &console.prefix, &["refresh", "--ttl", "5m"]).await.printed();
+    let held = console.seal.inspect("k").await.unwrap().unwrap().holders;
+    assert!(held[0].free_in > secs(200), "{held:?}");
+    // With the number of the database in the connection string it is found, too.
+    let zero = format!("{}/0", console.uri);
+    let released = with(&zero, &console.prefix, &["release"]).await.printed();
+    assert_eq!(released, format!("released \"k\" with token {token}"));
+    assert!(console.seal.acquire("k").await.is_ok(), "the key is free");
 }

@@ -1,6 +1,9 @@
-//! `doctor`.
+//! `doctor`, also with `--deep`.
 
+use mongoseal_conformance::{Requirement, requirements};
 use mongoseal_test_support::{Redis, eventually, secs};
+use nix::sys::signal::Signal::SIGTERM;
+use serde_json::Value;
 
 use crate::{Console, Ended, PASSWORD, run, send};
 
@@ -24,7 +27,7 @@ pub(crate) async fn a_server_with_all_settings_passes_each_check() {
     assert_eq!(passed.count(), checks.split(", ").count(), "{words}");
 }
 
-pub(crate) async fn replicas_are_counted() {
+pub(crate) async fn replicas_are_counted_and_the_page_has_a_row_for_each_check() {
     let server = Redis::start_with(&DURABLE).await;
     let _replica = Redis::start_replica(&server).await;
     let is_online = async || doctor(&server.url(), &[]).await.found("replicas").starts_with("1 replica is");
@@ -35,6 +38,12 @@ pub(crate) async fn replicas_are_counted() {
     checked.check("replicas", "warn", "set min-replicas-to-write to 1");
     checked.check("commit", "pass", "a write that a replica acknowledges");
     checked.check("may replicate", "pass", "");
+    let rows =
+        include_str!("../../../docs/doctor.md").lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let documented: Vec<&str> = rows.flat_map(|checks| checks.split(", ")).collect();
+    for check in ["pass", "warn", "skip"].iter().flat_map(|verdict| checked.checks(verdict)) {
+        assert!(documented.contains(&check.as_str()), "the page has no row of {check}");
+    }
 
     let () = send(&server, "CONFIG SET min-replicas-to-write 1").await;
     doctor(&server.url(), &[]).await.check("replicas", "pass", "");
@@ -49,31 +58,16 @@ pub(crate) async fn replicas_are_counted() {
     checked.check("replicas", "fail", "so the server refuses writes");
 }
 
-/// The pages of the guide.
-const PAGE: &str = include_str!("../../../docs/redis.md");
-const PAGE_OF_DOCTOR: &str = include_str!("../../../docs/doctor.md");
-
-pub(crate) async fn the_page_has_a_row_for_each_check() {
-    let server = Redis::start_with(&DURABLE).await;
-    let checked = doctor(&server.url(), &["--redis-replicas", "1", "--timeout", "1s"]).await;
-    let rows = PAGE_OF_DOCTOR.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
-    let documented: Vec<&str> = rows.flat_map(|checks| checks.split(", ")).collect();
-    let printed: Vec<String> =
-        ["pass", "warn", "fail", "skip"].iter().flat_map(|verdict| checked.checks(verdict)).collect();
-    assert!(printed.len() > 10, "{}", checked.stdout);
-    for check in printed {
-        assert!(documented.contains(&check.as_str()), "the page has no row of {check}");
-    }
-}
-
 /// The rules of the user in the page.
-pub(crate) fn documented() -> &'static str {
-    let rules = PAGE.lines().find_map(|line| line.strip_prefix("ACL SETUSER mongoseal on >PASSWORD "));
+fn documented() -> &'static str {
+    let rules = include_str!("../../../docs/redis.md")
+        .lines()
+        .find_map(|line| line.strip_prefix("ACL SETUSER mongoseal on >PASSWORD "));
     rules.expect("the page has the rules")
 }
 
 /// Makes a user with these rules, and returns its connection string.
-pub(crate) async fn user(server: &Redis, rules: &str) -> String {
+async fn user(server: &Redis, rules: &str) -> String {
     let () = send(server, "ACL DELUSER mongoseal").await;
     let () = send(server, &format!("ACL SETUSER mongoseal on >{PASSWORD} {rules}")).await;
     format!("redis://mongoseal:{PASSWORD}@{}", server.address())
@@ -122,21 +116,6 @@ pub(crate) async fn each_missing_permission_is_named() {
     checked.check("may replicate", "fail", "");
 }
 
-pub(crate) async fn a_server_that_is_not_there_and_a_wrong_password_are_one_failed_check() {
-    let server = Redis::start_with(&[("requirepass", "right")]).await;
-    for (uri, part) in [
-        (format!("redis://:{PASSWORD}@{}", server.address()), "credentials"),
-        (server.url(), "requires a login"),
-        (format!("redis://:{PASSWORD}@127.0.0.1:9"), "no Redis server listens"),
-        (format!("redis://:{PASSWORD}@host:port"), "cannot be used"),
-    ] {
-        let checked = doctor(&uri, &["--timeout", "2s"]).await;
-        checked.is_quiet(1);
-        checked.check("reachable", "fail", part);
-        assert_eq!(checked.json().len(), 1, "{}", checked.stdout);
-    }
-}
-
 pub(crate) async fn keys_that_are_no_records_are_named() {
     let server = Redis::start().await;
     let console = Console::on(server.url()).await;
@@ -155,4 +134,65 @@ pub(crate) async fn keys_that_are_no_records_are_named() {
     for part in ["2 of 5 keys cannot be read", "\"text\"", "\"list\""] {
         checked.check("records", "warn", part);
     }
+}
+
+const DEEP: [&str; 3] = ["doctor", "--deep", "--json"];
+
+impl Console {
+    /// The names of the keys that have another prefix than the leases.
+    async fn others(&self, server: &Redis) -> Vec<String> {
+        let mut keys = send::<Vec<String>>(server, "KEYS *").await;
+        keys.retain(|key| !key.starts_with(&self.prefix));
+        keys
+    }
+}
+
+pub(crate) async fn the_declared_requirements_hold_and_their_keys_are_deleted() {
+    let server = Redis::start().await;
+    let console = Console::on(server.url()).await;
+    let ended = console.run(&[&DEEP[..], &["--scratch", "left"]].concat()).await;
+    ended.is_quiet(0);
+    let held = ended.checks("pass");
+    assert!(requirements().iter().map(Requirement::name).all(|name| held.iter().any(|held| held == name)), "{held:?}");
+    ended.check("scratch", "pass", "the keys left:* are deleted");
+    assert_eq!(console.others(&server).await, Vec::<String>::new());
+}
+
+pub(crate) async fn a_prefix_with_keys_is_refused() {
+    let server = Redis::start().await;
+    let console = Console::on(server.url()).await;
+    let () = send(&server, "SET used:k value").await;
+    let refused = console.run(&[&DEEP[..], &["--scratch", "used"]].concat()).await;
+    assert_eq!(refused.code, 1, "{}", refused.stdout);
+    refused.check("scratch", "fail", "and they are left as they are: pass another name with --scratch");
+    assert_eq!(console.others(&server).await, ["used:k"]);
+}
+
+pub(crate) async fn a_user_that_may_not_use_the_scratch_keys_is_refused_before_the_first_requirement() {
+    let server = Redis::start().await;
+    let console = Console::on(user(&server, documented()).await).await;
+    let of_leases = ["--collection", "mongoseal", "--scratch"];
+    let refused = console.run(&[&DEEP[..], &of_leases, &["other"]].concat()).await;
+    refused.check("scratch", "fail", "grant ~other:* and &other:*, or pass a prefix with --scratch");
+    console.run(&[&DEEP[..], &of_leases, &["mongoseal:scratch"]].concat()).await.check(
+        "scratch",
+        "fail",
+        "cannot be a collection",
+    );
+}
+
+pub(crate) async fn the_keys_are_deleted_after_a_signal() {
+    let server = Redis::start().await;
+    let console = Console::on(server.url()).await;
+    let mut running = console.start(&DEEP);
+    let has_keys = async || !console.others(&server).await.is_empty();
+    eventually(secs(60), "a requirement has written a key", has_keys).await;
+    running.signal(SIGTERM);
+    let mut last = Value::Null;
+    while let Some(finding) = running.next_event().await {
+        last = finding;
+    }
+    running.end().await.fails(143, "the remaining requirements do not run");
+    assert_eq!((&last["check"], &last["verdict"]), (&"scratch".into(), &"pass".into()), "{last}");
+    assert_eq!(console.others(&server).await, Vec::<String>::new());
 }

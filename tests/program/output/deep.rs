@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use mongodb::bson::{Document, doc};
 use mongoseal_conformance::{Requirement, requirements};
-use mongoseal_test_support::{ReplicaSet, Standalone, eventually};
+use mongoseal_test_support::{ReplicaSet, eventually};
 use nix::sys::signal::Signal::{SIGINT, SIGTERM};
 
-use crate::{Console, Ended, ended::PASSWORD, run, secs};
+use crate::{Ended, Sandbox, ended::PASSWORD, run, secs};
 
 const DEEP: [&str; 3] = ["doctor", "--deep", "--json"];
 
@@ -19,27 +19,18 @@ fn reported(said: &Ended, verdict: Option<&str>) -> Vec<String> {
     checks.filter(|check| all.contains(check.as_str())).collect()
 }
 
-impl Console {
+impl Sandbox {
     /// The collections of the database, without that of the leases.
     async fn others(&self) -> BTreeSet<String> {
-        let all = self.db.database.list_collection_names().await.unwrap();
+        let all = self.database.list_collection_names().await.unwrap();
         all.into_iter().filter(|name| name != "mongoseal").collect()
     }
 }
 
 #[tokio::test]
-#[ignore = "night: on a busy machine a requirement holds only with longer times"]
-async fn all_requirements_hold_on_a_replica_set() {
-    let console = Console::new("deep_all").await;
-    let said = console.run(&DEEP).await;
-    said.is_quiet(0);
-    assert_eq!(reported(&said, Some("pass")).len(), requirements().len(), "{}", said.stdout);
-}
-
-#[tokio::test]
 async fn each_requirement_is_reported_once_and_the_scratch_collection_is_gone() {
-    let console = Console::new("deep").await;
-    let said = console.run(&DEEP).await;
+    let sandbox = Sandbox::new("deep").await;
+    let said = sandbox.done(&DEEP).await;
     let failed = reported(&said, Some("fail"));
     assert_eq!((said.code, said.messages()), (i32::from(!failed.is_empty()), Vec::new()), "{}", said.stdout);
     let all: Vec<&str> = requirements().iter().map(Requirement::name).collect();
@@ -47,13 +38,13 @@ async fn each_requirement_is_reported_once_and_the_scratch_collection_is_gone() 
     let found = said.found("requirements");
     assert!(found.contains(&format!(" of {} requirements", all.len())), "{found}");
     said.check("scratch", "pass", "is dropped");
-    assert_eq!(console.others().await, BTreeSet::new());
+    assert_eq!(sandbox.others().await, BTreeSet::new());
 }
 
 #[tokio::test]
 async fn a_terminal_shows_how_far_the_requirements_are() {
-    let console = Console::new("deep_progress").await;
-    let (said, status) = crate::on_a_terminal_of(100, &console.uri, "mongoseal doctor --deep").await;
+    let sandbox = Sandbox::new("deep_progress").await;
+    let (said, status) = sandbox.on_a_terminal_of(100, "mongoseal doctor --deep", "").await;
     let all = requirements().len();
     assert!(said.contains(&format!("mongoseal: checked 0 of {all} requirements")), "{said}");
     // The line is erased before the report goes on.
@@ -64,31 +55,31 @@ async fn a_terminal_shows_how_far_the_requirements_are() {
 
 #[tokio::test]
 async fn a_collection_that_exists_is_refused_and_left_as_it_is() {
-    let console = Console::new("deep_existing").await;
-    console.db.database.create_collection("empty").await.unwrap();
-    let orders = console.db.database.collection::<Document>("orders");
+    let sandbox = Sandbox::new("deep_existing").await;
+    sandbox.database.create_collection("empty").await.unwrap();
+    let orders = sandbox.database.collection::<Document>("orders");
     orders.insert_one(doc! { "_id": 1 }).await.unwrap();
     for name in ["empty", "orders"] {
-        let said = console.run(&[&DEEP[..], &["--scratch", name]].concat()).await;
+        let said = sandbox.done(&[&DEEP[..], &["--scratch", name]].concat()).await;
         assert_eq!(said.code, 1, "{}", said.stdout);
         said.check("scratch", "fail", "exists, and is left as it is: pass another name with --scratch");
     }
-    assert_eq!(console.others().await, ["empty", "orders"].map(Into::into).into());
+    assert_eq!(sandbox.others().await, ["empty", "orders"].map(Into::into).into());
     assert_eq!(orders.list_index_names().await.unwrap(), ["_id_"]);
     assert_eq!(orders.count_documents(doc! {}).await.unwrap(), 1);
-    console.run(&["doctor", "--scratch", "name"]).await.fails(125, "--deep");
+    sandbox.done(&["doctor", "--scratch", "name"]).await.fails(125, "--deep");
 }
 
 #[tokio::test]
 async fn a_signal_ends_the_requirements_and_the_scratch_collection_is_gone() {
     for (sent, code, name) in [(SIGTERM, 143, "deep_term"), (SIGINT, -2, "deep_int")] {
-        let console = Console::new(name).await;
-        let mut doctor = console.start(&DEEP);
+        let sandbox = Sandbox::new(name).await;
+        let mut doctor = sandbox.start(&DEEP);
         let mut out = String::new();
         while !out.contains("tokens_grow_over_release_and_expiry") {
             out += &doctor.line().await;
         }
-        assert_eq!(console.others().await.len(), 1, "the scratch collection is there");
+        assert_eq!(sandbox.others().await.len(), 1, "the scratch collection is there");
         doctor.signal(sent);
         let mut last = String::new();
         while let Some(line) = doctor.next_line().await {
@@ -98,24 +89,12 @@ async fn a_signal_ends_the_requirements_and_the_scratch_collection_is_gone() {
         assert_eq!(doctor.end().await.code, code, "{out}");
         assert!(last.contains("\"check\":\"scratch\",\"verdict\":\"pass\""), "{out}");
         assert!(!out.contains("random_requests"), "the requirements did not go on: {out}");
-        assert_eq!(console.others().await, BTreeSet::new());
+        assert_eq!(sandbox.others().await, BTreeSet::new());
     }
 }
 
 #[tokio::test]
-async fn a_deployment_that_the_library_refuses_runs_no_requirement() {
-    let server = Standalone::start().await;
-    let said = run(&server.uri(), &DEEP).await;
-    assert_eq!((said.code, said.stderr.as_str()), (1, ""), "{}", said.stdout);
-    said.check("replica set", "fail", "standalone");
-    said.check("requirements", "skip", "the library cannot use the deployment: make the failed check pass first");
-    assert_eq!(reported(&said, None), Vec::<String>::new());
-    let gauges = run(&server.uri(), &["doctor", "--deep", "-o", "prometheus"]).await;
-    gauges.says(125, "--deep prints no gauges");
-}
-
-#[tokio::test]
-#[ignore = "night: runs the suite twice"]
+#[ignore = "night: runs the suite"]
 async fn a_requirement_that_fails_is_reported_and_the_others_still_run() {
     let set = ReplicaSet::builder().start().await;
     // Batches, and releases of keys without waiters, are `update`s. Most requirements have neither.
@@ -131,13 +110,8 @@ async fn a_requirement_that_fails_is_reported_and_the_others_still_run() {
     assert!(failed.contains(&requirement.to_owned()) && failed.len() < requirements().len() / 2, "{failed:?}");
     assert_eq!(reported(&said, Some("pass")).len() + failed.len(), requirements().len());
     said.check(requirement, "fail", "8000");
-
-    let words = run(&set.uri(), &["doctor", "--deep", "--verbose"]).await;
-    assert_eq!((words.code, words.stderr.as_str()), (1, ""), "{}", words.stdout);
-    assert!(words.stdout.contains(&format!("fail  requirement       {requirement}: ")), "{}", words.stdout);
-    let held = words.stdout.lines().filter(|line| line.starts_with("pass  requirement  ")).count();
-    let sum = format!("fail  requirements      {held} of {} requirements", requirements().len());
-    assert!(words.stdout.contains(&sum), "{}", words.stdout);
+    let held = format!("{} of {} requirements", requirements().len() - failed.len(), requirements().len());
+    said.check("requirements", "fail", &held);
     point.off().await;
 }
 
@@ -170,9 +144,9 @@ async fn a_missing_privilege_is_named_and_a_collection_that_cannot_be_dropped_to
 
 #[tokio::test]
 async fn the_collection_is_dropped_even_if_the_reader_of_the_report_has_gone() {
-    let console = Console::new("deep_pipe").await;
-    let said = crate::shell(&console.uri, "mongoseal doctor --deep --verbose | grep -m 1 requirement >/dev/null").await;
+    let sandbox = Sandbox::new("deep_pipe").await;
+    let said = sandbox.shell("mongoseal doctor --deep --verbose | grep -m 1 requirement >/dev/null").await;
     said.is_quiet(0);
-    let is_gone = async || console.others().await.is_empty();
+    let is_gone = async || sandbox.others().await.is_empty();
     eventually(secs(60), "the scratch collection is dropped", is_gone).await;
 }

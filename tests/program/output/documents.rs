@@ -3,15 +3,15 @@
 //!
 //! `MONGOSEAL_UPDATE=1 cargo test -p mongoseal-cli --test output transcripts` writes the outputs into the pages.
 
-use std::{env, fs, path::Path, process, time::Duration};
+use std::{env, fs, path::Path, time::Duration};
 
 use mongodb::bson::doc;
 use mongoseal::FencingToken;
 
 use crate::{
-    Console,
+    Sandbox,
     ended::{shape, without_notes},
-    secs, shell,
+    secs,
 };
 
 /// The pages, in the order in which their examples run. One page goes on with the leases of the page before.
@@ -49,12 +49,12 @@ fn largest_token(text: &str) -> Option<&str> {
 
 #[tokio::test]
 async fn the_transcripts_in_the_documents_are_what_the_program_says() {
-    let console = Console::new("transcripts").await;
+    let sandbox = Sandbox::new("transcripts").await;
     // As the document says at its beginning.
-    let (alice, bob) = (console.seal("alice@web-1"), console.seal("bob@web-2"));
+    let (alice, bob) = (sandbox.seal_of("alice@web-1"), sandbox.seal_of("bob@web-2"));
     let nightly = alice.acquire("reports/nightly").ttl(secs(600)).metadata("build", "1.4.2").await.unwrap();
     let waiting = tokio::spawn(bob.acquire("reports/nightly").ttl(secs(600)).wait(secs(120)).into_future());
-    console.queued("reports/nightly", 1).await;
+    sandbox.queued_on("reports/nightly", 1).await;
     let gpus = [
         alice.acquire("gpu").shared_up_to(2).ttl(secs(600)).await.unwrap(),
         bob.acquire("gpu").shared_up_to(2).ttl(secs(600)).await.unwrap(),
@@ -63,11 +63,8 @@ async fn the_transcripts_in_the_documents_are_what_the_program_says() {
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     let two_hours_ahead = FencingToken::at_clock(nightly.token().clock_seconds() + 7_200, 0);
     let order = doc! { "_id": 4711, "fence": two_hours_ahead };
-    console.db.database.collection("orders").insert_one(order).await.unwrap();
+    sandbox.database.collection("orders").insert_one(order).await.unwrap();
 
-    // The examples write files.
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("transcripts-{}", process::id()));
-    fs::create_dir_all(&folder).unwrap();
     for page in PAGES {
         let document = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/{page}.md"));
         let text = fs::read_to_string(&document).unwrap();
@@ -82,7 +79,7 @@ async fn the_transcripts_in_the_documents_are_what_the_program_says() {
                 if let Some((old, new)) = &largest {
                     command = command.replace(old, new);
                 }
-                let now = shell(&console.uri, &format!("cd '{}'; exec 2>&1; {command}", folder.display())).await.stdout;
+                let now = sandbox.shell(&format!("exec 2>&1; {command}")).await.stdout;
                 let shapes = [shape(&now), shape(&without_notes(&now))];
                 assert!(writes() || shapes.contains(&shape(&said)), "$ {command}\n{now}");
                 anew.extend(["$ ", &command, "\n", &now]);
@@ -97,7 +94,6 @@ async fn the_transcripts_in_the_documents_are_what_the_program_says() {
             fs::write(document, anew).unwrap();
         }
     }
-    fs::remove_dir_all(folder).unwrap();
     nightly.cancelled().await;
     drop((waiting, gpus));
 }

@@ -3,8 +3,8 @@
 use std::{mem, time::Duration};
 
 use mongodb::bson::doc;
-use mongoseal::{Lease, LeaseId, Mongoseal};
-use mongoseal_test_support::{ReplicaSet, TestDatabase, eventually};
+use mongoseal::LeaseId;
+use mongoseal_test_support::{ReplicaSet, eventually};
 use nix::sys::signal::Signal::{SIGINT, SIGTERM};
 use serde_json::Value;
 use tokio::{
@@ -12,7 +12,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{Console, Running, ended::ended, secs, shell};
+use crate::{Running, Sandbox, secs};
 
 /// An event and its token.
 fn named(event: &Value) -> (&str, u64) {
@@ -30,49 +30,55 @@ async fn events(watch: &mut Running, count: usize) -> Vec<Value> {
 
 #[tokio::test]
 async fn watch_tells_of_a_key_who_holds_it_and_what_becomes_of_each_lease() {
-    let console = Console::new("watch").await;
-    let seal = console.seal("alice");
+    let sandbox = Sandbox::new("watch").await;
+    let seal = sandbox.seal_of("alice");
     let first = seal.acquire("k").ttl(secs(600)).await.unwrap();
-    let (mut words, mut objects) = (console.start(&["watch", "k"]), console.start(&["watch", "k", "--json"]));
-    let holds = words.line().await;
-    let cells: Vec<&str> = holds.split_whitespace().collect();
-    assert_eq!(cells[1..5], ["holds", "k", &first.token().to_string(), "alice"], "{holds}");
-    assert!(cells[0].ends_with('Z') && cells[0].len() == "2020-01-01T00:00:00.123Z".len(), "{holds}");
-    objects.next("holds").await;
-
+    let mut watch = sandbox.start(&["watch", "k", "--json"]);
     let token = first.token().get();
+    assert_eq!(watch.next("holds").await["token"], token);
     first.release().await.unwrap();
     let second = seal.acquire("k").ttl(secs(600)).await.unwrap();
     seal.revoke("k").by("olga").reason("stuck").await.unwrap();
     let third = seal.acquire("k").ttl(Duration::from_millis(500)).without_refresh().await.unwrap();
-    let told = events(&mut objects, 5).await;
+    let told = events(&mut watch, 5).await;
     let (second, third) = (second.token().get(), third.token().get());
     let expected =
         [("released", token), ("granted", second), ("revoked", second), ("granted", third), ("expired", third)];
     assert_eq!(told.iter().map(named).collect::<Vec<_>>(), expected);
     assert_eq!((&told[2]["by"], &told[2]["reason"]), (&"olga".into(), &"stuck".into()));
-    assert!(words.line().await.contains("  released  "));
-    for (watch, sent) in [(words, SIGINT), (objects, SIGTERM)] {
-        watch.signal(sent);
-        assert_eq!(ended(watch.child).await.code, 0);
-    }
 }
 
 #[tokio::test]
-async fn watch_tells_of_many_keys_and_leaves_out_the_others() {
-    let console = Console::new("watch_many").await;
-    let seal = console.seal("alice");
+async fn a_watch_of_many_keys_leaves_out_the_others_and_no_lease_and_names_a_transfer() {
+    let sandbox = Sandbox::new("watch_many").await;
+    let seal = sandbox.seal_of("alice");
     let held = seal.acquire("reports/a").ttl(secs(600)).await.unwrap();
     let other = seal.acquire("other").ttl(secs(600)).await.unwrap();
-    let mut some = console.start(&["watch", "reports/", "--prefix", "--json"]);
-    let mut all = console.start(&["watch", "--json"]);
+    let mut some = sandbox.start(&["watch", "reports/", "--prefix", "--json"]);
+    let mut all = sandbox.start(&["watch", "--json"]);
     assert_eq!(some.next("holds").await["key"], "reports/a");
     let both = [all.next("holds").await, all.next("holds").await];
     other.release().await.unwrap();
     all.next("released").await;
     assert_eq!(both[1]["key"], "other");
+
+    let mut expected = Vec::new();
+    for number in 0..20 {
+        let lease = seal.acquire(format!("reports/{number}")).await.unwrap();
+        let token = lease.token().get();
+        lease.release().await.unwrap();
+        expected.extend([("granted", token), ("released", token)]);
+    }
+    let told = events(&mut some, expected.len()).await;
+    assert_eq!(told.iter().map(named).collect::<Vec<_>>(), expected);
+    let times: Vec<&str> = told.iter().map(|event| event["at"].as_str().unwrap()).collect();
+    assert!(times.is_sorted(), "{times:?}");
+
+    let token = held.token();
+    let moved = held.transfer(LeaseId::random()).await.unwrap();
+    let event = some.next("transferred").await;
+    assert_eq!((&event["token"], &event["to"]), (&token.get().into(), &moved.get().into()));
     seal.revoke("reports/a").by("olga").reason("stuck").await.unwrap();
-    held.cancelled().await;
     let event = some.next("revoked").await;
     assert_eq!((&event["by"], &event["key"]), (&"olga".into(), &"reports/a".into()));
     let short = seal.acquire("reports/b").ttl(secs(1)).without_refresh().await.unwrap();
@@ -81,66 +87,16 @@ async fn watch_tells_of_many_keys_and_leaves_out_the_others() {
 }
 
 #[tokio::test]
-async fn a_watch_of_many_keys_leaves_out_no_lease_and_names_a_transfer() {
-    let console = Console::new("watch_short").await;
-    let seal = console.seal("alice");
-    let mut watch = console.start(&["watch", "reports/", "--prefix", "--json"]);
-    // The first event shows that the watch has begun.
-    let held = watch_begins(&seal, &mut watch).await;
-    let mut expected = Vec::new();
-    for number in 0..20 {
-        let lease = seal.acquire(format!("reports/{number}")).await.unwrap();
-        let token = lease.token().get();
-        lease.release().await.unwrap();
-        expected.extend([("granted", token), ("released", token)]);
-    }
-    let told = events(&mut watch, expected.len()).await;
-    assert_eq!(told.iter().map(named).collect::<Vec<_>>(), expected);
-    let times: Vec<&str> = told.iter().map(|event| event["at"].as_str().unwrap()).collect();
-    assert!(times.is_sorted(), "{times:?}");
-
-    let token = held.token();
-    let moved = held.transfer(LeaseId::random()).await.unwrap();
-    let event = watch.next("transferred").await;
-    assert_eq!((&event["token"], &event["to"]), (&token.get().into(), &moved.get().into()));
-}
-
-/// Acquires a key of the watch until the watch reports it.
-async fn watch_begins(seal: &Mongoseal, watch: &mut Running) -> Lease {
-    let held = seal.acquire("reports/held").ttl(secs(600)).await.unwrap();
-    let event = watch.next_event().await.unwrap();
-    assert_eq!(event["token"], held.token().get());
-    held
-}
-
-#[tokio::test]
-async fn the_columns_of_a_pipe_are_fixed_and_a_longer_cell_moves_the_rest() {
-    let console = Console::new("watch_columns").await;
-    let seal = console.seal("alice");
-    let _short = seal.acquire("short").ttl(secs(600)).await.unwrap();
-    let long = "l".repeat(100);
-    let _long = seal.acquire(long.as_str()).without_expiry().await.unwrap();
-    let mut watch = console.start(&["watch"]);
-    let (first, second) = (watch.line().await, watch.line().await);
-    assert_eq!(first.find("alice"), Some(24 + 2 + 11 + 2 + 24 + 2 + 15 + 2), "{first}");
-    assert!(first.contains("  free in 9 m 5") || first.ends_with("  free in 10 m"), "{first}");
-    assert!(
-        second.contains(&format!("  {long}  ")) && second.ends_with("alice             without expiry"),
-        "{second}"
-    );
-}
-
-#[tokio::test]
 async fn a_reader_that_does_not_read_does_not_delay_the_end_by_a_signal() {
-    let console = Console::new("watch_blocked").await;
-    let seal = console.db.build(Mongoseal::builder().owner("alice").operation_timeout(secs(60)));
+    let sandbox = Sandbox::new("watch_blocked").await;
+    let seal = sandbox.seal_of("alice");
     // More than a pipe takes.
     let keys: Vec<String> = (0..250).map(|number| format!("{}/{number}", "k".repeat(300))).collect();
     let set = seal.acquire_all(keys.iter().map(String::as_str)).ttl(secs(600)).await.unwrap();
     for (sent, arguments) in [(SIGTERM, &["watch", "--json"][..]), (SIGINT, &["watch"])] {
-        let mut watch = console.start(arguments);
-        // After the first line, the test reads no more than its buffer takes.
-        watch.line().await;
+        let mut watch = sandbox.start(arguments);
+        // After the first line, in which nothing is cut, the test reads no more than its buffer takes.
+        assert!(watch.line().await.contains(&keys[0][..300]), "{arguments:?}");
         let mut before = 0;
         eventually(secs(60), "the pipe is full", async || {
             let unread = rustix::io::ioctl_fionread(watch.lines.get_ref().get_ref()).unwrap();
@@ -157,9 +113,9 @@ async fn a_reader_that_does_not_read_does_not_delay_the_end_by_a_signal() {
 #[tokio::test]
 async fn a_watch_reports_that_mongodb_does_not_answer_and_continues_when_it_does() {
     let set = ReplicaSet::start(1).await;
-    let seal = Mongoseal::builder().database("mongoseal").connect(set.uri()).await.unwrap();
-    let console = Console { db: TestDatabase::new("cli_watch_paused").await, uri: set.uri() };
-    let mut watch = console.start(&["watch", "--timeout", "10s"]);
+    let sandbox = Sandbox::on(&set, "watch_paused").await;
+    let seal = &sandbox.seal;
+    let mut watch = sandbox.start(&["watch", "--timeout", "10s"]);
     let mut messages = BufReader::new(watch.child.stderr.take().unwrap()).lines();
     let _first = seal.acquire("first").ttl(secs(600)).await.unwrap();
     assert!(watch.line().await.contains("first"));
@@ -174,8 +130,10 @@ async fn a_watch_reports_that_mongodb_does_not_answer_and_continues_when_it_does
 #[tokio::test]
 async fn a_watch_says_that_events_may_be_missing_and_goes_on() {
     let set = ReplicaSet::start(1).await;
-    let seal = Mongoseal::builder().database("mongoseal").connect(set.uri()).await.unwrap();
-    let console = Console { db: TestDatabase::new("cli_watch_missing").await, uri: set.uri_with("appName=missing") };
+    let sandbox = Sandbox::on(&set, "watch_missing").await;
+    let seal = &sandbox.seal;
+    let uri = set.uri_with("appName=missing");
+    let start = |arguments: &[&str]| Running::start(sandbox.mongoseal(arguments).env("MONGODB_URI", &uri));
     // Breaks the streams of the watch so many times.
     let lose = async |count: u32| {
         let error = doc! { "errorCode": 286, "errmsg": "the history is gone" };
@@ -185,7 +143,7 @@ async fn a_watch_says_that_events_may_be_missing_and_goes_on() {
     };
     for arguments in [&["watch", "k"][..], &["watch"]] {
         let held = seal.acquire("k").ttl(secs(600)).await.unwrap();
-        let mut objects = console.start(&[arguments, &["--json"]].concat());
+        let mut objects = start(&[arguments, &["--json"]].concat());
         objects.next("holds").await;
         lose(4).await;
         let missed = objects.next("missed").await;
@@ -199,7 +157,7 @@ async fn a_watch_says_that_events_may_be_missing_and_goes_on() {
         assert_eq!(next["event"], "released");
         drop(objects);
 
-        let mut words = console.start(arguments);
+        let mut words = start(arguments);
         let lease = seal.acquire("k").ttl(secs(600)).await.unwrap();
         let token = lease.token().to_string();
         assert!(words.line().await.contains(&token));
@@ -213,11 +171,4 @@ async fn a_watch_says_that_events_may_be_missing_and_goes_on() {
         }
         assert!(line.contains("  revoked  ") && line.contains(&token), "{line}");
     }
-}
-
-#[tokio::test]
-async fn an_output_that_cannot_be_written_is_an_error() {
-    let console = Console::new("watch_full").await;
-    let _lease = console.seal("alice").acquire("k").ttl(secs(600)).await.unwrap();
-    shell(&console.uri, "mongoseal watch >/dev/full").await.fails(125, "No space left on device");
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use crate::{Ended, done, mongoseal, shell};
+use crate::{Ended, bash, done, mongoseal};
 
 async fn said(arguments: &[&str]) -> Ended {
     done(mongoseal(arguments)).await
@@ -23,7 +23,7 @@ async fn the_demo_loses_an_update_without_a_fence_and_none_with_one() {
 }
 
 /// The names of the commands.
-pub(crate) fn commands() -> Vec<&'static str> {
+fn commands() -> Vec<&'static str> {
     let names = "run once elect hold acquire refresh release leader ls show history value watch revoke audit fences raise purge \
                  doctor verify demo completions man";
     names.split(' ').collect()
@@ -43,7 +43,7 @@ async fn each_command_has_help_with_an_example_that_its_parser_takes() {
             let ours = example.split([';', '|', '>']).next().unwrap();
             let ours = ours.split(" && ").next().unwrap();
             let parsed =
-                shell("", &format!("export MONGOSEAL_KEY=k MONGOSEAL_TOKEN=7; set -- {ours} --help; \"$@\"")).await;
+                done(bash(&format!("export MONGOSEAL_KEY=k MONGOSEAL_TOKEN=7; set -- {ours} --help; \"$@\""))).await;
             // Behind `--` it is the command's.
             assert!(parsed.code == 0 || ours.contains(" -- "), "{ours}: {}", parsed.stderr);
             assert!(!parsed.stderr.contains("unexpected argument"), "{ours}: {}", parsed.stderr);
@@ -52,7 +52,7 @@ async fn each_command_has_help_with_an_example_that_its_parser_takes() {
 }
 
 #[tokio::test]
-async fn the_short_help_has_a_line_for_each_option_and_no_connection_where_there_is_none() {
+async fn the_short_help_has_a_line_for_each_common_option_and_the_long_help_has_all() {
     let narrow = async |arguments: &[&str]| {
         let mut program = mongoseal(arguments);
         program.env("COLUMNS", "80");
@@ -61,18 +61,25 @@ async fn the_short_help_has_a_line_for_each_option_and_no_connection_where_there
     for command in commands().into_iter().map(Some).chain([None]) {
         let arguments: Vec<&str> = command.into_iter().chain(["-h"]).collect();
         let help = narrow(&arguments).await;
-        let (_, listed) = help.split_once("\n\n").unwrap().1.split_once("\n\n").unwrap();
-        for line in listed.lines().filter(|line| line.starts_with(' ')) {
-            let text = line.trim_start();
-            let begins = text.starts_with(['-', '<', '[']) || !line.starts_with("   ");
-            assert!(begins, "{command:?} continues a line: {line}\n{help}");
-        }
+        let mut listed = help.lines().filter(|line| line.starts_with("   ")).map(str::trim_start);
+        assert!(listed.all(|text| text.starts_with(['-', '<', '['])), "a line is continued: {help}");
         assert!(!help.contains("Examples:") && !help.contains("[env"), "{help}");
         let is_offline = ["demo", "completions", "man"].map(Some).contains(&command);
         assert_eq!(help.contains("--collection"), !is_offline, "{help}");
+        for seldom in ["--retention", "--allow-sharded", "--redis-replicas"] {
+            assert!(!help.contains(seldom), "{command:?}: {seldom}");
+        }
     }
     let long = narrow(&["run", "--help"]).await.split_whitespace().collect::<Vec<_>>().join(" ");
-    for part in ["Examples:", "Environment: `MONGODB_URI`", "[default: 10s]", "Default: a fifth of --term-before"] {
+    for part in [
+        "Examples:",
+        "--retention",
+        "--allow-sharded",
+        "--redis-replicas",
+        "Environment: `MONGODB_URI`",
+        "[default: 10s]",
+        "Default: a fifth of --term-before",
+    ] {
         assert!(long.contains(part), "{part}: {long}");
     }
 }
@@ -104,29 +111,8 @@ async fn a_command_without_the_dashes_before_it_is_told_of_them() {
 #[tokio::test]
 async fn what_cannot_be_printed_is_a_failure() {
     for command in ["--help", "run -h", "--version", "help", "man", "completions bash"] {
-        let full = shell("", &format!("mongoseal {command} > /dev/full")).await;
+        let full = done(bash(&format!("mongoseal {command} > /dev/full"))).await;
         full.says(125, "No space left");
-    }
-}
-
-#[tokio::test]
-async fn the_short_help_has_the_options_in_the_order_of_their_use_and_the_long_help_has_all() {
-    let order = async |command: &str, options: &[&str]| {
-        let help = said(&[command, "-h"]).await.stdout;
-        let (_, help) = help.split_once("\nOptions:\n").unwrap();
-        let places: Vec<_> = options.iter().map(|option| help.find(&format!(" {option}"))).collect();
-        assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{command} {options:?}: {places:?}\n{help}");
-    };
-    let last = ["--term-before", "--kill-before", "-h, --help", "--uri ", "--timeout"];
-    for command in ["run", "once", "elect"] {
-        order(command, &[&["-w, --wait", "-n, --no-wait", "--ttl", "--owner"][..], &last].concat()).await;
-    }
-    order("acquire", &["--lease-file", "--ttl", "-w, --wait", "--owner", "--uri "]).await;
-    for command in ["run", "ls", "doctor"] {
-        let (short, long) = (said(&[command, "-h"]).await.stdout, said(&[command, "--help"]).await.stdout);
-        for seldom in ["--retention", "--allow-sharded", "--redis-replicas"] {
-            assert!(!short.contains(seldom) && long.contains(seldom), "{command}: {seldom}");
-        }
     }
 }
 
@@ -181,15 +167,24 @@ async fn each_command_has_a_manual_page_with_all_options_of_its_help_and_the_mai
     assert_eq!(fs::read_dir(folder.join("man1")).unwrap().count(), commands().len() + 1);
     let overview = page("mongoseal");
     assert_eq!(said(&["man"]).await.stdout.replace("\\-", "-"), overview);
-    for part in commands().iter().map(|command| format!("mongoseal-{command}")) {
+    let pages = commands().into_iter().map(|command| format!("mongoseal-{command}"));
+    let parts = ["--retention", "MONGODB_URI", "MONGOSEAL_OWNER", "NO_COLOR", "Exit status", "121"].map(str::to_owned);
+    for part in pages.chain(parts) {
         assert!(overview.contains(&part), "{part}\n{overview}");
     }
-    for part in ["--retention", "MONGODB_URI", "MONGOSEAL_OWNER", "NO_COLOR", "Exit status", "121"] {
-        assert!(overview.contains(part), "{part}");
-    }
     fs::write(folder.join("file"), "").unwrap();
-    let mut refused = mongoseal(&["man", "--dir"]);
-    refused.arg(folder.join("file"));
-    done(refused).await.fails(125, "cannot write ");
+    said(&["man", "--dir", folder.join("file").to_str().unwrap()]).await.fails(125, "cannot write ");
     fs::remove_dir_all(folder).unwrap();
+}
+
+#[tokio::test]
+async fn the_scripts_complete_each_command_and_its_options() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = said(&["completions", shell]).await.printed();
+        for word in commands().into_iter().chain(["reason", "expiring", "no-wait"]) {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+    let taken = done(bash(r#"eval "$(mongoseal completions bash)" && complete -p mongoseal"#)).await.printed();
+    assert!(taken.ends_with(" mongoseal\n"), "{taken}");
 }

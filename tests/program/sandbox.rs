@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use mongodb::{Collection, Database, bson::Document};
 use mongoseal::{Lease, Mongoseal, inspect::HolderInfo, store::Clock};
 use mongoseal_test_support::{ReplicaSet, shared};
 use nix::unistd::Pid;
@@ -27,7 +28,7 @@ pub(crate) const STUBBORN: &str = r#"
 
 pub(crate) struct Sandbox {
     uri: String,
-    database: String,
+    pub(crate) database: Database,
     folder: PathBuf,
     pub(crate) seal: Mongoseal,
 }
@@ -39,16 +40,30 @@ impl Sandbox {
     }
 
     pub(crate) async fn on(set: &ReplicaSet, name: &str) -> Self {
-        let database = format!("cli_{name}");
-        set.client().await.database(&database).drop().await.unwrap();
-        let seal = Mongoseal::builder().database(&database).connect(set.uri()).await.unwrap();
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{database}-{}", std::process::id()));
+        let database = set.client().await.database(&format!("cli_{name}"));
+        database.drop().await.unwrap();
+        let seal = Mongoseal::builder().database(database.name()).connect(set.uri()).await.unwrap();
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{}", database.name(), std::process::id()));
         // A process that was killed may have had this id and left its folder.
         fs::remove_dir_all(&folder).ok();
         fs::create_dir_all(&folder).unwrap();
-        Self { uri: set.uri(), database, folder, seal }
+        let uri = set.uri().replacen("/?", &format!("/{}?", database.name()), 1);
+        Self { uri, database, folder, seal }
     }
 
+    /// A handle of this owner.
+    pub(crate) fn seal_of(&self, owner: &str) -> Mongoseal {
+        // For many keys at once on a busy machine.
+        let builder = Mongoseal::builder().owner(owner).operation_timeout(secs(120));
+        builder.on_shared_client(&self.database).unwrap()
+    }
+
+    /// The records of the keys.
+    pub(crate) fn records(&self) -> Collection<Document> {
+        self.database.collection("mongoseal")
+    }
+
+    /// A connection string with the database.
     pub(crate) fn uri(&self) -> &str {
         &self.uri
     }
@@ -62,13 +77,18 @@ impl Sandbox {
     pub(crate) fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = without_settings(program);
         command.args(arguments).env("F", &self.folder);
-        command.env("MONGODB_URI", &self.uri).env("MONGOSEAL_DB", &self.database);
+        command.env("MONGODB_URI", &self.uri).env("MONGOSEAL_DB", self.database.name());
         command
     }
 
     /// Runs the binary with these arguments to its end.
     pub(crate) async fn done(&self, arguments: &[&str]) -> Ended {
         done(self.mongoseal(arguments)).await
+    }
+
+    /// Starts the binary with these arguments.
+    pub(crate) fn start(&self, arguments: &[&str]) -> Running {
+        Running::start(&mut self.mongoseal(arguments))
     }
 
     /// `mongoseal run` of this shell script under the key, with [`TTL`]. [`STUBBORN`] is `$STUBBORN`.
@@ -79,9 +99,9 @@ impl Sandbox {
         run
     }
 
-    /// Runs this script of bash in the sandbox's folder.
+    /// Runs this script of bash in the sandbox's folder. It ends with the last status of a pipeline that is not 0.
     pub(crate) async fn shell(&self, script: &str) -> Ended {
-        let mut shell = self.command("bash", &["-c", script]);
+        let mut shell = self.command("bash", &["-o", "pipefail", "-c", script]);
         shell.current_dir(&self.folder);
         done(shell).await
     }
@@ -155,11 +175,6 @@ impl Sandbox {
     /// Waits until the key is free.
     pub(crate) async fn freed(&self, key: &str) {
         self.seal.acquire(key).wait(secs(60)).await.unwrap().release().await.unwrap();
-    }
-
-    /// A handle of another owner.
-    pub(crate) async fn seal_of(&self, owner: &str) -> Mongoseal {
-        Mongoseal::builder().owner(owner).database(&self.database).connect(&self.uri).await.unwrap()
     }
 
     /// Waits until so many wait for the key.
