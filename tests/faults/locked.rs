@@ -15,11 +15,11 @@ use tokio::task::JoinSet;
 
 use crate::{connect, millis, secs};
 
-/// The longest time for an acquire of a free key while records are locked.
+/// The longest time for a request of another key while records are locked.
 const SOON: Duration = Duration::from_secs(1);
 
 /// A transaction that has locked the records of these keys.
-pub(super) async fn lock(set: &ReplicaSet, database: &str, keys: Vec<String>) -> ClientSession {
+async fn lock(set: &ReplicaSet, database: &str, keys: Vec<String>) -> ClientSession {
     let client = set.client().await;
     let records = client.database(database).collection::<Document>("mongoseal");
     let mut session = client.start_session().await.unwrap();
@@ -59,25 +59,12 @@ pub(super) fn lost(leases: &[Lease]) -> usize {
     leases.iter().filter(|lease| !lease.is_valid()).count()
 }
 
-/// The ttls that leases have beside locked records.
-fn ttls() -> Vec<Duration> {
-    by_length(vec![secs(6)], vec![secs(6), secs(12), secs(30)])
-}
-
-/// How many leases of which ttl outlast an outage of which length.
-fn crowd() -> (usize, Duration, Duration) {
-    by_length((3_000, secs(12), secs(5)), (10_000, secs(30), secs(12)))
-}
-
-/// Of a handle: what it held, how many of its other leases it lost, and its slowest acquire of a free key.
+/// Of a handle: what it held, how many of its other leases it lost, and its slowest request beside them.
 type Toll = (String, usize, Duration);
 
-fn is_none((_case, lost, slowest): &Toll) -> bool {
-    *lost == 0 && *slowest < SOON
-}
-
 /// Holds `many` leases of this ttl for a ttl and a third, while a transaction has locked the records of `locked` of them,
-/// which are spread over all.
+/// which are spread over all, and of one of a group. Acquires and releases sixty free keys and refreshes another group
+/// meanwhile.
 async fn hold(set: &ReplicaSet, many: usize, locked: usize, ttl: Duration) -> Toll {
     let case = format!("{locked} of {many} at {ttl:?}");
     let seal = connect(Mongoseal::builder(), set.uri()).await;
@@ -86,48 +73,66 @@ async fn hold(set: &ReplicaSet, many: usize, locked: usize, ttl: Duration) -> To
     for number in (0..locked).rev() {
         hindered.push(others.remove((2 * number + 1) * many / (2 * locked)));
     }
-    let mut session =
-        lock(set, "mongoseal", hindered.iter().map(|lease| lease.key().as_str().to_owned()).collect()).await;
+    let grouped =
+        async |name: &str| seal.acquire(format!("{case}/{name}")).group(format!("{case}/{name}")).ttl(ttl).await;
+    let (free, locked) = (grouped("free").await.unwrap(), grouped("locked").await.unwrap());
+    hindered.push(locked);
+    let keys: Vec<_> = hindered.iter().map(|lease| lease.key().as_str().to_owned()).collect();
+    let mut session = lock(set, "mongoseal", keys.clone()).await;
     let until = Instant::now() + ttl + ttl / 3;
-    let mut slowest = Duration::ZERO;
-    for number in 0.. {
-        if Instant::now() >= until {
-            break;
+    // Requests for the locked records are always under way. A refresh of a group has one of them.
+    let mut asking = JoinSet::new();
+    for key in keys.into_iter().rev().cycle().take(4) {
+        let (seal, group) = (seal.clone(), format!("{case}/locked"));
+        asking.spawn(async move {
+            while Instant::now() < until {
+                tokio::join!(seal.acquire(&key).into_future(), seal.refresh_group(&group, ttl)).0.ok();
+            }
+        });
+    }
+    // Sixty at once: a command for several keys would have a locked one among them.
+    let acquires = |number: u32| {
+        let (seal, key) = (seal.clone(), format!("{case}/free/{number}"));
+        async move {
+            let mut slowest = Duration::ZERO;
+            while Instant::now() < until {
+                let began = Instant::now();
+                seal.acquire(&key).ttl(ttl).await.unwrap().release().await.unwrap();
+                slowest = slowest.max(began.elapsed());
+                tokio::time::sleep(secs(1)).await;
+            }
+            slowest
         }
+    };
+    let sixty: JoinSet<Duration> = (0..60).map(acquires).collect();
+    let mut slowest = Duration::ZERO;
+    while Instant::now() < until {
         let began = Instant::now();
-        let acquired = seal.acquire(format!("{case}/free/{number}")).ttl(ttl).await;
+        seal.refresh_group(format!("{case}/free"), ttl).await.unwrap();
         slowest = slowest.max(began.elapsed());
-        drop(acquired);
         tokio::time::sleep(millis(250)).await;
     }
+    slowest = sixty.join_all().await.into_iter().fold(slowest, Duration::max);
+    others.push(free);
     let lost = lost(&others);
     session.abort_transaction().await.unwrap();
-    println!("{case}: {lost} lost, the slowest acquire {slowest:?}");
+    asking.join_all().await;
+    println!("{case}: {lost} lost, the slowest request {slowest:?}");
     drop((others, hindered));
     seal.shutdown().await;
     (case, lost, slowest)
 }
 
-/// Each of the parts has one, so no part is answered. One command with all leases of them would wait, too.
-pub(super) async fn of_a_hundred_leases_with_locked_records_in_each_part_no_other_lease_is_lost() {
+/// Each part of a hundred has one, so no part is answered. One command with all leases of them would wait, too. And attempts for
+/// locked leases are bounded in all, and not only for each lease: of three hundred, 120 are locked.
+pub(super) async fn locked_records_of_hundreds_of_leases_cost_no_other_lease_and_delay_no_request_of_another_key() {
     let set = ReplicaSet::builder().start().await;
-    let mut tolls = Vec::new();
-    for ttl in ttls() {
+    for ttl in by_length(vec![secs(6)], vec![secs(6), secs(12), secs(30)]) {
         let (two, ten, fifty) =
             tokio::join!(hold(&set, 100, 2, ttl), hold(&set, 100, 10, ttl), hold(&set, 100, 50, ttl));
-        tolls.extend([two, ten, fifty]);
+        let tolls = [two, ten, fifty, hold(&set, 300, 120, ttl).await];
+        assert!(tolls.iter().all(|(_case, lost, slowest)| *lost == 0 && *slowest < SOON), "{tolls:#?}");
     }
-    assert!(tolls.iter().all(is_none), "{tolls:#?}");
-}
-
-/// Attempts for locked leases are bounded in all, and not only for each lease.
-pub(super) async fn of_three_hundred_leases_with_120_locked_records_no_other_lease_is_lost() {
-    let set = ReplicaSet::builder().start().await;
-    let mut tolls = Vec::new();
-    for ttl in ttls() {
-        tolls.push(hold(&set, 300, 120, ttl).await);
-    }
-    assert!(tolls.iter().all(is_none), "{tolls:#?}");
 }
 
 /// Acquires that wait for their answer, those of a handle on a store of the caller, and acquires that are given up.
@@ -195,43 +200,38 @@ async fn acquire_locked_keys(
     (lost, slowest)
 }
 
-/// Each of these leases is refreshed after now, and none is lost before.
-async fn each_is_refreshed(leases: &[Lease], ttl: Duration) {
+/// Holds thousands of leases over a fault, which is told for how long an outage may last.
+async fn thousands_outlast(set: &ReplicaSet, hurt: impl AsyncFnOnce(Duration)) {
+    let seal = connect(Mongoseal::builder(), set.uri_with("appName=holder")).await;
+    let (many, ttl, outage) = by_length((3_000, secs(12), secs(5)), (10_000, secs(30), secs(12)));
+    let leases = acquire_all(&seal, "key", many, ttl).await;
+    // Until refreshes are under way.
+    tokio::time::sleep(ttl / 6).await;
+    hurt(outage).await;
+    // Each is refreshed after now, and none is lost before.
     let began = Instant::now();
-    let is_refreshed = |lease: &&Lease| lease.remaining() + began.elapsed() > ttl;
+    let is_refreshed = |lease: &Lease| lease.remaining() + began.elapsed() > ttl;
     eventually(secs(40), "each lease is refreshed or lost", async || {
-        leases.iter().all(|lease| !lease.is_valid() || is_refreshed(&lease))
+        leases.iter().all(|lease| !lease.is_valid() || is_refreshed(lease))
     })
     .await;
-    let lost = lost(leases);
-    println!("{lost} lost; each was refreshed after {:?}", began.elapsed());
-    assert_eq!(lost, 0, "of {}", leases.len());
+    println!("each was refreshed after {:?}", began.elapsed());
+    assert_eq!(lost(&leases), 0, "of {many}");
+    drop(leases);
+    seal.shutdown().await;
 }
 
 pub(super) async fn thousands_of_leases_outlast_an_outage_of_two_fifths_of_their_ttl() {
     let set = ReplicaSet::builder().proxied().start().await;
-    let seal = connect(Mongoseal::builder(), set.uri_with("appName=holder")).await;
-    let (many, ttl, outage) = crowd();
-    let leases = acquire_all(&seal, "key", many, ttl).await;
-    // Until refreshes are under way.
-    tokio::time::sleep(ttl / 6).await;
-    set.proxy().cut_both(&Peer::client("holder"), &Peer::Anyone, How::Blackhole);
-    tokio::time::sleep(outage).await;
-    set.proxy().heal();
-    each_is_refreshed(&leases, ttl).await;
-    drop(leases);
-    seal.shutdown().await;
+    thousands_outlast(&set, async |outage| {
+        set.proxy().cut_both(&Peer::client("holder"), &Peer::Anyone, How::Blackhole);
+        tokio::time::sleep(outage).await;
+        set.proxy().heal();
+    })
+    .await;
 }
 
 pub(super) async fn thousands_of_leases_outlast_a_failover() {
     let set = ReplicaSet::builder().members(3).election_timeout(secs(2)).start().await;
-    let seal = connect(Mongoseal::builder(), set.uri()).await;
-    let (many, ttl, _) = crowd();
-    let leases = acquire_all(&seal, "key", many, ttl).await;
-    tokio::time::sleep(ttl / 6).await;
-    let killed = set.primary().await;
-    set.kill(killed).await;
-    each_is_refreshed(&leases, ttl).await;
-    drop(leases);
-    seal.shutdown().await;
+    thousands_outlast(&set, async |_| set.kill(set.primary().await).await).await;
 }

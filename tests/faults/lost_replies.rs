@@ -1,42 +1,14 @@
-//! Requests that arrive after their callers have given up, and grants that go on while replies are lost.
+//! Grants go on while replies are lost.
 
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use mongoseal::{Error, Mongoseal};
-use mongoseal_test_support::{ReplicaSet, by_length, eventually};
+use mongoseal::Mongoseal;
+use mongoseal_test_support::{ReplicaSet, by_length};
 
 use crate::{connect, millis, secs};
-
-pub(super) async fn one_who_gave_up_leaves_nothing_held_beyond_its_ttl() {
-    let set = ReplicaSet::builder().proxied().start().await;
-    // It connects in any time.
-    let connected = connect(Mongoseal::builder(), set.uri_with("appName=one")).await;
-    let seal = Mongoseal::builder().operation_timeout(secs(1)).sibling_of(&connected).unwrap();
-    let other = connect(Mongoseal::builder(), set.uri_with("appName=two")).await;
-
-    // All that the caller sends arrives two seconds late: its requests, and the release with which
-    // they are taken back, which has given up, too.
-    let ghosts = set.proxy().delay("one", "findAndModify update", secs(2));
-    let before = set.command_count(0, "findAndModify").await;
-    let error = seal.acquire("k").ttl(secs(3)).await.unwrap_err();
-    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
-    let executed = async || set.command_count(0, "findAndModify").await > before;
-    eventually(secs(30), "a ghost is executed", executed).await;
-    assert!(ghosts.count() >= 1);
-    // The last ghost is sent within a second and arrives two seconds later. A push judges that the key is free at all.
-    let longest = by_length(secs(60), secs(1 + 2 + 3) + millis(500));
-    eventually(longest, "the key is held by nobody", async || match other.acquire("k").await {
-        Ok(_) => true,
-        Err(error) => {
-            assert!(matches!(error, Error::Held { .. }), "{error}");
-            false
-        }
-    })
-    .await;
-}
 
 /// Acquires and leaves alternate. If only those of one operation at the head of the queue shared a command, each would
 /// be a command of its own, and a lost reply would hold up all of them.

@@ -2,156 +2,234 @@
 //! the results, and judges no times.
 
 mod cell;
-mod way;
 
 use std::{
-    collections::VecDeque,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Instant,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
-use cell::{Cell, Ready, VERBS, Verb, operation};
+use cell::{Cell, VERBS, Verb, operation};
+use mongodb::bson::{Bson, Document, doc};
 use mongoseal::Mongoseal;
-use mongoseal_test_support::{ReplicaSet, by_length};
-use tokio::task::JoinSet;
-use way::Way;
+use mongoseal_test_support::{FailPoint, Hits, How, Peer, ReplicaSet, by_length, is_long};
+use tokio::{sync::Barrier, task::JoinSet};
 
-use crate::{connect, secs};
+use crate::{connect, millis, secs};
 
-/// One ambiguous result, met by all verbs.
+/// How long what passes goes on that has no count.
+const PASSES: Duration = millis(500);
+
+/// An ambiguous result.
 #[derive(Clone)]
-struct Job {
-    way: Way,
-    /// Whether it goes on for longer than anybody asks again, or passes.
-    lasts: bool,
-    retry_writes: bool,
+struct Way {
+    name: &'static str,
+    hurt: Hurt,
 }
 
-/// How many cells have come to their end.
-type Seen = Arc<AtomicUsize>;
-
-/// A set, and those on it to whom nothing happens.
-struct MatrixSet {
-    set: Arc<ReplicaSet>,
-    other: Mongoseal,
-    again: Mongoseal,
+#[derive(Clone)]
+enum Hurt {
+    /// By the fail point of commands.
+    Command(Document),
+    /// Executed, and the reply lost with its connection.
+    Swallowed,
+    /// Nothing arrives: of what the client sends, of what the server answers.
+    Silent { requests: bool, replies: bool },
+    /// No secondary applies anything, which all clients meet; and whether whoever waits for them is killed.
+    Unreplicated { killed: bool },
 }
 
-impl MatrixSet {
-    async fn new(members: usize) -> Self {
-        let set = ReplicaSet::builder().members(members).proxied().start().await;
-        let handle = |name| connect(Mongoseal::builder().operation_timeout(secs(20)), set.uri_with(name));
-        let (other, again) = (handle("appName=other").await, handle("appName=again").await);
-        Self { set: Arc::new(set), other, again }
+/// Those that one client alone meets.
+fn of_one_client() -> Vec<Way> {
+    let command = |name, data| Way { name, hurt: Hurt::Command(data) };
+    let error = |code: i32| doc! { "errorCode": code, "errmsg": "not executed" };
+    let unconfirmed = |code: i32| doc! { "writeConcernError": { "code": code, "errmsg": "executed" } };
+    let mut shutting_down = unconfirmed(91);
+    shutting_down.insert("errorLabels", vec!["RetryableWriteError"]);
+    let push = vec![
+        Way { name: "network dead", hurt: Hurt::Silent { requests: true, replies: true } },
+        Way { name: "reply lost after execution", hurt: Hurt::Swallowed },
+        command("connection closed before execution", doc! { "closeConnection": true }),
+        command("10107 not primary", error(10107)),
+        command("write concern 64 on a committed write", unconfirmed(64)),
+        command("write concern 91, labelled, committed", shutting_down),
+    ];
+    let night = vec![
+        command("blocked for longer than an attempt", doc! { "blockConnection": true, "blockTimeMS": 1500 }),
+        Way { name: "requests held up", hurt: Hurt::Silent { requests: true, replies: false } },
+        Way { name: "replies held up", hurt: Hurt::Silent { requests: false, replies: true } },
+        command("91 shutting down, before execution", error(91)),
+        command("11600 interrupted at shutdown, before", error(11600)),
+        command("11601 interrupted, before execution", error(11601)),
+        command("50 out of time, before execution", error(50)),
+        command("write concern 50 on a committed write", unconfirmed(50)),
+        command("write concern 11602 on a committed write", unconfirmed(11602)),
+    ];
+    push.into_iter().chain(night.into_iter().filter(|_| is_long())).collect()
+}
+
+/// Those that all clients of three members meet.
+fn of_a_majority() -> Vec<Way> {
+    let not_replicated = |name, killed| Way { name, hurt: Hurt::Unreplicated { killed } };
+    let killed = is_long().then(|| not_replicated("not replicated, and killed while waiting", true));
+    [not_replicated("not replicated", false)].into_iter().chain(killed).collect()
+}
+
+/// What is in force: fail points, a count of those who meet it, and a task that is aborted at its end.
+type Armed = (Vec<FailPoint>, Hits, JoinSet<()>);
+
+impl Way {
+    /// Whether an attempt may take all the time there is.
+    fn is_slow(&self) -> bool {
+        matches!(&self.hurt, Hurt::Command(data) if data.contains_key("blockConnection"))
     }
 
-    /// Puts all verbs through one ambiguous result. What is to be seen of it later is left to `later`.
-    async fn run(&self, job: &Job, number: usize, seen: &Seen, later: &mut JoinSet<()>) -> Mongoseal {
-        let app = format!("one-{number}");
-        let builder = Mongoseal::builder().operation_timeout(operation()).owner("one");
-        let options = format!("appName={app}&retryWrites={}", job.retry_writes);
-        let began = Instant::now();
-        // On a busy machine the operation timeout may be too short for that.
-        let one = loop {
-            match builder.clone().connect(self.set.uri_with(&options)).await {
-                Ok(one) => break one,
-                Err(error) => assert!(began.elapsed() < secs(60), "{error}"),
+    /// How long after its end a request may still be executed that nobody waits for any more.
+    fn late(&self) -> Duration {
+        if self.is_slow() { millis(1500) } else { Duration::ZERO }
+    }
+
+    /// Whether it happens to so many requests, and not for so long.
+    fn is_counted(&self) -> bool {
+        matches!(self.hurt, Hurt::Command(_) | Hurt::Swallowed)
+    }
+
+    /// Lets it happen to the client, once if it is counted and passes, or until it is turned off.
+    async fn arm(&self, set: &Arc<ReplicaSet>, app: &str, lasts: bool) -> Armed {
+        let times = if lasts { 1_000_000 } else { 1 };
+        let (mut points, mut hits, mut killing) = (Vec::new(), Hits::default(), JoinSet::new());
+        match &self.hurt {
+            Hurt::Command(data) => {
+                points.push(set.fail_command(app, &["findAndModify", "update"], data.clone(), times).await);
             }
-        };
-        let cells: Vec<Cell> = VERBS
-            .into_iter()
-            .map(|verb| {
-                Cell::new(verb, format!("{} {verb:?} {app}", job.way.name), &self.set, [&one, &self.other, &self.again])
-            })
-            .collect();
-        // What passes is met by one after the other, what lasts by all at once.
-        let at_once = if job.lasts { cells.len() } else { 1 };
-        let mut cells = VecDeque::from(cells);
-        while !cells.is_empty() {
-            let batch: Vec<Cell> = cells.drain(..at_once).collect();
-            let ready = all(batch.into_iter().map(Cell::prepare)).await;
-            let armed = job.way.arm(&self.set, &app, job.lasts).await;
-            let acted = all(ready.into_iter().map(Ready::act)).await;
-            let hits = armed.off(&self.set).await;
-            for acted in acted {
-                let outcome = match hits {
-                    // One that keeps its place may have asked just before.
-                    Some(0) if acted.verb() == Verb::HandOver => "not met".into(),
-                    Some(0) => panic!("{}: {:?} did not meet it", job.way.name, acted.verb()),
-                    _ => acted.outcome(job.way.is_slow(), job.lasts),
-                };
-                let Job { way, lasts, retry_writes } = job;
-                println!("{}, lasts: {lasts}, retryWrites={retry_writes}, {:?}: {outcome}", way.name, acted.verb());
-                seen.fetch_add(1, Ordering::Relaxed);
-                let settling = acted.settle(job.way.late());
-                // What the next fault would meet, too, has to be waited for.
-                if !job.lasts || job.way.is_of_all() { settling.await } else { drop(later.spawn(settling)) }
+            Hurt::Swallowed => hits = set.proxy().swallow_reply(app, "findAndModify update", times),
+            Hurt::Silent { requests, replies } => {
+                if *requests {
+                    set.proxy().cut(Peer::client(app), Peer::Anyone, How::Blackhole);
+                }
+                if *replies {
+                    set.proxy().cut(Peer::Anyone, Peer::client(app), How::Blackhole);
+                }
+            }
+            Hurt::Unreplicated { killed } => {
+                let primary = set.primary().await;
+                points = set.stop_replication().await;
+                if *killed {
+                    killing.spawn(kill(Arc::clone(set), primary, app.to_owned()));
+                }
             }
         }
-        one
+        (points, hits, killing)
     }
 }
 
-/// Awaits all of them at once, in order.
-async fn all<T: Send + 'static>(futures: impl Iterator<Item = impl Future<Output = T> + Send + 'static>) -> Vec<T> {
-    let tasks: Vec<_> = futures.map(tokio::spawn).collect();
-    let mut results = Vec::new();
-    for task in tasks {
-        results.push(task.await.unwrap());
-    }
-    results
-}
-
-fn jobs(ways: Vec<Way>) -> VecDeque<Job> {
-    let modes =
-        by_length(vec![(true, true), (false, false)], vec![(true, true), (true, false), (false, true), (false, false)]);
-    let job = |way: Way, (lasts, retry_writes)| Job { way, lasts, retry_writes };
-    let of = |way: Way| modes.iter().map(move |mode| job(way.clone(), *mode));
-    ways.into_iter().flat_map(of).collect()
-}
-
-/// Works off the jobs on a set of so many members.
-async fn work(members: usize, jobs: Arc<Mutex<VecDeque<Job>>>, seen: Seen) {
-    let matrix = MatrixSet::new(members).await;
-    let mut later = JoinSet::new();
-    let (mut number, mut ones) = (0, Vec::new());
+/// Kills what the client has under way at the member, again and again.
+async fn kill(set: Arc<ReplicaSet>, member: usize, app: String) {
+    let theirs = doc! { "currentOp": 1, "appName": app, "active": true, "command.findAndModify": { "$exists": true } };
     loop {
-        let Some(job) = jobs.lock().unwrap().pop_front() else { break };
-        number += 1;
-        ones.push(matrix.run(&job, number, &seen, &mut later).await);
+        let found = set.admin(member, theirs.clone()).await.expect("the member tells what it does");
+        for op in found.get_array("inprog").unwrap().iter().filter_map(Bson::as_document) {
+            let op = op.get("opid").unwrap();
+            set.admin(member, doc! { "killOp": 1, "op": op }).await.expect("root may kill");
+        }
+        tokio::time::sleep(millis(50)).await;
     }
-    while let Some(done) = later.join_next().await {
-        done.unwrap();
+}
+
+/// Ends it, and returns how many requests met it, if they are counted.
+async fn turn_off((points, hits, killing): Armed, set: &ReplicaSet) -> u64 {
+    set.proxy().heal();
+    drop(killing);
+    let mut count = hits.count().into();
+    for point in points {
+        count += point.off().await;
     }
+    count
+}
+
+/// Puts these verbs through one ambiguous result, at once. Returns them while they check what is left of it.
+async fn meet(set: &Arc<ReplicaSet>, way: &Way, (app, lasts): (&str, bool), cells: Vec<Cell>) -> JoinSet<()> {
+    let stages = Arc::new(Barrier::new(cells.len() + 1));
+    let is_missable = cells.iter().all(|cell| cell.verb == Verb::HandOver);
+    let mut running: JoinSet<()> = cells.into_iter().map(|cell| cell.run(Arc::clone(&stages))).collect();
+    let mut stage = async || {
+        tokio::select! {
+            biased;
+            _ = stages.wait() => {}
+            Some(failed) = running.join_next() => panic!("{}: {failed:?}", way.name),
+        }
+    };
+    stage().await;
+    let armed = way.arm(set, app, lasts).await;
+    stage().await;
+    let count = if lasts || way.is_counted() {
+        stage().await;
+        turn_off(armed, set).await
+    } else {
+        tokio::time::sleep(PASSES).await;
+        let count = turn_off(armed, set).await;
+        stage().await;
+        count
+    };
+    stage().await;
+    // One that keeps its place may have asked just before.
+    assert!(count > 0 || !way.is_counted() || is_missable, "{} was not met", way.name);
+    running
+}
+
+/// A client that meets the results.
+async fn connect_one(set: &ReplicaSet, app: &str, retry_writes: bool) -> Mongoseal {
+    let uri = set.uri_with(&format!("appName={app}&retryWrites={retry_writes}"));
+    // On a busy machine the operation timeout may be too short for that.
+    let began = Instant::now();
+    loop {
+        match Mongoseal::builder().operation_timeout(operation()).connect(&uri).await {
+            Ok(one) => return one,
+            Err(error) => assert!(began.elapsed() < secs(60), "{error}"),
+        }
+    }
+}
+
+/// Puts all verbs through these results on a set of so many members.
+async fn work(members: usize, ways: Vec<Way>) {
+    let set = Arc::new(ReplicaSet::builder().members(members).proxied().start().await);
+    let other = connect(Mongoseal::builder().operation_timeout(secs(20)), set.uri_with("appName=other")).await;
+    let all = [(true, true), (false, false), (true, false), (false, true)];
+    let modes = &all[..by_length(2, 4)];
+    let (mut later, mut ones) = (JoinSet::new(), Vec::new());
+    for number in 0..ways.len() * modes.len() {
+        let (way, (lasts, retry_writes)) = (&ways[number / modes.len()], modes[number % modes.len()]);
+        let app = format!("one-{number}");
+        let one = connect_one(&set, &app, retry_writes).await;
+        let cell = |verb: &Verb| {
+            let key = format!("{} {verb:?} {app}, lasts: {lasts}, retryWrites={retry_writes}", way.name);
+            let (set, one, other) = (Arc::clone(&set), one.clone(), other.clone());
+            Cell { verb: *verb, key, set, one, other, late: way.late(), lasts, is_slow: way.is_slow() }
+        };
+        // What passes is met by one after the other, what lasts by all at once.
+        for verbs in VERBS.chunks(if lasts { VERBS.len() } else { 1 }) {
+            let met = meet(&set, way, (&app, lasts), verbs.iter().map(cell).collect()).await;
+            // What the next fault would meet, too, has to be waited for.
+            if lasts && !matches!(way.hurt, Hurt::Unreplicated { .. }) {
+                later.spawn(async move { drop(met.join_all().await) });
+            } else {
+                met.join_all().await;
+            }
+        }
+        ones.push(one);
+    }
+    later.join_all().await;
     for one in ones {
         one.shutdown().await;
     }
-    matrix.other.shutdown().await;
-    matrix.again.shutdown().await;
 }
 
 pub(super) async fn whatever_becomes_of_a_reply_each_verb_ends_in_time_with_one_token_or_says_that_it_is_not_known() {
-    let began = Instant::now();
-    let seen = Seen::default();
-    let one = Arc::new(Mutex::new(jobs(way::of_one_client())));
-    let three = Arc::new(Mutex::new(jobs(way::of_a_majority())));
-    let cells = [&one, &three].map(|jobs| jobs.lock().unwrap().iter().len() * VERBS.len());
-    // Several servers, because each has one fail point for commands.
     let mut workers = JoinSet::new();
-    for (members, jobs) in [(3, &three)].into_iter().chain(vec![(1, &one); by_length(3, 7)]) {
-        workers.spawn(work(members, Arc::clone(jobs), Arc::clone(&seen)));
+    workers.spawn(work(3, of_a_majority()));
+    // Several servers, because each has one fail point for commands.
+    let (ways, servers) = (of_one_client(), by_length(3, 7));
+    for server in 0..servers {
+        workers.spawn(work(1, ways.iter().skip(server).step_by(servers).cloned().collect()));
     }
-    let mut failed = None;
-    while let Some(done) = workers.join_next().await {
-        failed = failed.or(done.err());
-    }
-    let seen = seen.load(Ordering::Relaxed);
-    println!("{seen} cells in {:?}", began.elapsed());
-    if let Some(panic) = failed {
-        std::panic::resume_unwind(panic.into_panic());
-    }
-    assert_eq!(seen, cells.iter().sum::<usize>(), "each cell was met");
+    workers.join_all().await;
 }

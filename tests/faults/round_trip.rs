@@ -15,10 +15,8 @@ use crate::{connect, millis, secs};
 /// How many connections a handle has before its replies are late.
 const CONNECTIONS: usize = 24;
 
-/// How long a lease is held with each delay; `MONGOSEAL_HOLD=300` holds it for five minutes.
-fn held_for() -> Duration {
-    secs(std::env::var("MONGOSEAL_HOLD").map_or(6, |seconds| seconds.parse().expect("a number of seconds")))
-}
+/// How long a lease is held with each delay.
+const HELD: Duration = secs(6);
 
 /// A handle that waits for a reply for less than the round trip believes none of them.
 pub(super) async fn a_constant_round_trip_below_two_fifths_of_the_ttl_neither_loses_a_lease_nor_puts_it_at_risk() {
@@ -50,7 +48,7 @@ async fn hold(set: &ReplicaSet, many: usize, ttl: Duration, delay: Duration) {
         tokio::time::sleep(millis(100)).await;
     }
     let leases: Vec<_> = acquiring.join_all().await.into_iter().map(Result::unwrap).collect();
-    let until = Instant::now() + held_for();
+    let until = Instant::now() + HELD;
     while Instant::now() < until {
         for lease in &leases {
             assert_eq!(lease.state(), LeaseState::Held, "{many} leases of {ttl:?} with a delay of {delay:?}");
@@ -81,14 +79,10 @@ async fn connections(looking: &Client, name: &str) -> usize {
     count
 }
 
-/// The driver gives connections to requests in the order in which they came.
-pub(super) async fn a_burst_of_acquires_does_not_keep_a_refresh_waiting() {
-    let acquire = |seal: &Mongoseal, key: String| seal.acquire(key).into_future();
-    a_burst_costs_no_lease("acquires", 1_200, acquire).await;
-}
-
-/// Pages of an operator read the records of many keys at once.
-pub(super) async fn a_burst_of_reads_does_not_keep_a_refresh_waiting() {
+/// The driver gives connections to requests in the order in which they came. Pages of an operator read the records of many keys at
+/// once.
+pub(super) async fn a_burst_of_acquires_or_of_reads_does_not_keep_a_refresh_waiting() {
+    a_burst_costs_no_lease("acquires", 1_200, |seal, key| seal.acquire(key).into_future()).await;
     let read = |seal: &Mongoseal, key: String| {
         let seal = seal.clone();
         async move { seal.inspect(key).await }

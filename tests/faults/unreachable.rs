@@ -1,9 +1,6 @@
 //! Callers that cannot reach the store.
 
-use std::{
-    future::IntoFuture,
-    time::{Duration, Instant},
-};
+use std::{future::IntoFuture, time::Instant};
 
 use mongodb::bson::doc;
 use mongoseal::{Error, Mongoseal};
@@ -14,86 +11,38 @@ use crate::{connect, millis, secs};
 
 pub(super) async fn every_call_on_a_dead_network_ends_with_the_operation_timeout() {
     let set = ReplicaSet::builder().proxied().start().await;
-    let seal = connect(Mongoseal::builder().operation_timeout(secs(1)), set.uri_with("appName=holder")).await;
-    let lease = seal.acquire("k").ttl(secs(60)).without_refresh().await.unwrap();
-    let gone = seal.acquire("other").ttl(secs(60)).without_refresh().await.unwrap();
+    let (uri, builder) = (set.uri_with("appName=holder"), || Mongoseal::builder().operation_timeout(secs(1)));
+    let seal = connect(builder(), uri.clone()).await;
+    let hold = async |key: &str| seal.acquire(key).ttl(secs(60)).without_refresh().await.unwrap();
+    let (refreshed, extended, verified, released) = tokio::join!(hold("1"), hold("2"), hold("3"), hold("4"));
+    let client = mongodb::Client::with_uri_str(&uri).await.unwrap();
+    let unprepared = builder().on_shared_client(&client.database("app")).unwrap();
     set.proxy().cut_both(&Peer::client("holder"), &Peer::Anyone, How::Blackhole);
     let longest = millis(1250);
-    let mut calls: Vec<(&str, Duration, Result<(), Error>)> = Vec::new();
-    let mut began = Instant::now();
-    let mut note = |what, result| {
-        calls.push((what, began.elapsed(), result));
-        began = Instant::now();
-    };
-    note("acquire", seal.acquire("new").await.map(drop));
-    note("refresh", lease.refresh().await);
-    note("extend", lease.extend(secs(90)).await);
-    note("verify", lease.verify().await);
-    note(
-        "prepare",
-        Mongoseal::builder().operation_timeout(secs(1)).connect(set.uri_with("appName=holder")).await.map(drop),
-    );
-    note("release", gone.release().await.map(drop));
-    for (what, took, result) in &calls {
-        assert!(matches!(result, Err(Error::Unavailable { .. })), "{what}: {result:?}");
-        assert!(*took < longest, "{what}: {took:?}");
-    }
-    // Several at once on a handle that was never prepared do not wait for one another.
-    let fresh = Mongoseal::builder().operation_timeout(secs(1));
-    let fresh = fresh.on_shared_client(
-        &mongodb::Client::with_uri_str(set.uri_with("appName=holder")).await.unwrap().database("app"),
-    );
-    let fresh = fresh.unwrap();
     let began = Instant::now();
-    let asking: Vec<_> = (0..8).map(|key| tokio::spawn(fresh.acquire(format!("k{key}")).into_future())).collect();
-    for asked in asking {
-        assert!(matches!(asked.await.unwrap(), Err(Error::Unavailable { .. })));
-    }
+    // Several at once on a handle that was never prepared do not wait for one another.
+    let first: JoinSet<_> = (0..8).map(|key| unprepared.acquire(format!("k{key}")).into_future()).collect();
+    let (acquire, refresh, extend, verify, release, open, first) = tokio::join!(
+        async { seal.acquire("new").await.map(drop) },
+        refreshed.refresh(),
+        extended.extend(secs(90)),
+        verified.verify(),
+        async { released.release().await.map(drop) },
+        async { builder().connect(&uri).await.map(drop) },
+        first.join_all(),
+    );
     assert!(began.elapsed() < longest, "{:?}", began.elapsed());
+    let first = first.into_iter().map(|first| ("first", first.map(drop)));
+    let calls = [("acquire", acquire), ("refresh", refresh), ("extend", extend), ("verify", verify)];
+    for (what, result) in calls.into_iter().chain([("release", release), ("connect", open)]).chain(first) {
+        assert!(matches!(result, Err(Error::Unavailable { .. })), "{what}: {result:?}");
+    }
     // A connect dropped half-way lets its client go, and nothing is left to wait for.
-    let connecting = Mongoseal::connect(set.uri_with("appName=holder"));
-    assert!(tokio::time::timeout(millis(300), connecting).await.is_err());
+    assert!(tokio::time::timeout(millis(300), Mongoseal::connect(&uri)).await.is_err());
     let began = Instant::now();
     seal.shutdown().await;
     assert!(began.elapsed() < longest, "shutdown: {:?}", began.elapsed());
     set.proxy().heal();
-}
-
-pub(super) async fn requests_after_a_silence_use_no_connection_that_the_network_has_forgotten() {
-    let set = ReplicaSet::builder().proxied().start().await;
-    // Zero is no limit: it shows that the connections are forgotten.
-    for (name, max_idle_ms) in [("limited", 500), ("unlimited", 0)] {
-        let uri = set.uri_with(&format!("appName={name}&maxIdleTimeMS={max_idle_ms}"));
-        let seal = connect(Mongoseal::builder(), uri).await;
-        let slow = set.fail_command(name, &["find"], doc! { "blockConnection": true, "blockTimeMS": 200 }, 1_000).await;
-        let read_at_once = |count| {
-            let read = |key| {
-                let seal = seal.clone();
-                async move { seal.inspect(format!("k{key}")).await }
-            };
-            (0..count).map(read).collect::<JoinSet<_>>().join_all()
-        };
-        let before: Vec<_> = read_at_once(12).await;
-        drop(slow);
-        assert!(before.iter().all(Result::is_ok), "{before:?}");
-        tokio::time::sleep(millis(max_idle_ms * 2)).await;
-        let lost = set.proxy().forget_present(name);
-        let reading = tokio::spawn(read_at_once(12));
-        if max_idle_ms > 0 {
-            let after: Vec<_> = reading.await.unwrap();
-            assert!(after.iter().all(Result::is_ok), "{after:?}");
-            assert_eq!(lost.count(), 0);
-        } else {
-            let until = Instant::now() + secs(30);
-            while lost.count() == 0 {
-                assert!(Instant::now() < until, "no connection was forgotten");
-                tokio::time::sleep(millis(10)).await;
-            }
-            reading.abort();
-        }
-        set.proxy().heal();
-        seal.shutdown().await;
-    }
 }
 
 /// The driver opens two connections at a time, and has no timeout for a handshake.

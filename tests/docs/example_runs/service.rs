@@ -3,17 +3,28 @@
 mod cluster;
 mod load;
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use cluster::{Cluster, Leading};
-use load::Load;
+use load::put_all;
 use mongodb::{
     Database,
     bson::{Document, doc},
 };
+use mongoseal::CancellationToken;
 use mongoseal_test_support::{eventually, millis, secs};
 use nix::sys::signal::Signal;
-use tokio::time::Instant;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout},
+};
 
 use crate::TestDatabase;
 
@@ -76,76 +87,15 @@ async fn written(database: &Database, accepted: &[String]) -> Vec<i64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "night: it judges seconds"]
-async fn one_process_takes_orders_while_leaders_are_killed_stopped_terminated_and_give_way() {
+async fn one_process_takes_orders_while_leaders_are_stopped_killed_terminated_and_give_way() {
     let db = TestDatabase::new("examples_service").await;
     let mut cluster = Cluster::start(db.uri()).await;
     let (first, _) = cluster.next_leader(&[0, 1, 2], 0).await;
-    let load = Load::begin(&cluster.addresses);
-    let takes_orders = async |count: usize| {
-        let before = load.accepted().len();
-        let more = async || load.accepted().len() >= before + count;
-        eventually(secs(10), &format!("{count} more orders are accepted"), more).await;
-    };
-    takes_orders(50).await;
 
-    let fault = Fault::begin("kill -9", first);
-    cluster.signal(first.number, Signal::SIGKILL);
-    let second = fault.until_it_is_over(&cluster, TTL + TTL / 6 + GRACE + SLACK).await;
-    assert!(!cluster.has_ended_well(first.number).await);
-    cluster.until_metric(second.number, "mongoseal_leader", &[LEADERSHIP], 1.0).await;
-    let granted = [r#"outcome="granted""#, r#"mode="campaign""#];
-    cluster.until_metric(second.number, "mongoseal_acquire_duration_count", &granted, 1.0).await;
-    let waited = cluster.metric(second.number, "mongoseal_acquire_duration_sum", &granted).await;
-    assert!(waited > Some(TTL.as_secs_f64() / 2.0), "it waited while another process led: {waited:?} s");
-    takes_orders(50).await;
-    cluster.launch(first.number).await;
-    cluster.until_it_follows(first.number, second.number).await;
-
-    // This request was admitted while its process led, and writes after the process was deposed.
-    let late = cluster.begin_order(second.number, "late").await;
-    let fault = Fault::begin("SIGSTOP", second);
-    cluster.signal(second.number, Signal::SIGSTOP);
-    let third = fault.until_it_is_over(&cluster, TTL + TTL / 6 + GRACE + SLACK).await;
-    takes_orders(50).await;
-    cluster.signal(second.number, Signal::SIGCONT);
-    let answer = late.finish().await;
-    assert!(answer.starts_with("HTTP/1.1 409") && answer.contains(&third.token.to_string()), "{answer}");
-    cluster.until_it_follows(second.number, third.number).await;
-    cluster.until_it_is_ready(second.number).await;
-    cluster.until_metric(second.number, "mongoseal_lease_lost", &[r#"cause="expired""#], 1.0).await;
-    cluster.until_metric(second.number, "mongoseal_leader", &[LEADERSHIP], 0.0).await;
-
-    let fault = Fault::begin("SIGTERM", third);
-    cluster.signal(third.number, Signal::SIGTERM);
-    let fourth = fault.until_it_is_over(&cluster, TTL / 2).await;
-    assert!(cluster.has_ended_well(third.number).await);
-    takes_orders(50).await;
-    cluster.launch(third.number).await;
-    cluster.until_it_follows(third.number, fourth.number).await;
-
-    let fault = Fault::begin("step down", fourth);
-    assert!(cluster.step_down(fourth.number).await, "it led");
-    let fifth = fault.until_it_is_over(&cluster, TTL / 2).await;
-    cluster.until_it_follows(fourth.number, fifth.number).await;
-    assert!(!cluster.step_down(fourth.number).await, "a follower has nothing to give");
-    takes_orders(50).await;
-    cluster.are_ready(&[0, 1, 2]).await;
-
-    let tokens = written(&db.database, &load.end().await).await;
-    assert!(tokens.is_sorted(), "no leader wrote after a later leader: {tokens:?}");
-    let mut leaders = tokens;
-    leaders.dedup();
-    assert_eq!(leaders, [first, second, third, fourth, fifth].map(|leader| leader.token));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "night: it judges seconds"]
-async fn a_new_leader_fences_its_predecessor_before_it_takes_an_order() {
-    let db = TestDatabase::new("examples_service_idle").await;
-    let cluster = Cluster::start(db.uri()).await;
-    let (first, _) = cluster.next_leader(&[0, 1, 2], 0).await;
+    // This request was admitted while its process led, and writes after the process was deposed. The new leader fences it before
+    // it takes an order itself.
     let late = cluster.begin_order(first.number, "late").await;
-    let fault = Fault::begin("SIGSTOP without load", first);
+    let fault = Fault::begin("SIGSTOP", first);
     cluster.signal(first.number, Signal::SIGSTOP);
     let second = fault.until_it_is_over(&cluster, TTL + TTL / 6 + GRACE + SLACK).await;
     let ledgers = db.database.collection::<Document>("ledgers");
@@ -154,5 +104,54 @@ async fn a_new_leader_fences_its_predecessor_before_it_takes_an_order() {
     cluster.signal(first.number, Signal::SIGCONT);
     let answer = late.finish().await;
     assert!(answer.starts_with("HTTP/1.1 409") && answer.contains(&second.token.to_string()), "{answer}");
-    assert!(written(&db.database, &[]).await.is_empty());
+    cluster.until_it_follows(first.number, second.number).await;
+    cluster.until_it_is_ready(first.number).await;
+    cluster.until_metric(first.number, "mongoseal_lease_lost", &[r#"cause="expired""#], 1.0).await;
+    cluster.until_metric(first.number, "mongoseal_leader", &[LEADERSHIP], 0.0).await;
+
+    let (end, count) = (CancellationToken::new(), Arc::<AtomicUsize>::default());
+    let load = |first| put_all(cluster.addresses.clone(), first, end.clone(), Arc::clone(&count));
+    let load: JoinSet<_> = (0..3).map(load).collect();
+    let takes_orders = async || {
+        let enough = count.load(Ordering::Relaxed) + 50;
+        eventually(secs(10), "more orders are accepted", async || count.load(Ordering::Relaxed) >= enough).await;
+    };
+    takes_orders().await;
+
+    let fault = Fault::begin("kill -9", second);
+    cluster.signal(second.number, Signal::SIGKILL);
+    let third = fault.until_it_is_over(&cluster, TTL + TTL / 6 + GRACE + SLACK).await;
+    assert!(!cluster.has_ended_well(second.number).await);
+    cluster.until_metric(third.number, "mongoseal_leader", &[LEADERSHIP], 1.0).await;
+    let granted = [r#"outcome="granted""#, r#"mode="campaign""#];
+    cluster.until_metric(third.number, "mongoseal_acquire_duration_count", &granted, 1.0).await;
+    let waited = cluster.metric(third.number, "mongoseal_acquire_duration_sum", &granted).await;
+    assert!(waited > Some(TTL.as_secs_f64() / 2.0), "it waited while another process led: {waited:?} s");
+    takes_orders().await;
+    cluster.launch(second.number).await;
+    cluster.until_it_follows(second.number, third.number).await;
+
+    let fault = Fault::begin("SIGTERM", third);
+    cluster.signal(third.number, Signal::SIGTERM);
+    let fourth = fault.until_it_is_over(&cluster, TTL / 2).await;
+    assert!(cluster.has_ended_well(third.number).await);
+    takes_orders().await;
+    cluster.launch(third.number).await;
+    cluster.until_it_follows(third.number, fourth.number).await;
+
+    let fault = Fault::begin("step down", fourth);
+    assert!(cluster.step_down(fourth.number).await, "it led");
+    let fifth = fault.until_it_is_over(&cluster, TTL / 2).await;
+    cluster.until_it_follows(fourth.number, fifth.number).await;
+    assert!(!cluster.step_down(fourth.number).await, "a follower has nothing to give");
+    takes_orders().await;
+    cluster.are_ready(&[0, 1, 2]).await;
+
+    end.cancel();
+    let accepted = timeout(secs(20), load.join_all()).await.expect("an order is accepted");
+    let tokens = written(&db.database, &accepted.concat()).await;
+    assert!(tokens.is_sorted(), "no leader wrote after a later leader: {tokens:?}");
+    let mut leaders = tokens;
+    leaders.dedup();
+    assert_eq!(leaders, [second, third, fourth, fifth].map(|leader| leader.token));
 }

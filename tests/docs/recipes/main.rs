@@ -29,13 +29,13 @@ use std::process::{Command, ExitCode};
 
 use mongoseal_test_support::{Postgres, Redis, Turn, run_trials, trials};
 
-/// Runs an example as a reader would, with the address of its server, and gives what it printed.
-async fn example(name: &'static str, server: Option<(&'static str, String)>) -> String {
+/// Runs an example as a reader would, with the address of its server, and demands that it begins with these words.
+async fn example(name: &'static str, server: Option<(&'static str, String)>, words: &str) {
     let run = move || Command::new(mongoseal_test_support::built(name)).envs(server).output().unwrap();
     let output = tokio::task::spawn_blocking(run).await.unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    said
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.starts_with(words), "{said}\n{errors}");
 }
 
 fn main() -> ExitCode {

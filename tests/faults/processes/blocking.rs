@@ -1,8 +1,7 @@
-//! The API for callers without async on a real replica set: in processes that end while they hold a lease, and with a caller
-//! that computes without a pause.
+//! The API for callers without async on a real replica set, in processes that end while they hold a lease.
 
 use std::{
-    env, hint,
+    env,
     io::{BufRead, BufReader},
     process::{self, Command, Stdio},
     sync::{Arc, OnceLock},
@@ -24,38 +23,11 @@ use crate::{database, millis, secs};
 /// How the process ends that this program starts, and its replica set.
 const ENDING: &str = "MONGOSEAL_TEST_ENDING";
 const ENDING_URI: &str = "MONGOSEAL_TEST_ENDING_URI";
-/// For how many seconds the caller computes.
-const BUSY: &str = "MONGOSEAL_BUSY";
 
 /// How long a process takes to end at most: less than anything takes that it could wait for.
 const AT_ONCE: Duration = secs(60);
 /// The time of an operation and of a wait in that process.
 const LONG: Duration = secs(600);
-
-pub(crate) fn a_lease_survives_a_caller_that_computes_without_a_pause() {
-    let busy = secs(env::var(BUSY).map_or(20, |seconds| seconds.parse().unwrap()));
-    let seal = Mongoseal::connect(database("blocking_busy").uri()).unwrap();
-    let lease = seal.acquire("k").ttl(secs(2)).run().unwrap();
-    let token = lease.token();
-    let (began, mut shortest) = (Instant::now(), Duration::MAX);
-    lease
-        .run(|view| {
-            while began.elapsed() < busy {
-                for _ in 0..100_000 {
-                    hint::spin_loop();
-                }
-                shortest = shortest.min(view.remaining());
-                assert!(view.is_valid(), "{:?} after {:?}", lease.state(), began.elapsed());
-            }
-        })
-        .unwrap();
-    println!("a lease with a ttl of 2 s, a caller that computed for {busy:?}: at least {shortest:?} remained");
-    assert_eq!(lease.token(), token);
-    lease.verify().unwrap();
-    lease.release().unwrap();
-    assert!(seal.acquire("k").run().unwrap().token() > token);
-    seal.shutdown();
-}
 
 pub(crate) fn a_process_ends_at_once_when_main_returns_or_panics_and_when_it_exits() {
     for (how, code) in [("returns", 0), ("static", 0), ("exits", 7), ("panics", 101)] {

@@ -1,112 +1,26 @@
-//! A holder whose clocks are manipulated: the wall clock jumps, and the machine is suspended.
-//!
-//! Each test needs a process of its own, one under libfaketime and one with a single thread. A test that cannot run here
-//! fails.
+//! A holder whose machine is suspended. It is a process of its own, with a single thread.
 
 use std::{
-    io::Write,
-    path::PathBuf,
     process::{Command, Stdio},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
-use mongoseal::{Error, LeaseState, LossCause, Mongoseal, store::Clock};
-
+use mongoseal::{Error, LossCause, Mongoseal, store::Clock};
 use mongoseal_test_support::by_length;
 
-use crate::{database, millis, secs};
+use crate::{database, secs};
 
-/// Which holder to be, and where the replica set is.
-const ROLE: &str = "MONGOSEAL_TEST_HOLDER";
+/// Where the replica set of the holder is.
 const URI: &str = "MONGOSEAL_TEST_HOLDER_URI";
-/// Where libfaketime reads how far the wall clock is off.
-const OFFSET_FILE: &str = "FAKETIME_TIMESTAMP_FILE";
 
-/// Whether this process was started as a holder.
+/// Whether this process was started as the holder.
 pub(crate) fn is_wanted() -> bool {
-    std::env::var_os(ROLE).is_some()
+    std::env::var_os(URI).is_some()
 }
-
-pub(crate) fn main() {
-    match std::env::var(ROLE).unwrap().as_str() {
-        "jumping" => holder_with_a_jumping_wall_clock(),
-        "suspended" => holder_that_is_suspended(),
-        other => panic!("no holder is called {other}"),
-    }
-}
-
-fn holder(role: &str, uri: &str) -> Command {
-    let mut holder = Command::new(std::env::current_exe().unwrap());
-    holder.env(ROLE, role).env(URI, uri).stdin(Stdio::null());
-    holder
-}
-
-fn connect() -> impl Future<Output = Mongoseal> {
-    let uri = std::env::var(URI).unwrap();
-    async move { Mongoseal::connect(uri).await.unwrap() }
-}
-
-// The wall clock.
-
-pub(crate) fn a_client_whose_wall_clock_jumps_by_an_hour_notices_nothing() {
-    let database = database("clocks_jump");
-    let library = mongoseal_test_support::libfaketime();
-    let offset = std::env::temp_dir().join(format!("mongoseal-faketime-{}", std::process::id()));
-    std::fs::write(&offset, "+0").unwrap();
-    let status = holder("jumping", &database.uri())
-        .env("LD_PRELOAD", library)
-        .env(OFFSET_FILE, &offset)
-        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-        .env("FAKETIME_NO_CACHE", "1")
-        .status()
-        .unwrap();
-    std::fs::remove_file(&offset).unwrap();
-    assert!(status.success(), "{status}");
-}
-
-fn holder_with_a_jumping_wall_clock() {
-    let offset_file = PathBuf::from(std::env::var_os(OFFSET_FILE).unwrap());
-    let jump = |offset: &str| {
-        std::fs::File::create(&offset_file).unwrap().write_all(offset.as_bytes()).unwrap();
-    };
-    tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let seal = connect().await;
-        let lease = seal.acquire("jumping").ttl(secs(60)).refresh_every(millis(200)).await.unwrap();
-        let other = connect().await;
-        for (offset, hours) in [("+1h", 1.0), ("-1h", -1.0), ("+0", 0.0)] {
-            let (wall, steady) = (SystemTime::now(), Instant::now());
-            jump(offset);
-            // Over several refreshes.
-            while steady.elapsed() < secs(1) {
-                assert!(lease.is_valid() && !lease.remaining().is_zero(), "{:?}", lease.remaining());
-                assert_eq!(lease.state(), LeaseState::Held);
-                assert!(matches!(other.acquire("jumping").await, Err(Error::Held { .. })));
-                tokio::time::sleep(millis(50)).await;
-            }
-            let moved = match SystemTime::now().duration_since(wall) {
-                Ok(forward) => forward.as_secs_f64(),
-                Err(backward) => -backward.duration().as_secs_f64(),
-            } - steady.elapsed().as_secs_f64();
-            println!("the wall clock was moved by {moved:.0} s, to {hours:+} h");
-            assert!(moved.abs() > 3500.0, "the wall clock did not jump: {moved}");
-        }
-        lease.verify().await.unwrap();
-        lease.release().await.unwrap();
-        // The ttl begins when the request is sent.
-        let asked = Instant::now();
-        let short = seal.acquire("jumping").ttl(millis(500)).without_refresh().await.unwrap();
-        jump("-1h");
-        let lost =
-            tokio::time::timeout(secs(60), short.cancelled()).await.expect("it does not wait for the wall clock");
-        assert_eq!(lost, LeaseState::Lost { cause: LossCause::Expired });
-        assert!(asked.elapsed() >= millis(450), "{:?}", asked.elapsed());
-    });
-}
-
-// Suspend.
 
 pub(crate) fn a_suspended_machine_wakes_up_without_its_lease() {
-    let status = holder("suspended", &database("clocks_suspend").uri()).status().unwrap();
+    let mut holder = Command::new(std::env::current_exe().unwrap());
+    let status = holder.env(URI, database("clocks_suspend").uri()).stdin(Stdio::null()).status().unwrap();
     assert!(status.success(), "{status}");
 }
 
@@ -134,7 +48,8 @@ impl Suspend {
     }
 }
 
-fn holder_that_is_suspended() {
+/// Holds a lease while the machine is suspended.
+pub(crate) fn main() {
     let suspend = Suspend::prepare(secs(3600));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

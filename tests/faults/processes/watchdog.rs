@@ -55,38 +55,37 @@ pub(crate) fn work_that_blocks_the_runtime_past_the_deadline_is_called_on_once_a
     });
 }
 
-/// A lease, granted to a task that then blocks its thread. There is another one.
-fn blocking(blocks: impl FnOnce(&Lease) + Send + 'static, refreshed: bool) -> Lease {
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let done = runtime.spawn(async move {
-        let seal = Mongoseal::in_memory();
-        let acquire = seal.acquire("k").ttl(TTL);
-        let lease = if refreshed { acquire.await } else { acquire.without_refresh().await }.unwrap();
-        blocks(&lease);
-        lease
-    });
-    runtime.block_on(done).unwrap()
-}
-
-pub(crate) fn a_lease_is_refreshed_while_the_thread_that_it_was_granted_on_is_blocked() {
-    let is_kept = |lease: &Lease| {
-        thread::sleep(BLOCKED);
-        assert!(lease.is_valid());
-    };
-    drop(blocking(is_kept, true));
-}
-
 pub(crate) fn work_that_never_yields_is_told_of_the_deadline_by_the_token_that_it_looks_at() {
-    drop(blocking(
-        |lease| {
-            let (token, began) = (lease.cancellation_token(), Instant::now());
-            while !token.is_cancelled() {
-                assert!(began.elapsed() < LONGEST, "it is told");
-                thread::sleep(Duration::from_millis(1));
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let work = runtime.spawn(async {
+        let lease = Mongoseal::in_memory().acquire("k").ttl(TTL).without_refresh().await.unwrap();
+        let (token, began) = (lease.cancellation_token(), Instant::now());
+        while !token.is_cancelled() {
+            assert!(began.elapsed() < LONGEST, "it is told");
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    runtime.block_on(work).unwrap();
+}
+
+/// On the only other thread of the runtime.
+pub(crate) fn a_lease_is_refreshed_while_the_thread_that_it_was_granted_on_is_blocked() {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let work = runtime.spawn(async {
+        let seal = Mongoseal::in_memory();
+        let lease = seal.acquire("k").ttl(2 * LONGEST).refresh_every(TTL).await.unwrap();
+        let (mut last, began) = (lease.remaining(), Instant::now());
+        loop {
+            thread::sleep(Duration::from_millis(1));
+            let remaining = lease.remaining();
+            if remaining > last {
+                break;
             }
-        },
-        false,
-    ));
+            assert!(began.elapsed() < LONGEST, "it is refreshed");
+            last = remaining;
+        }
+    });
+    runtime.block_on(work).unwrap();
 }
 
 pub(crate) fn without_work_a_blocked_runtime_is_noticed_because_nobody_ends_the_lease() {

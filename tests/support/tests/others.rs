@@ -1,71 +1,47 @@
-//! PostgreSQL and Redis end with their owner, as mongod does.
-//!
-//! If one is not installed, its test is reported as ignored, with the reason.
+//! No server outlives its owner. PostgreSQL has processes of its own; if it is not installed, its tests are reported as ignored,
+//! with the reason.
 
 use std::{
     env, fs,
-    ops::Deref,
     path::Path,
     process::{Command, ExitCode},
-    thread::sleep,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use mongoseal_test_support::{Postgres, Redis, Server};
+use mongoseal_test_support::{Postgres, ReplicaSet, Turn, eventually, millis, run_trials, secs, trial};
+use tokio::time::sleep;
 
 /// Starts a server, drops it, and looks for what is left.
-fn ends<S: Deref<Target = Server>>(
-    missing: Option<String>,
-    start: impl Future<Output = S>,
-) -> Result<Completion, Failed> {
-    if let Some(reason) = missing {
-        return Ok(Completion::ignored_with(reason));
-    }
-    let server = tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(start);
+async fn is_gone() {
+    let server = Postgres::start().await;
     let (id, home) = (server.process_id(), server.directory().to_owned());
-    let its_children = children(id);
-    assert!(is_alive(id) && home.is_dir());
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    let processes: Vec<_> = children.split_whitespace().map(str::to_owned).chain([id.to_string()]).collect();
+    let is_alive = |process: &String| Path::new("/proc").join(process).exists();
+    assert!(is_alive(&id.to_string()) && home.is_dir());
     drop(server);
     assert!(!home.exists(), "{} is left", home.display());
-    for id in its_children.into_iter().chain([id]) {
-        assert!(!is_alive(id), "process {id} is left");
-    }
-    Ok(Completion::Completed)
+    assert!(!processes.iter().any(is_alive), "one of {processes:?} is left");
 }
 
-fn is_alive(process: u32) -> bool {
-    Path::new("/proc").join(process.to_string()).exists()
-}
-
-fn children(process: u32) -> Vec<u32> {
-    let list = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
-    list.split_whitespace().map(|id| id.parse().unwrap()).collect()
-}
-
-/// Makes this program one that starts a server and then waits to be killed.
+/// Makes this program one that starts these servers and then waits to be killed.
 const OWNER: &str = "MONGOSEAL_TEST_OWNER";
 
-/// Kills the owner while the cluster is being made, while the server starts, and when it serves.
-fn end_with_their_owner() -> Result<Completion, Failed> {
-    if let Some(reason) = Postgres::missing() {
-        return Ok(Completion::ignored_with(reason));
+/// Kills the owner so long after the first trace of a server: while the servers are being made, while they start, and when they
+/// serve.
+async fn end_with_their_owner(servers: &str) {
+    for delay in [0, 100, 300, 500, 700, 1_500] {
+        let mut owner = Command::new(env::current_exe().unwrap()).env(OWNER, servers).spawn().unwrap();
+        eventually(secs(300), "a server is there", async || left_by(owner.id()).is_some()).await;
+        sleep(millis(delay)).await;
+        owner.kill().unwrap();
+        owner.wait().unwrap();
+        let is_gone = async || left_by(owner.id()).is_none();
+        eventually(secs(30), &format!("nothing is left by an owner killed after {delay} ms"), is_gone).await;
     }
-    for delay in [100, 300, 500, 700, 1500] {
-        let mut owner = Command::new(env::current_exe()?).env(OWNER, "").spawn()?;
-        sleep(Duration::from_millis(delay));
-        owner.kill()?;
-        owner.wait()?;
-        let begin = Instant::now();
-        while let Some(left) = left_by(owner.id()) {
-            assert!(begin.elapsed() < Duration::from_secs(30), "{left} is left by an owner killed after {delay} ms");
-            sleep(Duration::from_millis(20));
-        }
-    }
-    Ok(Completion::Completed)
 }
 
-/// A process or a directory that a process started which is gone.
+/// A process or a directory that a process started.
 fn left_by(owner: u32) -> Option<String> {
     let mark = format!("mongoseal-{owner}-");
     let name = |entry: fs::DirEntry| entry.path().display().to_string();
@@ -77,19 +53,28 @@ fn left_by(owner: u32) -> Option<String> {
     directory.or_else(|| entries(Path::new("/proc")).map(name).find(is_marked))
 }
 
+async fn own(servers: &str) {
+    let _set = if servers == "mongod" { Some(ReplicaSet::builder().members(3).start().await) } else { None };
+    let _server = if servers == "postgres" { Some(Postgres::start().await) } else { None };
+    sleep(Duration::from_secs(60)).await;
+}
+
 fn main() -> ExitCode {
-    if env::var_os(OWNER).is_some() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
-        let _server = runtime.block_on(Postgres::start());
-        sleep(Duration::from_secs(60));
+    if let Ok(servers) = env::var(OWNER) {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(own(&servers));
         return ExitCode::FAILURE;
     }
-    let tests = vec![
-        Trial::ignorable_test("postgres_is_gone_once_it_is_dropped_and_its_children_with_it", || {
-            ends(Postgres::missing(), Postgres::start())
+    let missing = Postgres::missing;
+    run_trials(vec![
+        trial("postgres_is_gone_once_it_is_dropped_and_its_children_with_it", Turn::Waiting, missing, is_gone),
+        trial("postgres_ends_when_its_owner_is_killed_at_any_time", Turn::Waiting, missing, || {
+            end_with_their_owner("postgres")
         }),
-        Trial::ignorable_test("postgres_ends_when_its_owner_is_killed_at_any_time", end_with_their_owner),
-        Trial::ignorable_test("redis_is_gone_once_it_is_dropped", || ends(Redis::missing(), Redis::start())),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+        trial(
+            "a_set_ends_when_its_owner_is_killed_at_any_time",
+            Turn::Waiting,
+            || None,
+            || end_with_their_owner("mongod"),
+        ),
+    ])
 }

@@ -40,21 +40,6 @@ async fn a_killed_terminated_or_paused_primary_is_replaced_and_comes_back() {
     assert_eq!(things(&set).await.count_documents(doc! {}).await.unwrap(), 3);
 }
 
-#[test]
-fn one_set_is_shared_by_all_who_ask_on_one_runtime_after_another() {
-    let sets = ["first", "second", "third"].map(|round| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let (one, other) = tokio::join!(shared(1), shared(1));
-            assert!(std::ptr::eq(one, other));
-            write(one, round).await;
-            one.admin(0, doc! { "ping": 1 }).await.unwrap();
-            one
-        })
-    });
-    assert!(std::ptr::eq(sets[0], sets[1]) && std::ptr::eq(sets[0], sets[2]));
-}
-
 #[tokio::test]
 async fn a_fail_point_hits_only_its_client_and_ends() {
     let set = shared(1).await;
@@ -63,12 +48,10 @@ async fn a_fail_point_hits_only_its_client_and_ends() {
     let bystander = set.client().await.database("test").collection::<Document>("victims");
     let data = doc! { "errorCode": 91 };
     let fault = set.fail_command("victim", &["findAndModify"], data.clone(), 1).await;
-    let count = set.command_count(0, "findAndModify").await;
     bystander.find_one_and_delete(doc! { "_id": 1 }).await.unwrap();
     victim.find_one_and_delete(doc! { "_id": 1 }).await.unwrap_err();
     fault.hit(1).await;
     assert_eq!(fault.off().await, 1);
-    assert!(set.command_count(0, "findAndModify").await > count);
 
     let begin = Instant::now();
     drop(set.fail_command("victim", &["findAndModify"], data, 1_000_000).await);

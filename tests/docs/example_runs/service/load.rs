@@ -1,17 +1,17 @@
 //! Clients that put orders all the time, each by its own process, and follow its answers.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use mongoseal::CancellationToken;
-use mongoseal_test_support::{millis, secs};
+use mongoseal_test_support::millis;
 use reqwest::{Client, Response, StatusCode, header::RETRY_AFTER};
-use tokio::{
-    task::JoinSet,
-    time::{sleep, timeout},
-};
+use tokio::time::sleep;
 
 /// Between two orders of a client.
 const PAUSE: Duration = millis(15);
@@ -20,45 +20,23 @@ const RETRY: Duration = millis(50);
 /// Shorter than the time for which a process is stopped.
 const TIMEOUT: Duration = millis(700);
 
-pub(super) struct Load {
-    accepted: Arc<Mutex<Vec<String>>>,
+/// Puts orders until the end, each first to this process, and counts those that are accepted. Returns them.
+pub(super) async fn put_all(
+    addresses: Vec<String>,
+    first: usize,
     end: CancellationToken,
-    clients: JoinSet<()>,
-}
-
-impl Load {
-    /// Starts a client for each process.
-    pub(super) fn begin(addresses: &[String]) -> Self {
-        let (accepted, end) = (Arc::<Mutex<Vec<_>>>::default(), CancellationToken::new());
-        let mut clients = JoinSet::new();
-        for first in 0..addresses.len() {
-            let http = Client::builder().timeout(TIMEOUT).build().unwrap();
-            let (addresses, accepted, end) = (addresses.to_vec(), Arc::clone(&accepted), end.clone());
-            clients.spawn(async move {
-                for number in (1..).take_while(|_| !end.is_cancelled()) {
-                    let id = format!("{first}-{number}");
-                    put(&http, &addresses, first, &id).await;
-                    accepted.lock().unwrap().push(id);
-                    sleep(PAUSE).await;
-                }
-            });
-        }
-        Self { accepted, end, clients }
+    count: Arc<AtomicUsize>,
+) -> Vec<String> {
+    let http = Client::builder().timeout(TIMEOUT).build().unwrap();
+    let mut accepted = Vec::new();
+    while !end.is_cancelled() {
+        let id = format!("{first}-{}", accepted.len());
+        put(&http, &addresses, first, &id).await;
+        accepted.push(id);
+        count.fetch_add(1, Ordering::Relaxed);
+        sleep(PAUSE).await;
     }
-
-    /// The orders that a process has accepted.
-    pub(super) fn accepted(&self) -> Vec<String> {
-        self.accepted.lock().unwrap().clone()
-    }
-
-    /// Lets each client finish its order.
-    pub(super) async fn end(mut self) -> Vec<String> {
-        self.end.cancel();
-        while let Some(client) = timeout(secs(20), self.clients.join_next()).await.expect("an order is accepted") {
-            client.unwrap();
-        }
-        self.accepted()
-    }
+    accepted
 }
 
 /// Sends an order until a process has accepted it, first to this process.

@@ -71,8 +71,6 @@ impl Program for Member {
     // It sets aside 64 MB for each of two files of its log, and fills one.
     const ROOM: u64 = 512 << 20;
 
-    fn find(&self) {}
-
     fn command_line(&self, port: u16, home: &Path) -> Vec<String> {
         let mut command = vec![path(&self.program)];
         let mut option = |name: &str, value: &str| command.extend([format!("--{name}"), value.to_owned()]);

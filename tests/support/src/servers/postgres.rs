@@ -116,8 +116,6 @@ impl Program for Cluster {
     const END: &str = "QUIT TERM";
     const ROOM: u64 = 256 << 20;
 
-    fn find(&self) {}
-
     fn command_line(&self, port: u16, home: &Path) -> Vec<String> {
         let mut command = Vec::new();
         if let Some(User { id, group }) = &self.user {

@@ -120,8 +120,7 @@ fn name_of(file: &Path) -> String {
 /// The libfaketime to preload: `LIBFAKETIME`, else an installed one, else one fetched.
 ///
 /// Fetched as a Debian package, which needs no root, because that has the build for programs with
-/// threads (`libfaketimeMT.so.1`, a lock around each look at the clock). Where there is no
-/// `apt-get`, the one in the PyPI wheel `libfaketime` has to do; it lacks that lock.
+/// threads (`libfaketimeMT.so.1`, a lock around each look at the clock).
 ///
 /// May take as long as a download: not for the thread of a runtime.
 pub fn libfaketime() -> PathBuf {
@@ -167,13 +166,9 @@ fn installed_faketime() -> Option<PathBuf> {
 }
 
 fn fetched_faketime() -> Result<PathBuf, String> {
-    fetch::fetched("libfaketimeMT.so.1", faketime_from_debian)
-        .or_else(|debian| {
-            fetch::fetched("libfaketime.so.1", faketime_from_pypi).map_err(|pypi| format!("{debian}; {pypi}"))
-        })
-        .map_err(|error| {
-            format!("no libfaketime ({error}): install the package faketime, or set LIBFAKETIME to its library")
-        })
+    fetch::fetched(FAKETIME_NAMES[0], faketime_from_debian).map_err(|error| {
+        format!("no libfaketime ({error}): install the package faketime, or set LIBFAKETIME to its library")
+    })
 }
 
 fn faketime_from_debian(dir: &Path) -> Result<PathBuf, String> {
@@ -181,9 +176,4 @@ fn faketime_from_debian(dir: &Path) -> Result<PathBuf, String> {
     let package = fetch::find(dir, &|path| fetch::has_extension(path, "deb"))?;
     fetch::run(Command::new("dpkg").arg("-x").arg(package).arg(dir))?;
     fetch::find(dir, &|path| path.ends_with(FAKETIME_NAMES[0]))
-}
-
-fn faketime_from_pypi(dir: &Path) -> Result<PathBuf, String> {
-    fetch::unpack_wheel("libfaketime==3.0.1", &[], dir)?;
-    fetch::find(dir, &|path| path.ends_with(FAKETIME_NAMES[1]))
 }

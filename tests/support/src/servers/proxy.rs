@@ -1,5 +1,6 @@
 //! Proxies between the members of a set and its clients, with faults of the network.
 
+mod forwarder;
 mod link;
 mod rules;
 mod wire;
@@ -7,10 +8,11 @@ mod wire;
 use std::{sync::Arc, time::Duration};
 
 use mongodb::bson::Document;
-use tokio::{net::TcpListener, time::Instant};
+use tokio::net::TcpListener;
 
 use rules::Rules;
 
+pub use forwarder::Forwarder;
 pub use rules::Hits;
 
 /// One end of a connection.
@@ -78,7 +80,7 @@ impl Proxy {
     /// Starts to forward what arrives at `listeners` to the members listening on `ports`, in the
     /// same order. To be called on the runtime that shall do so.
     pub(crate) fn start(listeners: Vec<TcpListener>, ports: &[u16]) -> Self {
-        let rules = Arc::new(Rules::new(ports.to_vec()));
+        let rules = Arc::new(Rules::new(ports, true));
         let accept = |(member, listener)| tokio::spawn(link::accept(listener, member, rules.clone())).abort_handle();
         let accepting = listeners.into_iter().enumerate().map(accept).collect();
         Self { members: ports.len(), rules, accepting }
@@ -135,13 +137,6 @@ impl Proxy {
     /// healed. The hits count connections.
     pub fn silence_next(&self, app_name: &str, times: u32) -> Hits {
         self.rules.add(|rules| &mut rules.silences, app_name, "", times)
-    }
-
-    /// Forgets the present connections of the client `app_name`, as a network address translation that has seen nothing on
-    /// them for a while: requests on them are lost, and the client gets no error. Those of the driver's monitoring, which are never
-    /// silent, stay. The hits count requests.
-    pub fn forget_present(&self, app_name: &str) -> Hits {
-        self.rules.add(|rules| &mut rules.forgotten, app_name, "", Instant::now())
     }
 
     /// Changes what clients and members tell each other, for ever: a client broken on purpose, without

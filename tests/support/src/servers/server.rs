@@ -28,7 +28,7 @@ pub(crate) trait Program {
     const ROOM: u64;
 
     /// Finds what it needs, now, while there is no directory to leave behind should that be missing.
-    fn find(&self);
+    fn find(&self) {}
 
     /// Prepares the directory `home` and gives the command that runs it there, listening on `port`.
     fn command_line(&self, port: u16, home: &Path) -> Vec<String>;
@@ -111,15 +111,17 @@ impl Server {
 
     /// Kills it and waits until it is gone. Blocks.
     pub fn kill(&self) {
-        let mut process = self.process();
-        process.supervisor.kill();
-        process.running = false;
+        self.end("kill");
     }
 
     /// Ends it with SIGTERM, as an operator does, and waits until it is gone. Blocks.
     pub(crate) fn terminate(&self) {
+        self.end("terminate");
+    }
+
+    fn end(&self, order: &str) {
         let mut process = self.process();
-        process.supervisor.terminate();
+        process.supervisor.order(order);
         process.running = false;
     }
 
@@ -133,12 +135,12 @@ impl Server {
 
     /// Stops it where it is, SIGSTOP.
     pub fn pause(&self) {
-        self.process().supervisor.pause();
+        self.process().supervisor.order("pause");
     }
 
     /// Lets it go on, SIGCONT.
     pub fn resume(&self) {
-        self.process().supervisor.resume();
+        self.process().supervisor.order("resume");
     }
 
     /// Starts its end without waiting for it.
@@ -154,7 +156,7 @@ impl Server {
     /// Starts the process; an error is its log.
     fn launch(&self) -> Result<(), String> {
         let mut process = self.process();
-        process.id = process.supervisor.start();
+        process.id = process.supervisor.order("start").parse().expect("the supervisor answers with a process id");
         let waiting =
             Waiting::new(format!("for the {} at {} to start", self.name, self.address()), Duration::from_secs(60));
         loop {

@@ -66,38 +66,15 @@ impl Supervisor {
         Self { shell, orders, answers }
     }
 
-    /// Starts the server and returns its process id.
-    pub(crate) fn start(&mut self) -> u32 {
-        self.order("start").parse().expect("the supervisor answers with a process id")
-    }
-
-    /// Kills the server, with the signals that end it, and waits until it is gone.
-    pub(crate) fn kill(&mut self) {
-        self.order("kill");
-    }
-
-    /// Ends the server with SIGTERM and waits until it is gone.
-    pub(crate) fn terminate(&mut self) {
-        self.order("terminate");
-    }
-
-    /// Stops the server where it is.
-    pub(crate) fn pause(&mut self) {
-        self.order("pause");
-    }
-
-    /// Lets the server go on.
-    pub(crate) fn resume(&mut self) {
-        self.order("resume");
-    }
-
     /// Starts the end of the server; dropping waits for it. In two steps so that several can end at
     /// once.
     pub(crate) fn dismiss(&mut self) {
         self.orders = None;
     }
 
-    fn order(&mut self, order: &str) -> String {
+    /// Gives an order: `start`, which answers with the process id; `kill`, with the signals that end the server, and `terminate`,
+    /// with SIGTERM, which both wait until it is gone; `pause`; or `resume`.
+    pub(crate) fn order(&mut self, order: &str) -> String {
         let orders = self.orders.as_mut().expect("the set is not used after its end");
         writeln!(orders, "{order}").expect("the supervisor takes orders");
         let mut answer = String::new();

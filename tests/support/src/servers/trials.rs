@@ -1,16 +1,17 @@
 //! A `main` for tests that run side by side on one machine, or need a server that may be missing.
 //!
-//! All tests of a program begin at once, and wait for their [`Turn`]. So tests that mostly wait do so side by side, and
-//! those that run alone delay no other.
+//! All tests of a program begin at once, and wait for their [`Turn`]. So tests that mostly wait do so side by side.
 
 use std::{
     panic::{self, AssertUnwindSafe},
     process::ExitCode,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use libtest_mimic::{Arguments, Completion, Trial};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::runtime::runtime;
 
 /// The longest time of a test.
 const LONGEST: Duration = Duration::from_secs(1_200);
@@ -25,8 +26,8 @@ pub enum Turn {
     Waiting,
     /// It keeps the machine busy. One that mostly waits runs beside it.
     Busy,
-    /// It judges seconds, or takes many. It runs alone, lets others that wait go first, and is ignored unless `--ignored` or
-    /// `--include-ignored` asks for it, as `.ci/night` does.
+    /// It judges seconds, or takes many. It runs alone, and is ignored unless `--ignored` or `--include-ignored` asks for it, as
+    /// `.ci/night` does.
     Night,
 }
 
@@ -40,40 +41,10 @@ impl Turn {
     }
 }
 
-struct Machine {
-    used: u32,
-    /// How many tests wait that do not run alone.
-    waiting: u32,
-}
-
-static MACHINE: Mutex<Machine> = Mutex::new(Machine { used: 0, waiting: 0 });
-static CHANGED: Condvar = Condvar::new();
-
-fn machine() -> MutexGuard<'static, Machine> {
-    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A share of the machine. Dropping it gives it back.
-struct Share(u32);
-
-impl Share {
-    fn take(turn: Turn) -> Self {
-        let (share, is_alone) = (turn.share(), turn == Turn::Night);
-        let mut machine = machine();
-        machine.waiting += u32::from(!is_alone);
-        let must_wait = |machine: &mut Machine| machine.used + share > WHOLE || is_alone && machine.waiting > 0;
-        machine = CHANGED.wait_while(machine, must_wait).unwrap_or_else(PoisonError::into_inner);
-        machine.waiting -= u32::from(!is_alone);
-        machine.used += share;
-        Self(share)
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        machine().used -= self.0;
-        CHANGED.notify_all();
-    }
+/// Waits for a share of the machine. Dropping it gives it back.
+fn take(turn: Turn) -> SemaphorePermit<'static> {
+    static MACHINE: Semaphore = Semaphore::const_new(WHOLE as usize);
+    runtime().block_on(MACHINE.acquire_many(turn.share())).expect("the machine is not closed")
 }
 
 /// A test on a runtime of its own. It is ignored if something is missing, with the reason.
@@ -87,7 +58,7 @@ pub fn trial<F: Future<Output = ()>>(
         if let Some(reason) = missing() {
             return Ok(Completion::ignored_with(reason));
         }
-        let _share = Share::take(turn);
+        let _share = take(turn);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let test = || runtime.block_on(async { tokio::time::timeout(LONGEST, run()).await });
         let ended = panic::catch_unwind(AssertUnwindSafe(test));
@@ -103,7 +74,7 @@ pub fn trial<F: Future<Output = ()>>(
 /// A test that is no future.
 pub fn plain_trial(name: &str, turn: Turn, run: fn()) -> Trial {
     let test = Trial::test(name, move || {
-        let _share = Share::take(turn);
+        let _share = take(turn);
         run();
         Ok(())
     });
@@ -128,34 +99,4 @@ pub fn run_trials(tests: Vec<Trial>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(tests.len());
     libtest_mimic::run(&arguments, tests).exit_code()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{sync::mpsc, thread};
-
-    use super::*;
-
-    #[test]
-    fn a_test_that_runs_alone_begins_when_no_other_runs_or_waits() {
-        let (began, begins) = mpsc::channel();
-        let start = |turn: Turn| {
-            let began = began.clone();
-            thread::spawn(move || {
-                let _share = Share::take(turn);
-                began.send(turn).expect("the test waits for it");
-            })
-        };
-        let busy = Share::take(Turn::Busy);
-        let started = [start(Turn::Night), start(Turn::Busy)];
-        while machine().waiting == 0 {
-            thread::yield_now();
-        }
-        assert_eq!(begins.try_recv(), Err(mpsc::TryRecvError::Empty), "neither fits beside a busy one");
-        drop(busy);
-        assert_eq!([begins.recv(), begins.recv()], [Ok(Turn::Busy), Ok(Turn::Night)]);
-        for test in started {
-            test.join().expect("it ends");
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::{
     io,
     net::Ipv4Addr,
     pin::pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
 };
 
 use tokio::{
@@ -25,9 +25,16 @@ const IN_FLIGHT: usize = 64;
 pub(super) async fn accept(listener: TcpListener, member: usize, rules: Arc<Rules>) {
     loop {
         if let Ok((caller, _)) = listener.accept().await {
-            let rules = rules.clone();
-            // A broken connection concerns its two ends, and both notice.
-            tokio::spawn(async move { serve(caller, member, &rules).await.ok() });
+            let (rules, resets) = (rules.clone(), rules.resets());
+            tokio::spawn(async move {
+                rules.open.fetch_add(1, Ordering::Relaxed);
+                tokio::select! {
+                    () = rules.until_reset(resets) => {}
+                    // A broken connection concerns its two ends, and both notice.
+                    _broken = serve(caller, member, &rules) => {}
+                }
+                rules.open.fetch_sub(1, Ordering::Relaxed);
+            });
         }
     }
 }
@@ -35,8 +42,8 @@ pub(super) async fn accept(listener: TcpListener, member: usize, rules: Arc<Rule
 async fn serve(caller: TcpStream, member: usize, rules: &Rules) -> io::Result<()> {
     caller.set_nodelay(true)?;
     let (mut caller_in, caller_out) = caller.into_split();
-    let first = Message::read(&mut caller_in).await?;
-    let (source, opened) = (rules.source(&first), Instant::now());
+    let first = rules.read(&mut caller_in).await?;
+    let source = rules.source(&first);
     rules.keep_silent(&source).await;
     let target = Peer::Member(member);
 
@@ -45,6 +52,7 @@ async fn serve(caller: TcpStream, member: usize, rules: &Rules) -> io::Result<()
     if !requests.is_passable().await {
         return Ok(());
     }
+    // Of a forwarder without a target it is refused.
     let server = TcpStream::connect((Ipv4Addr::LOCALHOST, rules.port(member))).await?;
     server.set_nodelay(true)?;
     let (server_in, server_out) = server.into_split();
@@ -52,7 +60,7 @@ async fn serve(caller: TcpStream, member: usize, rules: &Rules) -> io::Result<()
     // Dropping a lane half-way loses what it holds, so whichever ends first ends the connection.
     let doomed = Doomed::default();
     tokio::select! {
-        ended = requests.carry_requests(first, opened, caller_in, server_out, &doomed) => ended,
+        ended = requests.carry_requests(first, caller_in, server_out, &doomed) => ended,
         ended = replies.carry_replies(server_in, caller_out, &doomed) => ended,
         () = requests.is_reset() => Ok(()),
         () = replies.is_reset() => Ok(()),
@@ -80,14 +88,12 @@ impl Lane<'_> {
     async fn carry_requests(
         &self,
         first: Message,
-        opened: Instant,
         mut caller: OwnedReadHalf,
         mut server: OwnedWriteHalf,
         doomed: &Doomed,
     ) -> io::Result<()> {
         let mut request = first;
         loop {
-            self.rules.lose_if_forgotten(self.from, opened, &request).await;
             let fate = self.rules.decide(self.from, &request);
             if let Some(delay) = fate.delay {
                 tokio::time::sleep(delay).await;
@@ -100,7 +106,7 @@ impl Lane<'_> {
                 doomed.ids().extend(request.id());
             }
             server.write_all(request.bytes()).await?;
-            request = Message::read(&mut caller).await?;
+            request = self.rules.read(&mut caller).await?;
         }
     }
 
@@ -113,7 +119,7 @@ impl Lane<'_> {
         let (arriving, arrived) = mpsc::channel(IN_FLIGHT);
         let arrive = async move {
             loop {
-                let reply = Message::read(&mut server).await?;
+                let reply = self.rules.read(&mut server).await?;
                 let due = Instant::now() + self.rules.latency(self.to);
                 if arriving.send((due, reply)).await.is_err() {
                     return io::Result::Ok(());
@@ -138,7 +144,7 @@ impl Lane<'_> {
         while let Some((due, mut reply)) = arrived.recv().await {
             tokio::time::sleep_until(due).await;
             let swallow = reply.reply_to().is_some_and(|id| doomed.ids().contains(&id));
-            if swallow || !self.is_passable().await {
+            if swallow || !self.is_passable().await || self.rules.drops_reply() {
                 return Ok(());
             }
             self.rules.tamper(self.to, Way::Reply, &mut reply);

@@ -1,14 +1,15 @@
 //! The current faults of a proxy: what it cuts, drops and delays.
 
 use std::{
+    io,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use tokio::{sync::watch, time::Instant};
+use tokio::{net::tcp::OwnedReadHalf, sync::watch};
 
 use super::{How, Peer, Tamper, Way, wire::Message};
 
@@ -28,15 +29,21 @@ impl Hits {
     }
 }
 
-/// The commands of the driver's monitoring.
-const MONITORING: [&str; 3] = ["hello", "isMaster", "ismaster"];
-
 /// The rules of one set, with a signal for each change.
 pub(super) struct Rules {
-    ports: Vec<u16>,
+    /// Where the members really listen; 0 if nowhere yet.
+    ports: Vec<AtomicU16>,
+    /// Whether messages are those of MongoDB. Of others it is not known where they end.
+    is_mongodb: bool,
     state: Mutex<State>,
     tamper: OnceLock<Box<Tamper>>,
-    changed: watch::Sender<()>,
+    /// How many next replies are dropped, each with its connection, whatever they reply to.
+    pub(super) doomed: AtomicU32,
+    pub(super) dropped: Hits,
+    /// How many connections are open.
+    pub(super) open: AtomicUsize,
+    /// Counts the resets.
+    changed: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -49,8 +56,6 @@ pub(super) struct State {
     pub(super) latencies: Vec<Rule<Duration>>,
     /// How many connections of a client are to be silent.
     pub(super) silences: Vec<Rule<u32>>,
-    /// Clients whose connections that were opened before this time are forgotten.
-    pub(super) forgotten: Vec<Rule<Instant>>,
 }
 
 /// A rule for one client; some are for its requests with one of these commands, whose names are separated by spaces.
@@ -77,18 +82,53 @@ pub(super) struct Fate {
 }
 
 impl Rules {
-    /// No rules yet; `ports` are where the members really listen.
-    pub(super) fn new(ports: Vec<u16>) -> Self {
-        Self { ports, state: Mutex::default(), tamper: OnceLock::new(), changed: watch::Sender::new(()) }
+    /// No rules yet.
+    pub(super) fn new(ports: &[u16], is_mongodb: bool) -> Self {
+        Self {
+            ports: ports.iter().copied().map(AtomicU16::new).collect(),
+            is_mongodb,
+            state: Mutex::default(),
+            tamper: OnceLock::new(),
+            doomed: AtomicU32::default(),
+            dropped: Hits::default(),
+            open: AtomicUsize::default(),
+            changed: watch::Sender::new(0),
+        }
     }
 
     pub(super) fn port(&self, member: usize) -> u16 {
-        self.ports[member]
+        self.ports[member].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_port(&self, member: usize, port: u16) {
+        self.ports[member].store(port, Ordering::Relaxed);
+    }
+
+    pub(super) async fn read(&self, from: &mut OwnedReadHalf) -> io::Result<Message> {
+        if self.is_mongodb { Message::read(from).await } else { Message::read_chunk(from).await }
+    }
+
+    pub(super) fn resets(&self) -> u64 {
+        *self.changed.borrow()
+    }
+
+    /// Closes all open connections.
+    pub(super) fn reset(&self) {
+        self.changed.send_modify(|resets| *resets += 1);
+    }
+
+    /// Returns once there were more resets.
+    pub(super) async fn until_reset(&self, before: u64) {
+        self.changed.subscribe().wait_for(|resets| *resets > before).await.ok();
+    }
+
+    fn change(&self) {
+        self.changed.send_modify(|_resets| {});
     }
 
     pub(super) fn cut(&self, from: Peer, to: Peer, how: How) {
         self.state().cuts.push((from, to, how));
-        self.changed.send_replace(());
+        self.change();
     }
 
     /// Adds a rule to one of the lists.
@@ -120,27 +160,19 @@ impl Rules {
             let rule = state.silences.iter_mut().find(|rule| rule.client == *client && rule.amount > 0);
             rule.inspect(|rule| rule.hits.add()).map(|rule| rule.amount -= 1).is_some()
         };
-        while is_silent && !self.state().silences.is_empty() {
-            let _ = changes.changed().await;
+        if is_silent {
+            changes.wait_for(|_resets| self.state().silences.is_empty()).await.ok();
         }
     }
 
-    /// If a connection of `client` is forgotten, waits with this request until no rule says so.
-    pub(super) async fn lose_if_forgotten(&self, client: &Peer, opened: Instant, request: &Message) {
-        let mut changes = self.changed.subscribe();
-        let forgotten = || {
-            let state = self.state();
-            let rule = state.forgotten.iter().find(|rule| rule.client == *client && opened <= rule.amount);
-            rule.map(|rule| rule.hits.clone())
-        };
-        let Some(hits) = forgotten() else { return };
-        if request.command().is_none_or(|command| MONITORING.contains(&command.as_str())) {
-            return;
+    /// Whether the next reply is to be dropped.
+    pub(super) fn drops_reply(&self) -> bool {
+        let less = |left: u32| left.checked_sub(1);
+        let is_doomed = self.doomed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
+        if is_doomed {
+            self.dropped.add();
         }
-        hits.add();
-        while forgotten().is_some() {
-            let _ = changes.changed().await;
-        }
+        is_doomed
     }
 
     pub(super) fn tamper_with(&self, tamper: Box<Tamper>) {
@@ -157,15 +189,16 @@ impl Rules {
     }
 
     pub(super) fn clear(&self) {
+        self.doomed.store(0, Ordering::Relaxed);
         *self.state() = State::default();
-        self.changed.send_replace(());
+        self.change();
     }
 
     /// Finds out from its first message who opened a connection.
     pub(super) fn source(&self, first: &Message) -> Peer {
         let hello = first.body().unwrap_or_default();
         let port = hello.get_str("hostInfo").ok().and_then(|address| address.rsplit(':').next()?.parse().ok());
-        if let Some(member) = self.ports.iter().position(|own| Some(*own) == port) {
+        if let Some(member) = (0..self.ports.len()).find(|member| Some(self.port(*member)) == port) {
             return Peer::Member(member);
         }
         let application = hello.get_document("client").and_then(|client| client.get_document("application"));
@@ -198,16 +231,14 @@ impl Rules {
 
     /// Waits until the way from `from` to `to` is `wanted`, and returns the cut in force then.
     pub(super) async fn until(&self, from: &Peer, to: &Peer, wanted: impl Fn(Option<How>) -> bool) -> Option<How> {
-        let mut changes = self.changed.subscribe();
-        loop {
-            let cut = self.cut_between(from, to);
-            if wanted(cut) {
-                return cut;
-            }
-            // The sender is part of the rules, which we borrow: there will be changes for as long
-            // as we wait.
-            let _ = changes.changed().await;
-        }
+        let mut cut = None;
+        let is_wanted = |_resets: &u64| {
+            cut = self.cut_between(from, to);
+            wanted(cut)
+        };
+        // The sender is part of the rules, which we borrow: there will be changes for as long as we wait.
+        self.changed.subscribe().wait_for(is_wanted).await.ok();
+        cut
     }
 
     fn cut_between(&self, from: &Peer, to: &Peer) -> Option<How> {

@@ -11,6 +11,7 @@ const OP_MSG: i32 = 2013;
 const HEADER: usize = 16;
 /// Larger than any message a server accepts.
 const LARGEST: usize = 64 << 20;
+const CHUNK: usize = 16 << 10;
 
 /// One message, whole, with its header.
 pub(super) struct Message(Vec<u8>);
@@ -26,6 +27,14 @@ impl Message {
         bytes.resize(size, 0);
         from.read_exact(&mut bytes[4..]).await?;
         Ok(Self(bytes))
+    }
+
+    /// Reads what is there, of a connection whose messages are not told apart.
+    pub(super) async fn read_chunk(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
+        let mut bytes = vec![0; CHUNK];
+        let length = from.read(&mut bytes).await?;
+        bytes.truncate(length);
+        if length == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(Self(bytes)) }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {

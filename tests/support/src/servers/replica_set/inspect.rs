@@ -7,16 +7,6 @@ use super::ReplicaSet;
 use crate::servers::runtime::run;
 
 impl ReplicaSet {
-    /// How often a member ran the command `name` since it started, such as `findAndModify`.
-    pub async fn command_count(&self, member: usize, name: &str) -> u64 {
-        let status = self.admin(member, doc! { "serverStatus": 1 }).await.expect("serverStatus answers");
-        let commands = status.get_document("metrics").and_then(|metrics| metrics.get_document("commands"));
-        let counts = commands.expect("serverStatus counts commands").get_document(name);
-        // A command never run may have no entry.
-        let total = counts.ok().and_then(|counts| counts.get("total")).and_then(Bson::as_i64).unwrap_or(0);
-        u64::try_from(total).expect("counts are not negative")
-    }
-
     /// What the primary's oplog holds about the document `id` of the collection `ns`
     /// (`db.collection`), oldest first: its whole history. Without writes in transactions, which
     /// are recorded in another way.
