@@ -52,7 +52,7 @@ fn may_prolong(verb: Verb, held: Holds) -> bool {
     match verb {
         Verb::Acquire | Verb::Refresh { .. } => true,
         Verb::Keep { token, .. } => token == held.token,
-        Verb::Release { .. } | Verb::Downgrade { .. } | Verb::Put { .. } => false,
+        _ => false,
     }
 }
 

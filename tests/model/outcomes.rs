@@ -75,11 +75,11 @@ pub(crate) enum Rare {
     PutTooLate,
     /// A lease completes its tick after it has expired.
     CompletedAfterExpiry,
-    /// A runner resends a completion that was applied, and reads that it was.
+    /// A client resends a completion that was applied, and reads that it was.
     ResentCompletion,
-    /// A runner finds after the grant that its tick is completed.
+    /// A client finds after the grant that its tick is completed.
     FoundDone,
-    /// A runner finds after the grant that a reset allows its completed tick.
+    /// A client finds after the grant that a reset allows its completed tick.
     AllowedByReset,
     /// An acquire finds the key unavailable, because the minimum hold of a released lease is not over.
     RefusedByEntry,

@@ -1,8 +1,8 @@
 //! The library's records, with the numbers of a model in them.
 
 use mongoseal::{
-    FencingToken, LeaseId, Metadata, Sharing,
-    record::{HoldLimits, Holder, LeaseSpec, Record, StoreClock, StoreTime, Waiter},
+    FencingToken,
+    record::{LeaseSpec, StoreClock, StoreTime},
     store::HybridTime,
 };
 
@@ -25,9 +25,9 @@ pub(crate) fn millis(time: Time) -> u64 {
     u64::try_from(i64::from(time) * MILLIS).unwrap()
 }
 
-pub(crate) fn clock(now: Time, hlc: Hybrid) -> StoreClock {
-    let seconds = ORIGIN.checked_add_signed(hlc.0.into()).unwrap();
-    StoreClock { now: store_time(now), hlc: HybridTime { seconds, ordinal: hlc.1.into() } }
+pub(crate) fn store_clock(now: Time, (second, ordinal): Hybrid) -> StoreClock {
+    let seconds = ORIGIN.checked_add_signed(second.into()).unwrap();
+    StoreClock { now: store_time(now), hlc: HybridTime { seconds, ordinal: ordinal.into() } }
 }
 
 pub(crate) fn store_token(token: impl Into<u64>) -> FencingToken {
@@ -38,63 +38,7 @@ pub(crate) fn model_token<T: TryFrom<u64, Error: std::fmt::Debug>>(token: Fencin
     T::try_from(token.get()).unwrap()
 }
 
-/// What the acquire of an exclusive lease with this number asks for. Its lease id is not that of a released entry.
-pub(crate) fn spec(number: u8, ttl: Time, grace: Time) -> LeaseSpec {
-    LeaseSpec {
-        lease: LeaseId::from_bytes([number + 1; 16]),
-        acquire_id: format!("{:016x}/{number}", 7).parse().unwrap(),
-        owner: format!("{number}").parse().unwrap(),
-        sharing: Sharing::Exclusive,
-        ttl: millis(ttl),
-        grace: millis(grace),
-        group: None,
-        metadata: Metadata::default(),
-        hold: HoldLimits::default(),
-    }
-}
-
 /// The number of a lease, also of one that was released.
 pub(crate) fn number_of(terms: &LeaseSpec) -> u8 {
     terms.owner.as_str().parse().unwrap()
-}
-
-pub(crate) fn holder(terms: LeaseSpec, version: FencingToken, expires_at: Time) -> Holder {
-    Holder {
-        terms,
-        version,
-        refreshes: 0,
-        since: StoreTime::default(),
-        last_seen: StoreTime::default(),
-        expires_at: store_time(expires_at),
-        not_after: None,
-        released_at: None,
-    }
-}
-
-/// A waiter until this time, whose requests all ask for the same ttl.
-pub(crate) fn waiter(terms: LeaseSpec, ttl: Time, until: Time) -> Waiter {
-    Waiter {
-        terms,
-        wait_ttl: millis(ttl),
-        refreshes: 0,
-        since: StoreTime::default(),
-        last_seen: store_time(until - ttl),
-        expires_at: store_time(until),
-    }
-}
-
-/// A record without a holder.
-pub(crate) fn record(version: FencingToken) -> Record {
-    Record {
-        version,
-        holders: Vec::new(),
-        queue: Vec::new(),
-        handover: Vec::new(),
-        last_seen: StoreTime::default(),
-        expires_at: StoreTime::default(),
-        history: Vec::new(),
-        value: None,
-        done: None,
-        runs: Vec::new(),
-    }
 }

@@ -6,8 +6,9 @@ use crate::{
     config::Config,
     holds,
     outcomes::Rare::{
-        Believed, DowngradedTooLate, EarlierConfirmed, GhostGranted, GrantedAhead, GrantedTogether, KeptTooLate,
-        MadeAgain, PutTooLate, Shared, ValueRead,
+        AllowedByReset, Believed, CompletedAfterExpiry, DowngradedTooLate, EarlierConfirmed, EntryRevoked, FoundDone,
+        GhostAfterReset, GhostGranted, GrantedAhead, GrantedTogether, KeptTooLate, MadeAgain, PutTooLate, RefreshCut,
+        RefusedByEntry, ResentCompletion, ResentGrantCut, Shared, ValueRead,
     },
 };
 
@@ -15,6 +16,8 @@ use crate::{
 const TWO: Config = Config { asks: [1, 1, 0], sends: [2, 1, 0], ..Config::PLAIN };
 /// The same with more time.
 const LONG: Config = Config { ttls: [2; 3], retention: 2, until: 6, ..TWO };
+/// Holders without ticks.
+const HOLDERS: Config = Config { ticks: [0; 3], ..Config::SCHEDULE };
 
 #[test]
 fn nothing_breaks_where_requests_stall_and_records_are_collected() {
@@ -43,7 +46,7 @@ fn nothing_breaks_where_holders_refresh_and_a_primary_is_deposed_and_does_not_kn
 
 #[test]
 fn tokens_are_in_order_where_clocks_jump() {
-    let jumpy = Config { jumps_to: &[-6, 0], jumps: 2, ticks: true, ttls: [2; 3], retention: 2, ..TWO };
+    let jumpy = Config { jumps_to: &[-6, 0], jumps: 2, follows: true, ttls: [2; 3], retention: 2, ..TWO };
     let jumpy = Config { sends: [1, 1, 0], ..jumpy };
     holds("jumps", jumpy, Config { sends: [2, 1, 0], until: 4, ..jumpy }, &[MadeAgain, Believed]);
 }
@@ -130,4 +133,101 @@ fn every_waiter_that_lives_is_granted_the_key() {
     let fair = Config { fair: true, crashes: true, waits: true, sends: [12; 3], in_flight: 9, ..LONG };
     let fair = Config { asks: [1; 3], until: 8, ..fair };
     holds("waiters", fair, Config { ttls: [2, 3, 2], retention: 3, together: true, until: 10, ..fair }, &[]);
+}
+
+#[test]
+fn no_tick_is_completed_twice_if_requests_stall_and_leases_expire() {
+    let stalls = Config { stalls: true, asks: [1, 1, 0], ..Config::SCHEDULE };
+    let full = Config { asks: [1; 3], sends: [2; 3], until: 3, ..stalls };
+    holds("ticks", stalls, full, &[CompletedAfterExpiry, FoundDone]);
+}
+
+#[test]
+fn no_tick_is_completed_twice_if_replies_are_lost_and_ghosts_come_late() {
+    let lost = Config { loses: [true; 3], sends: [3, 2, 0], asks: [1, 1, 0], until: 3, ..Config::SCHEDULE };
+    let full = Config { stalls: true, ..lost };
+    holds("lost completions", lost, full, &[CompletedAfterExpiry, ResentCompletion, FoundDone]);
+}
+
+#[test]
+fn no_tick_is_completed_twice_if_runners_die_and_wait_in_the_queue() {
+    let waits = Config { waits: true, crashes: true, sends: [2, 3, 0], ..Config::SCHEDULE };
+    let full = Config { stalls: true, asks: [2, 1, 0], ..waits };
+    holds("waiting runners", waits, full, &[CompletedAfterExpiry, FoundDone]);
+}
+
+#[test]
+fn ticks_complete_in_order_if_an_older_tick_runs_late() {
+    let older = Config { ticks: [2, 1, 2], loses: [true; 3], sends: [3, 2, 0], until: 3, ..Config::SCHEDULE };
+    let full = Config { until: 4, ..older };
+    holds("older ticks", older, full, &[CompletedAfterExpiry, FoundDone]);
+}
+
+#[test]
+fn a_client_that_does_not_read_the_last_tick_neither_completes_it_again_nor_lowers_it() {
+    let blind = Config { reads: false, ticks: [2, 1, 1], asks: [1; 3], sends: [2; 3], until: 3, ..Config::SCHEDULE };
+    let full = Config { stalls: true, ..blind };
+    holds("clients that do not read", blind, full, &[CompletedAfterExpiry]);
+}
+
+#[test]
+fn a_reset_allows_one_more_completion_and_a_ghost_does_not_undo_it() {
+    let resets = Config { loses: [true; 3], resets: 1, sends: [3, 2, 0], until: 3, ..Config::SCHEDULE };
+    let full = Config { stalls: true, ..resets };
+    holds("resets", resets, full, &[GhostAfterReset, AllowedByReset, FoundDone]);
+}
+
+#[test]
+fn a_revoked_lease_completes_no_tick() {
+    let revoked =
+        Config { revocations: 1, min_hold: 3, loses: [true; 3], sends: [3, 2, 0], until: 2, ..Config::SCHEDULE };
+    let full = Config { until: 3, ..revoked };
+    holds("revocations", revoked, full, &[EntryRevoked, RefusedByEntry]);
+}
+
+#[test]
+fn no_deposed_primary_confirms_a_completion() {
+    let deposed = Config { deposes: true, loses: [true; 3], sends: [3, 2, 0], until: 3, ..Config::SCHEDULE };
+    let full = Config { sends: [4, 2, 0], ..deposed };
+    holds("deposed", deposed, full, &[ResentCompletion, FoundDone]);
+}
+
+#[test]
+fn a_minimum_hold_keeps_the_key_unavailable_whatever_request_comes_late() {
+    let minimum = Config { min_hold: 3, refreshes: 1, loses: [true; 3], ..HOLDERS };
+    let minimum = Config { asks: [2, 1, 0], sends: [4, 1, 0], ..minimum };
+    let full = Config { dismissals: 1, ..minimum };
+    holds("minimum hold", minimum, full, &[RefusedByEntry]);
+}
+
+#[test]
+fn a_minimum_hold_ends_the_belief_of_a_holder_that_another_process_released() {
+    let dismissed =
+        Config { min_hold: 3, refreshes: 1, jointly: true, alone: false, dismissals: 1, stalls: true, ..HOLDERS };
+    let dismissed = Config { sends: [3, 1, 0], ..dismissed };
+    let full = Config { waits: true, ..dismissed };
+    holds("dismissals", dismissed, full, &[RefusedByEntry]);
+}
+
+#[test]
+fn no_holder_believes_past_its_maximum_hold_if_its_acquire_is_resent() {
+    let maximum = Config { max_hold: 3, refreshes: 1, loses: [true; 3], sends: [4, 1, 0], until: 5, ..HOLDERS };
+    let full = Config { asks: [2, 1, 0], until: 4, ..maximum };
+    holds("maximum hold", maximum, full, &[RefreshCut, ResentGrantCut]);
+}
+
+#[test]
+fn no_holder_believes_past_its_maximum_hold_if_it_waits() {
+    let waits = Config { max_hold: 2, refreshes: 1, waits: true, stalls: true, sends: [2, 3, 0], ..HOLDERS };
+    let full = Config { loses: [true; 3], until: 3, ..waits };
+    holds("maximum hold of waiters", waits, full, &[RefreshCut]);
+}
+
+#[test]
+fn no_holder_believes_past_its_maximum_hold_if_the_clocks_of_members_differ_by_the_grace() {
+    let members =
+        Config { max_hold: 3, grace: 1, members: &[0, 1], failovers: 2, refreshes: 1, sends: [3, 1, 0], ..HOLDERS };
+    let members = Config { loses: [true; 3], until: 5, ..members };
+    let full = Config { stalls: true, until: 3, ..members };
+    holds("maximum hold and failovers", members, full, &[RefreshCut, ResentGrantCut]);
 }

@@ -2,10 +2,11 @@
 //! and back.
 
 use mongoseal::{
-    FencingToken, Json, Sharing,
+    FencingToken, Json, LeaseId, Metadata, Sharing,
     record::{
-        self, Acquire, BatchRequest, Downgrade, Holder, LeaseSpec, Leave, Outcome, PutValue, Record, Refresh, Release,
-        Request, StoreClock, StoreTime, StoredValue, WaitSpec, Waiter,
+        Acquire, BatchRequest, Complete, CompletedTick, Downgrade, HoldLimits, Holder, LeaseSpec, Leave, Outcome,
+        PastRevocation, PutValue, Record, Refresh, Release, Request, Reset, Revoke, RunReport, StoreClock, StoreTime,
+        StoredValue, WaitSpec, Waiter, apply_together,
     },
     store::HybridTime,
 };
@@ -14,10 +15,11 @@ use crate::{
     config::{Config, Rule, SHARED},
     misdeed::{misdeed, rare},
     outcomes::Reached,
-    records::{
-        clock, holder, millis, model_time, model_token, number_of, record, spec, store_time, store_token, waiter,
+    records::{millis, model_time, model_token, number_of, store_clock, store_time, store_token},
+    state::{
+        Answer, Command, Grant, Holds, IDS, Lease, Message, Notice, Set, Stage, State, Stored, Time, Token, Value,
+        Verb, client_of, only,
     },
-    state::{Answer, Command, Grant, Holds, Lease, Message, Notice, Stage, State, Stored, Time, Token, Value, Verb},
 };
 
 /// How long a record with a value is kept: longer than each exploration.
@@ -33,16 +35,30 @@ pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) reached: Reached,
     /// What each lease id asks for.
-    terms: Vec<LeaseSpec>,
+    pub(crate) terms: Vec<LeaseSpec>,
 }
 
 impl Server {
     pub(crate) fn new(config: Config, reached: Reached) -> Self {
-        let terms = |lease: Lease| LeaseSpec {
-            sharing: config.sharing(lease),
-            ..spec(lease, config.ttl(lease), config.grace())
+        let limit = |time| Some(millis(time)).filter(|limit| *limit > 0);
+        let hold = HoldLimits { min: limit(config.min_hold), max: limit(config.max_hold) };
+        let terms = |lease: Lease| {
+            let who = client_of(lease);
+            let sharing = if config.shares[who] { SHARED } else { Sharing::Exclusive };
+            LeaseSpec {
+                // It is not that of a released entry.
+                lease: LeaseId::from_bytes([lease + 1; 16]),
+                acquire_id: format!("{:016x}/{lease}", 7).parse().unwrap(),
+                owner: lease.to_string().parse().unwrap(),
+                sharing,
+                ttl: millis(config.ttls[who]),
+                grace: millis(config.grace()),
+                group: None,
+                metadata: Metadata::default(),
+                hold,
+            }
         };
-        Self { terms: (0..6).map(terms).collect(), reached, config }
+        Self { terms: (0..3 * IDS).map(terms).collect(), reached, config }
     }
 
     fn terms(&self, lease: Lease) -> LeaseSpec {
@@ -50,48 +66,96 @@ impl Server {
     }
 
     fn widened(&self, stored: &Stored) -> Record {
+        let zero = StoreTime::default();
         let holds = |holds: &Holds| {
-            let sharing = if holds.shares { SHARED } else { Sharing::Exclusive };
-            let terms = LeaseSpec { sharing, ..self.terms(holds.lease) };
-            holder(terms, store_token(holds.token), holds.expires_at)
+            let mut terms = self.terms(holds.lease);
+            terms.sharing = if holds.shares { SHARED } else { Sharing::Exclusive };
+            if holds.is_released && !self.config.is_without(Rule::EntryLosesLease) {
+                terms.lease = LeaseId::NONE;
+            }
+            Holder {
+                terms,
+                version: store_token(holds.token),
+                refreshes: 0,
+                since: store_time(holds.since),
+                last_seen: zero,
+                expires_at: store_time(holds.expires_at),
+                not_after: holds.not_after.map(store_time),
+                released_at: holds.is_released.then_some(zero),
+            }
         };
-        let waits = |(lease, until): &(Lease, Time)| waiter(self.terms(*lease), self.config.ttl(*lease), *until);
+        // All requests of a waiter ask for the same ttl.
+        let waits = |(lease, until): &(Lease, Time)| Waiter {
+            terms: self.terms(*lease),
+            wait_ttl: self.terms(*lease).ttl,
+            refreshes: 0,
+            since: zero,
+            last_seen: store_time(until - self.config.ttls[client_of(*lease)]),
+            expires_at: store_time(*until),
+        };
+        let revocation = |token: Token| PastRevocation {
+            by: String::new(),
+            reason: String::new(),
+            at: zero,
+            tokens: vec![store_token(token)],
+        };
         Record {
+            version: store_token(stored.version),
             holders: stored.holders.iter().map(holds).collect(),
             queue: stored.queue.iter().map(waits).collect(),
+            handover: Vec::new(),
+            last_seen: zero,
             expires_at: store_time(stored.expires_at),
+            history: (0..Set::BITS).filter(|token| stored.history & only(*token) != 0).map(revocation).collect(),
             value: stored.value.map(|(token, write, content)| StoredValue {
                 content: Some(Json::of(&content).unwrap()),
                 token: store_token(token),
                 write: write.into(),
-                at: StoreTime::default(),
+                at: zero,
             }),
-            ..record(store_token(stored.version))
+            done: stored.done.map(|(tick, token)| CompletedTick {
+                tick: tick.into(),
+                token: store_token(token),
+                by: String::new(),
+                at: zero,
+            }),
+            runs: Vec::new(),
         }
     }
 
     /// The record as the model knows it. New holders get numbers from `grants` on.
-    fn narrowed(record: &Record, before: Option<&Stored>, mut grants: Grant) -> Stored {
+    fn narrowed(&self, record: &Record, before: Option<&Stored>, mut grants: Grant) -> Stored {
         let is_alone = |holder: &Holder| holder.terms.sharing.is_exclusive();
         assert!(record.holders.len() <= 1 || !record.holders.iter().any(is_alone), "one holds alone: {record:?}");
+        let schedules = self.config.schedules;
         let holder = |holder: &Holder| {
             let (lease, token) = (number_of(&holder.terms), model_token(holder.version));
             let mut known = before.iter().flat_map(|before| &before.holders);
             let grant = known.find(|held| held.lease == lease && held.token == token).map_or(grants, |held| held.grant);
             grants += Grant::from(grant == grants);
-            Holds { lease, token, expires_at: model_time(holder.expires_at), shares: !is_alone(holder), grant }
+            Holds {
+                lease,
+                token,
+                since: if schedules { model_time(holder.since) } else { 0 },
+                expires_at: model_time(holder.expires_at),
+                not_after: holder.not_after.map(model_time),
+                is_released: holder.released_at.is_some(),
+                shares: !is_alone(holder),
+                grant: if schedules { 0 } else { grant },
+            }
         };
-        let holders = record.holders.iter().map(holder).collect();
         let waiter = |waiter: &Waiter| (number_of(&waiter.terms), model_time(waiter.expires_at));
+        let value =
+            |value: &StoredValue| (model_token(value.token), u8::try_from(value.write).unwrap(), value_of(Some(value)));
+        let revoked = record.history.iter().flat_map(|revocation| &revocation.tokens);
         Stored {
             version: model_token(record.version),
-            holders,
+            holders: record.holders.iter().map(holder).collect(),
             queue: record.queue.iter().map(waiter).collect(),
-            expires_at: model_time(record.expires_at),
-            value: record
-                .value
-                .as_ref()
-                .map(|value| (model_token(value.token), u8::try_from(value.write).unwrap(), value_of(Some(value)))),
+            expires_at: if schedules { 0 } else { model_time(record.expires_at) },
+            value: record.value.as_ref().map(value),
+            history: revoked.fold(0, |revoked: Set, token| revoked | only(model_token::<Token>(*token))),
+            done: record.done.as_ref().map(|done| (u8::try_from(done.tick).unwrap(), model_token(done.token))),
         }
     }
 
@@ -99,7 +163,10 @@ impl Server {
     fn apply(&self, before: Option<&Record>, at: StoreClock, asked: &[Message]) -> (Option<Record>, Vec<Outcome>) {
         let &[message] = asked else { return self.acquire_together(before, at, asked) };
         let (after, outcome) = match message.verb {
-            Verb::Keep { token, .. } => self.keep(before, at, message.lease, store_token(token)),
+            Verb::Keep { token, .. } => {
+                self.batch(before, at, token, &BatchRequest::Keep { ttl: self.terms(message.lease).ttl })
+            }
+            Verb::Dismiss { token } => self.batch(before, at, token, &BatchRequest::Release),
             _ => self.apply_one(before, at, &self.request(message)),
         };
         (after, vec![outcome])
@@ -108,6 +175,7 @@ impl Server {
     fn request(&self, Message { lease: number, verb, .. }: Message) -> Request {
         let terms = self.terms(number);
         let (lease, acquire_id, ttl, grace) = (terms.lease, terms.acquire_id, terms.ttl, terms.grace);
+        let (by, reason) = (String::new(), String::new());
         match verb {
             Verb::Acquire => {
                 let wait = self.config.waits.then_some(WaitSpec { ttl, queue_limit: 10 });
@@ -128,7 +196,17 @@ impl Server {
                 keep: millis(KEPT),
                 releases: false,
             }),
-            Verb::Keep { .. } => unreachable!("it is applied in a batch"),
+            Verb::Complete { token, tick } => Request::Complete(Complete {
+                lease,
+                token: store_token(token),
+                tick: tick.into(),
+                by,
+                keep: 0,
+                report: RunReport::default(),
+            }),
+            Verb::Revoke { upto } => Request::Revoke(Revoke { by, reason, upto: store_token(upto) }),
+            Verb::Reset => Request::Reset(Reset { tick: 0, upto: FencingToken::MAX, by }),
+            Verb::Keep { .. } | Verb::Dismiss { .. } => unreachable!("it is applied in a batch"),
         }
     }
 
@@ -140,157 +218,63 @@ impl Server {
         asked: &[Message],
     ) -> (Option<Record>, Vec<Outcome>) {
         let acquires: Vec<Request> = asked.iter().map(|message| self.request(*message)).collect();
-        let (after, mut outcomes) = record::apply_together(before, at, &acquires);
-        if self.config.without == Some(Rule::EachItsAnswer) {
+        let (after, mut outcomes) = apply_together(before, at, &acquires);
+        if self.config.is_without(Rule::EachItsAnswer) {
             outcomes[1] = outcomes[0].clone();
         }
         (after, outcomes)
     }
 
-    /// A joint refresh. It counts what it changed, and so its answer is all or nothing.
-    fn keep(
+    /// A joint request. It counts what it changed, and so its answer is all or nothing.
+    fn batch(
         &self,
         before: Option<&Record>,
         at: StoreClock,
-        lease: Lease,
-        token: FencingToken,
+        token: Token,
+        batch: &BatchRequest,
     ) -> (Option<Record>, Outcome) {
+        let token = store_token(token);
         let holds = before.and_then(|before| before.holders.first()).map(|holder| holder.version);
-        let named = if self.config.without == Some(Rule::JointNamesToken) { holds.unwrap_or(token) } else { token };
-        let joint = BatchRequest::Keep { ttl: millis(self.config.ttl(lease)) };
-        let after = before.and_then(|before| record::apply_batch(before, at, &[named], &joint));
-        let succeeds = after.is_some() || self.config.without == Some(Rule::JointCounts);
+        let named = if self.config.is_without(Rule::JointNamesToken) { holds.unwrap_or(token) } else { token };
+        let after = before.and_then(|before| self.apply_batch(before, at, named, batch));
+        let succeeds = after.is_some() || self.config.is_without(Rule::JointCounts);
         let outcome = if succeeds { Outcome::Refreshed { token } } else { Outcome::Absent };
         (after.or_else(|| before.cloned()), outcome)
     }
 
-    /// The machine, with the rule taken out that is to be missed.
-    fn apply_one(&self, before: Option<&Record>, at: StoreClock, request: &Request) -> (Option<Record>, Outcome) {
-        let real = |at| record::apply(before, at, request);
-        match self.config.without {
-            Some(Rule::ClockInTokens) => real(StoreClock { hlc: HybridTime { seconds: 0, ordinal: 0 }, ..at }),
-            Some(Rule::VersionInTokens) => Self::numbered_by_the_clock(before, at, request),
-            Some(Rule::ExpiryNeverBack) => {
-                let (after, outcome) = real(at);
-                let after = after.map(|after| match before {
-                    Some(before) if *before != after => {
-                        let forgetful = Record { expires_at: StoreTime::default(), ..before.clone() };
-                        record::apply(Some(&forgetful), at, request).0.unwrap()
-                    }
-                    _ => after,
-                });
-                (after, outcome)
-            }
-            // The hybrid clock still numbers tokens; its second does not stamp the record.
-            Some(Rule::HybridInExpiry) => {
-                let (after, outcome) = real(at);
-                let after = after.map(|mut after| {
-                    if before != Some(&after) {
-                        let ends = after.holders.iter().map(|holder| holder.expires_at);
-                        let ends = ends.chain(after.queue.iter().map(|waiter| waiter.expires_at));
-                        let end = ends.chain([at.now]).max().unwrap();
-                        let later = before.map(|before| before.expires_at).filter(|later| *later >= end);
-                        let twice = || end.after(end.millis().abs_diff(at.now.millis()));
-                        after.expires_at = later.unwrap_or_else(twice);
-                    }
-                    after
-                });
-                (after, outcome)
-            }
-            Some(Rule::ClaimsFromLastAsk) => {
-                let (mut after, outcome) = real(at);
-                if let Some(after) = after.as_mut().filter(|after| before != Some(*after)) {
-                    let Record { holders, handover, .. } = after;
-                    let is_granted =
-                        |holder: &&mut Holder| handover.contains(&(holder.terms.acquire_id, Some(holder.version)));
-                    for holder in holders.iter_mut().filter(is_granted) {
-                        holder.expires_at = at.now.after(holder.terms.ttl + holder.terms.grace);
-                    }
-                }
-                (after, outcome)
-            }
-            Some(Rule::ReleaseNamesToken) => match (request, before.and_then(|before| before.holders.first())) {
-                (Request::Release(_) | Request::Leave(_), Some(holder)) => {
-                    let whoever = Release { lease: holder.terms.lease, token: holder.version };
-                    record::apply(before, at, &Request::Release(whoever))
-                }
-                _ => real(at),
-            },
-            Some(Rule::ReleaseNamesGrant) => match request {
-                Request::Release(Release { lease, .. }) => {
-                    let asked = self.terms.iter().find(|terms| terms.lease == *lease).unwrap();
-                    record::apply(before, at, &Request::Leave(Leave { lease: *lease, acquire_id: asked.acquire_id }))
-                }
-                _ => real(at),
-            },
-            Some(Rule::PutNamesLease) => match (request, before.and_then(|before| before.holders.first())) {
-                (Request::PutValue(put), Some(holder)) => {
-                    let (lease, token) = (holder.terms.lease, holder.version);
-                    let value = before.and_then(|before| before.value.as_ref()).filter(|value| value.token == token);
-                    let after = value.map_or(0, |value| value.write);
-                    record::apply(before, at, &Request::PutValue(PutValue { lease, token, after, ..put.clone() }))
-                }
-                _ => real(at),
-            },
-            Some(Rule::PutFollows) => match request {
-                Request::PutValue(put) => {
-                    let value =
-                        before.and_then(|before| before.value.as_ref()).filter(|value| value.token == put.token);
-                    let after = value.map_or(0, |value| value.write);
-                    record::apply(before, at, &Request::PutValue(PutValue { after, ..put.clone() }))
-                }
-                _ => real(at),
-            },
-            Some(Rule::DowngradeNamesToken) => match request {
-                Request::Downgrade(downgrade) => {
-                    let held = before.and_then(|before| before.holder(downgrade.lease));
-                    let token = held.map_or(downgrade.token, |held| held.version);
-                    record::apply(before, at, &Request::Downgrade(Downgrade { token, ..*downgrade }))
-                }
-                _ => real(at),
-            },
-            _ => real(at),
-        }
-    }
-
-    /// Tokens from the clock alone.
-    fn numbered_by_the_clock(before: Option<&Record>, at: StoreClock, request: &Request) -> (Option<Record>, Outcome) {
-        let (after, outcome) = record::apply(before, at, request);
-        let new = |holder: &Holder| {
-            before
-                .is_none_or(|before| before.holder(holder.terms.lease).is_none_or(|old| old.version != holder.version))
-        };
-        let Some(mut after) = after else { return (None, outcome) };
-        let by_clock = FencingToken::following(None, at.hlc, 0);
-        if let Some(holder) = after.holders.iter_mut().find(|holder| new(holder)) {
-            holder.version = by_clock;
-            after.version = by_clock;
-        }
-        let outcome = request.outcome(Some(&after.summarize(request)), at.now);
-        (Some(after), outcome)
-    }
-
     /// What the outcome tells the client.
-    fn answer(outcome: &Outcome, after: Option<&Stored>) -> Answer {
+    fn answer(outcome: &Outcome, after: Option<&Stored>, now: Time, changed: bool) -> Answer {
         match outcome {
-            Outcome::Granted { token, value, .. } => {
+            Outcome::Granted { token, value, not_after, .. } => {
                 let token = model_token(*token);
                 let holder = after.and_then(|after| after.holders.iter().find(|holder| holder.token == token));
                 let grant = holder.map_or(0, |holder| holder.grant);
-                Answer::Granted { token, grant, value: value_of(value.as_deref()) }
+                let left = not_after.map(|end| (model_time(end) - now).max(0));
+                Answer::Granted { token, grant, value: value_of(value.as_deref()), left }
             }
             Outcome::Queued { version, .. } => Answer::Queued { version: model_token(*version) },
             Outcome::Refreshed { token } => Answer::Refreshed { token: model_token(*token) },
             Outcome::Downgraded => Answer::Downgraded,
             Outcome::ValuePut => Answer::Put,
             Outcome::ValueOutdated { write } => Answer::Outdated { last: u8::try_from(*write).unwrap() },
+            Outcome::Completed => Answer::Completed { changed },
             _ => Answer::No,
         }
     }
 
-    /// The server looks at the record for a command that it has parsed: for one request, or for two at once.
+    /// The hybrid clock of schedules is behind each version.
+    fn clock(&self, now: Time, hlc: (Time, u16)) -> StoreClock {
+        let clock = store_clock(now, hlc);
+        if self.config.schedules { StoreClock { hlc: HybridTime { seconds: 0, ordinal: 0 }, ..clock } } else { clock }
+    }
+
+    /// The server looks at the record for a command: for one request, or for two at once. It reads its clocks now, if it
+    /// has not parsed it before.
     pub(crate) fn execute(&self, state: &mut State, at: usize) {
-        let Stage::Parsed { now, hlc, command } = state.messages[at].stage else { unreachable!("it was parsed") };
+        let (now, hlc, command) = match state.messages[at].stage {
+            Stage::Parsed { now, hlc, command } => (now, hlc, command),
+            _ => (state.wall(), state.hybrid, Command::Alone),
+        };
         let mut places = vec![at];
         if let Command::First { second } = command {
             let joined = Stage::Parsed { now, hlc, command: Command::Second { first: state.messages[at].lease } };
@@ -300,28 +284,33 @@ impl Server {
         let asked: Vec<Message> = places.iter().map(|at| state.messages[*at]).collect();
         let before = state.record.take();
         let wide = before.as_ref().map(|before| self.widened(before));
-        let (after, outcomes) = self.apply(wide.as_ref(), clock(now, hlc), &asked);
+        let (after, outcomes) = self.apply(wide.as_ref(), self.clock(now, hlc), &asked);
         let changed = after != wide;
-        let stored = after.as_ref().map(|after| Self::narrowed(after, before.as_ref(), state.grants));
-        if let Some(breach) = misdeed(before.as_ref(), stored.as_ref(), now, &asked) {
-            state.breaks(breach);
-        }
-        let answers: Vec<Answer> = outcomes.iter().map(|outcome| Self::answer(outcome, stored.as_ref())).collect();
-        self.reached.note(rare(state, before.as_ref(), now, &asked, &answers));
+        let stored = after.as_ref().map(|after| self.narrowed(after, before.as_ref(), state.grants));
+        let answer = |outcome| Self::answer(outcome, stored.as_ref(), now, changed);
+        let answers: Vec<Answer> = outcomes.iter().map(answer).collect();
         let holders = stored.as_ref().map(|stored| stored.holders.as_slice()).unwrap_or_default();
-        state.grants = holders.iter().map(|holder| holder.grant + 1).fold(state.grants, Grant::max);
+        if self.config.schedules {
+            self.judge(state, (before.as_ref(), stored.as_ref()), now, &asked[0], answers[0]);
+        } else {
+            if let Some(breach) = misdeed(before.as_ref(), stored.as_ref(), now, &asked) {
+                state.breaks(breach);
+            }
+            self.reached.note(rare(state, before.as_ref(), now, &asked, &answers));
+            state.grants = holders.iter().map(|holder| holder.grant + 1).fold(state.grants, Grant::max);
+            if changed {
+                state.wrote();
+            }
+        }
         if let (true, Some(after)) = (changed, &after) {
             let handed = after.handover.iter().filter_map(|(_, token)| token.map(model_token));
             let holder = |token: Token| holders.iter().find(|holder| holder.token == token);
             let notice = |holder: &Holds| Notice { lease: holder.lease, token: holder.token, grant: holder.grant };
             state.notices.extend(handed.filter_map(holder).map(notice));
         }
-        if changed {
-            state.wrote();
-        }
         for (at, answer) in places.into_iter().zip(answers) {
             let message = &mut state.messages[at];
-            let is_read = self.config.without == Some(Rule::AnswerIsOwnWrite);
+            let is_read = self.config.is_without(Rule::AnswerIsOwnWrite);
             let acquires = message.verb == Verb::Acquire;
             message.stage = if is_read && acquires { Stage::Written } else { Stage::Answered(answer) };
         }
@@ -333,26 +322,34 @@ impl Server {
         let lease = state.messages[at].lease;
         let mut holders = state.record.iter().flat_map(|record| &record.holders);
         let held = holders.find(|held| held.lease == lease && held.expires_at > state.wall());
-        let answer =
-            held.map_or(Answer::No, |held| Answer::Granted { token: held.token, grant: held.grant, value: (0, 0) });
-        state.messages[at].stage = Stage::Answered(answer);
+        let granted =
+            |held: &Holds| Answer::Granted { token: held.token, grant: held.grant, value: (0, 0), left: None };
+        state.messages[at].stage = Stage::Answered(held.map_or(Answer::No, granted));
     }
 
     /// A deposed primary looks at its own record. What it writes is never confirmed, so only an answer
-    /// that wrote nothing comes back.
+    /// that wrote nothing comes back. In schedules it keeps what it writes.
     pub(crate) fn execute_deposed(&self, state: &mut State, at: usize) {
         let message = state.messages[at];
         let Some(before) = state.deposed.clone() else { return };
         let wide = self.widened(&before);
-        let at_once = clock(state.time, state.hybrid);
+        let at_once = self.clock(state.wall(), state.hybrid);
         let (after, outcomes) = self.apply(Some(&wide), at_once, &[message]);
         let lives = wide.live_holder(self.terms(message.lease).lease, at_once.now).is_some();
         // Who holds the key is told so, without a write.
-        let unwritten = self.config.without == Some(Rule::SuccessWrites) && lives;
+        let unwritten = self.config.is_without(Rule::SuccessWrites) && lives;
         if after.as_ref() == Some(&wide) || (unwritten && !matches!(message.verb, Verb::Release { .. })) {
-            state.messages[at].stage = Stage::Answered(Self::answer(&outcomes[0], Some(&before)));
+            let answer = Self::answer(&outcomes[0], Some(&before), state.wall(), false);
+            let needs_write =
+                matches!(answer, Answer::Granted { .. } | Answer::Queued { .. } | Answer::Refreshed { .. });
+            let is_whole = self.config.without.is_none();
+            assert!(!(is_whole && needs_write), "an answer that wrote nothing grants nothing: {answer:?}");
+            state.messages[at].stage = Stage::Answered(answer);
         } else {
             state.messages.remove(at);
+        }
+        if self.config.schedules {
+            state.deposed = after.map(|after| self.narrowed(&after, None, 0));
         }
     }
 }

@@ -8,6 +8,8 @@ pub(crate) type Time = i16;
 pub(crate) type Hybrid = (Time, u16);
 /// A fencing token. The model begins early enough in time for those to be small.
 pub(crate) type Token = u32;
+/// A set of tokens or of ticks of schedules.
+pub(crate) type Set = u16;
 /// Which lease id: each client has [`IDS`] of its own.
 pub(crate) type Lease = u8;
 /// A value: the token of the lease that wrote it, and the number of the write under that token. (0, 0) is none.
@@ -16,10 +18,15 @@ pub(crate) type Value = (Token, u8);
 pub(crate) type Grant = u8;
 
 /// How many lease ids a client has.
-pub(crate) const IDS: u8 = 2;
+pub(crate) const IDS: u8 = 4;
 
 pub(crate) fn client_of(lease: Lease) -> usize {
     usize::from(lease / IDS)
+}
+
+/// The set of one number.
+pub(crate) fn only(number: impl Into<u32>) -> Set {
+    1 << number.into()
 }
 
 /// Who holds the key, of the record's holder what the machine looks at.
@@ -27,7 +34,12 @@ pub(crate) fn client_of(lease: Lease) -> usize {
 pub(crate) struct Holds {
     pub(crate) lease: Lease,
     pub(crate) token: Token,
+    /// Of schedules only.
+    pub(crate) since: Time,
     pub(crate) expires_at: Time,
+    pub(crate) not_after: Option<Time>,
+    /// Whether the lease was released, and its entry keeps the key unavailable.
+    pub(crate) is_released: bool,
     /// Whether it shares the key.
     pub(crate) shares: bool,
     /// No part of the record: which grant this is.
@@ -39,10 +51,23 @@ pub(crate) struct Holds {
 pub(crate) struct Stored {
     pub(crate) version: Token,
     pub(crate) holders: Vec<Holds>,
+    /// The waiters, with the times at which they leave the queue.
     pub(crate) queue: Vec<(Lease, Time)>,
+    /// Not of schedules, whose record is never deleted.
     pub(crate) expires_at: Time,
     /// The token and the id of the last write of the value, and the value.
     pub(crate) value: Option<(Token, u8, Value)>,
+    /// The tokens in the history of revocations.
+    pub(crate) history: Set,
+    /// The last completed tick, and the token that completed it.
+    pub(crate) done: Option<(u8, Token)>,
+}
+
+impl Stored {
+    /// The lease with this token, unless it has expired or was released.
+    pub(crate) fn live(&self, token: Token, now: Time) -> Option<&Holds> {
+        self.holders.iter().find(|held| held.token == token && !held.is_released && held.expires_at > now)
+    }
 }
 
 /// What is asked.
@@ -58,6 +83,7 @@ pub(crate) enum Verb {
         token: Token,
         sent: Time,
     },
+    /// Without a token it takes back an acquire.
     Release {
         token: Option<Token>,
     },
@@ -70,15 +96,31 @@ pub(crate) enum Verb {
         after: u8,
         number: u8,
     },
+    Complete {
+        token: Token,
+        tick: u8,
+    },
+    /// The operator takes the key from its holder.
+    Revoke {
+        upto: Token,
+    },
+    /// The operator resets the schedule to 0.
+    Reset,
+    /// Another process releases the lease with this token, in a batch.
+    Dismiss {
+        token: Token,
+    },
 }
 
 /// What the server answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Answer {
+    /// `left` is the time from the server's clock to the end of the maximum hold.
     Granted {
         token: Token,
         grant: Grant,
         value: Value,
+        left: Option<Time>,
     },
     Queued {
         version: Token,
@@ -92,6 +134,9 @@ pub(crate) enum Answer {
     /// Another write under the token came before.
     Outdated {
         last: u8,
+    },
+    Completed {
+        changed: bool,
     },
     No,
 }
@@ -126,7 +171,7 @@ pub(crate) enum Stage {
     Answered(Answer),
 }
 
-/// A request. One that nobody awaits is a ghost.
+/// A request. One that nobody awaits is a ghost, or of the operator, who has the lease id 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Message {
     pub(crate) lease: Lease,
@@ -150,12 +195,25 @@ pub(crate) struct Place {
     pub(crate) version: Token,
 }
 
+/// How far a client with a lease is that runs a tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Phase {
+    Granted,
+    /// It has found that its tick is not completed.
+    Checked,
+    Works,
+    /// The work has ended. It sends the completion until it knows the outcome.
+    Completes,
+}
+
 /// What a client knows of its lease. It believes to hold the key until the deadline. Paused, it may act later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Held {
-    pub(crate) lease: Lease,
     pub(crate) token: Token,
     pub(crate) deadline: Time,
+    /// No refresh extends the deadline past this.
+    pub(crate) limit: Option<Time>,
+    pub(crate) phase: Phase,
     /// Whether it believes that it shares the key.
     pub(crate) shares: bool,
     /// How many values it has begun to write, and the last write under its token that it knows of.
@@ -163,17 +221,16 @@ pub(crate) struct Held {
     pub(crate) last: u8,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Doing {
+    #[default]
     Nothing,
     /// It has asked and awaits the answer. With a place, it waits and asks to keep it.
     Asks {
-        lease: Lease,
         sent: Time,
         place: Option<Place>,
     },
     Waits {
-        lease: Lease,
         place: Place,
     },
     Holds(Held),
@@ -181,7 +238,7 @@ pub(crate) enum Doing {
     Gone,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Client {
     pub(crate) doing: Doing,
     /// How many lease ids it has used.
@@ -191,25 +248,21 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn believes(&self, now: Time) -> bool {
-        matches!(self.doing, Doing::Holds(held) if now < held.deadline)
+    /// The lease that it believes to hold.
+    pub(crate) fn believes(&self, now: Time) -> Option<Held> {
+        match self.doing {
+            Doing::Holds(held) if now < held.deadline && held.phase != Phase::Completes => Some(held),
+            _ => None,
+        }
     }
 
     /// Whether it believes that it may share the key.
     pub(crate) fn shares(&self) -> bool {
         matches!(self.doing, Doing::Holds(Held { shares: true, .. }))
     }
-
-    /// The lease that it is about.
-    pub(crate) fn lease(&self) -> Option<Lease> {
-        match self.doing {
-            Doing::Asks { lease, .. } | Doing::Waits { lease, .. } | Doing::Holds(Held { lease, .. }) => Some(lease),
-            Doing::Nothing | Doing::Gone => None,
-        }
-    }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub(crate) time: Time,
     /// How far the server's wall clock is off.
@@ -217,6 +270,10 @@ pub(crate) struct State {
     pub(crate) jumps: u8,
     /// How often another member may still become primary.
     pub(crate) failovers: u8,
+    /// How often the operator may still do each.
+    pub(crate) revocations: u8,
+    pub(crate) resets: u8,
+    pub(crate) dismissals: u8,
     pub(crate) hybrid: Hybrid,
     pub(crate) record: Option<Stored>,
     /// Whether a record was collected.
@@ -232,6 +289,14 @@ pub(crate) struct State {
     /// The last value of each token that was confirmed to its holder, and the oldest that was read under each.
     pub(crate) confirmed: Vec<Value>,
     pub(crate) reads: Vec<(Token, Value)>,
+    /// The tokens of the leases that have completed a tick, that were revoked, and that were released.
+    pub(crate) completed: Set,
+    pub(crate) revoked: Set,
+    pub(crate) released: Set,
+    /// The ticks that were completed, less those that a reset allows again.
+    pub(crate) ticks: Set,
+    /// When the minimum hold of the lease ends that was released last.
+    pub(crate) held_until: Time,
     pub(crate) breach: Option<Breach>,
 }
 
@@ -258,10 +323,45 @@ impl State {
         }
     }
 
-    /// A lease in the record.
-    pub(crate) fn find(&self, held: &Held) -> Option<&Holds> {
+    /// The present lease id of a client, which has asked.
+    pub(crate) fn lease(&self, who: usize) -> Lease {
+        IDS * u8::try_from(who).unwrap() + self.clients[who].asked - 1
+    }
+
+    /// The lease of a client with this token, unless it was released.
+    pub(crate) fn find(&self, who: usize, token: Token) -> Option<&Holds> {
         let mut holders = self.record.iter().flat_map(|record| &record.holders);
-        holders.find(|holds| holds.lease == held.lease && holds.token == held.token)
+        holders.find(|holds| holds.lease == self.lease(who) && holds.token == token && !holds.is_released)
+    }
+
+    pub(crate) fn send(&mut self, who: usize, verb: Verb, awaited: bool) {
+        self.clients[who].sends -= 1;
+        self.messages.push(Message { lease: self.lease(who), verb, awaited, stage: Stage::Sent });
+    }
+
+    /// Nobody awaits what this client sent any more.
+    pub(crate) fn abandon(&mut self, who: usize) {
+        for message in self.messages.iter_mut().filter(|message| client_of(message.lease) == who) {
+            message.awaited = false;
+            // No deadline counts from it.
+            if let Verb::Refresh { sent } | Verb::Keep { sent, .. } = &mut message.verb {
+                *sent = 0;
+            }
+        }
+    }
+
+    /// What this client sent and awaits.
+    pub(crate) fn awaited(&self, who: usize) -> impl Iterator<Item = Verb> {
+        let awaited = self.messages.iter().filter(move |message| message.awaited && client_of(message.lease) == who);
+        awaited.map(|message| message.verb)
+    }
+
+    /// When this client sent the attempts to refresh that it awaits.
+    pub(crate) fn refreshes(&self, who: usize) -> impl Iterator<Item = Time> {
+        self.awaited(who).filter_map(|verb| match verb {
+            Verb::Refresh { sent } | Verb::Keep { sent, .. } => Some(sent),
+            _ => None,
+        })
     }
 
     /// A client was told of a grant. Tokens must be in the order of grants.
@@ -304,12 +404,16 @@ impl State {
 
     /// Makes states that differ in nothing that matters one.
     pub(crate) fn settled(mut self) -> Self {
-        let clients = self.clients;
         let is_over = |stage| matches!(stage, Stage::Written | Stage::Answered(_));
         self.messages.retain(|message| message.awaited || !is_over(message.stage));
         self.messages.sort_unstable();
-        self.notices.retain(|notice| clients[client_of(notice.lease)].lease() == Some(notice.lease));
-        self.notices.sort_unstable();
+        let mut notices = std::mem::take(&mut self.notices);
+        notices.retain(|notice| {
+            let who = client_of(notice.lease);
+            !matches!(self.clients[who].doing, Doing::Nothing | Doing::Gone) && self.lease(who) == notice.lease
+        });
+        notices.sort_unstable();
+        self.notices = notices;
         self
     }
 }

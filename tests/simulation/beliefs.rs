@@ -100,8 +100,8 @@ impl Belief {
     }
 
     fn describe(&self) -> String {
-        let named: Vec<_> = self.step.choices.named().collect();
-        format!("process {} with {} of {:?}, {:?} by {named:?}", self.process, self.token, self.key, self.state())
+        let Self { process, step, key, token, .. } = self;
+        format!("process {process} with {token} of {key:?}, {:?} by {:?}", self.state(), step.choices)
     }
 }
 
@@ -117,18 +117,12 @@ impl Drop for AtWork {
 /// All beliefs of a program.
 #[derive(Default)]
 pub(crate) struct Beliefs {
-    /// Whether nothing goes wrong, all the time.
-    is_calm: bool,
     all: Mutex<Vec<Belief>>,
     /// Since when the store would grant a key to this waiter, and has not.
     available: Mutex<BTreeMap<Key, (LeaseId, Duration)>>,
 }
 
 impl Beliefs {
-    pub(crate) fn new(is_calm: bool) -> Self {
-        Self { is_calm, ..Self::default() }
-    }
-
     pub(crate) fn add(&self, world: &World, process: u64, step: &Step, lease: &Lease, limit: u32) -> Belief {
         let belief = Belief {
             process,
@@ -162,9 +156,8 @@ impl Beliefs {
         };
         for belief in &all {
             let others = |other: &&Belief| other.key == belief.key && world.excused(&other.key, other.token).is_none();
-            let mut rivals: Vec<_> = all.iter().filter(others).collect();
             // On a server, one of them can end while the next one begins.
-            rivals.retain(|rival| rival.is_active(now));
+            let rivals: Vec<_> = all.iter().filter(others).filter(|rival| rival.is_active(now)).collect();
             let most = rivals.iter().map(|rival| rival.limit.load(Relaxed)).min().unwrap_or(u32::MAX);
             assert!(
                 rivals.len() <= usize::try_from(most).unwrap(),
@@ -179,7 +172,7 @@ impl Beliefs {
     /// The record is as it was at some time after `began`.
     fn check_record(&self, key: &Key, record: Option<&Record>, at: StoreClock, began: Duration, world: &World) {
         let all = self.all.lock().unwrap().clone();
-        let is_calm = self.is_calm && !world.is_slow();
+        let is_calm = world.is_calm();
         let (soon, every) = (soon(world), every(world));
         let is_meant = |belief: &&Belief| belief.key == *key && belief.since <= began && belief.is_valid();
         for belief in all.iter().filter(is_meant) {
@@ -210,7 +203,7 @@ impl Beliefs {
             let is_granted = |lease| after.as_ref().is_some_and(|after| after.holder(lease).is_some());
             record.queue.iter().find(|waiter| is_granted(waiter.terms.lease))
         });
-        let Some((record, next)) = record.zip(next).filter(|_| self.is_calm && !world.is_slow()) else {
+        let Some((record, next)) = record.zip(next).filter(|_| world.is_calm()) else {
             self.available.lock().unwrap().remove(key);
             return;
         };

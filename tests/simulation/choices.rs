@@ -93,6 +93,8 @@ table! {
     }
 }
 
+use std::fmt;
+
 use Axis as A;
 use Choice::*;
 
@@ -100,7 +102,7 @@ use crate::run::Place;
 
 impl Choice {
     fn default_of(axis: Axis) -> Self {
-        AXES.iter().find(|(other, _)| *other == axis).expect("each axis is in the table").1[0]
+        AXES[axis as usize].1[0]
     }
 
     pub(crate) fn is_default(self) -> bool {
@@ -127,19 +129,7 @@ fn takes(verb: Choice, axis: Axis) -> bool {
     match verb {
         Acquires | AcquiresTwo | AcquiresAny => true,
         RunsATick => !matches!(axis, A::Mode | A::Group),
-        Campaigns => matches!(
-            axis,
-            A::Verb
-                | A::OnHeld
-                | A::Ttl
-                | A::Refresh
-                | A::Patience
-                | A::Work
-                | A::During
-                | A::End
-                | A::Time
-                | A::Handle
-        ),
+        Campaigns => matches!(axis, A::OnHeld | A::Patience) || takes(Resumes, axis),
         Resumes => matches!(axis, A::Verb | A::Ttl | A::Refresh | A::Work | A::During | A::End | A::Time | A::Handle),
         _ => matches!(axis, A::Verb),
     }
@@ -149,18 +139,24 @@ fn takes(verb: Choice, axis: Axis) -> bool {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Choices(Vec<Choice>);
 
+/// Those that are not the default.
+impl fmt::Debug for Choices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.named()).finish()
+    }
+}
+
 impl Choices {
     /// Of those that are named. What cannot be said together is left out, the later one.
     pub(crate) fn of(named: &[Choice]) -> Self {
         let mut choices: Vec<_> = AXES.iter().map(|(axis, _)| Choice::default_of(*axis)).collect();
         for choice in named {
-            let at = AXES.iter().position(|(axis, _)| *axis == choice.axis()).expect("each axis is in the table");
-            choices[at] = *choice;
+            choices[choice.axis() as usize] = *choice;
         }
         let mut all = Self(choices);
-        for (at, (axis, _)) in AXES.iter().enumerate() {
-            if !all.fits(all.0[at]) {
-                all.0[at] = Choice::default_of(*axis);
+        for (axis, _) in AXES {
+            if !all.fits(all.of_axis(*axis)) {
+                all.0[*axis as usize] = Choice::default_of(*axis);
             }
         }
         all
@@ -170,13 +166,17 @@ impl Choices {
         self.0.contains(&choice)
     }
 
+    pub(crate) fn of_axis(&self, axis: Axis) -> Choice {
+        self.0[axis as usize]
+    }
+
     pub(crate) fn verb(&self) -> Choice {
-        self.0[0]
+        self.of_axis(A::Verb)
     }
 
     /// The handle of the step.
     pub(crate) fn handle(&self) -> Choice {
-        self.0[self.0.len() - 1]
+        self.of_axis(A::Handle)
     }
 
     /// One of each axis that the verb takes.

@@ -11,7 +11,7 @@ use mongoseal::{
         Snapshot, Store,
     },
 };
-use tokio::sync::mpsc::{Sender, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Sender, UnboundedSender};
 
 use crate::{
     millis,
@@ -24,12 +24,12 @@ use crate::{
 /// A store, and the route of its process. The faults of a memory store are on the route. Those of a table are behind
 /// `CompareAndSwap`, and those of a server are its own.
 pub(crate) struct Link {
-    pub(crate) route: Arc<Route>,
-    pub(crate) store: Arc<dyn Store>,
+    route: Arc<Route>,
+    store: Arc<dyn Store>,
     /// The store, if it is a table.
-    pub(crate) caller: Option<Caller>,
+    caller: Option<Caller>,
     /// What is wrong with the store, or with what the library sends to it. A test expects that a rule is broken.
-    pub(crate) defect: Option<Defect>,
+    defect: Option<Defect>,
 }
 
 /// A defect, most of them of earlier versions of the library.
@@ -107,29 +107,6 @@ impl Link {
         }
         answer
     }
-
-    fn apply_in_memory(&self, key: Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
-        let world = Arc::clone(&self.route.world);
-        if world.is_faulty()
-            && !self.route.is_cut()
-            && world.below(25) == 0
-            && let Some(stale) = world.stale(&key, &request)
-        {
-            world.count("an old primary answers");
-            return Box::pin(async { Ok(stale) });
-        }
-        let (remembers, store) = (world.below(10) == 0, Arc::clone(&self.store));
-        self.send(deadline, move |_| {
-            let (world, store, key, request) = (Arc::clone(&world), Arc::clone(&store), key.clone(), request.clone());
-            Box::pin(async move {
-                let applied = world.apply(&*store, &key, request, deadline).await;
-                if remembers {
-                    world.remember(&key).await;
-                }
-                applied
-            })
-        })
-    }
 }
 
 impl Defect {
@@ -179,14 +156,32 @@ impl Store for Link {
             return Box::pin(async { Err(away()) });
         }
         let request = self.defect.map_or(request.clone(), |defect| defect.change(request));
-        let answer = if self.route.world.is_on_server() {
+        let (world, key) = (Arc::clone(&self.route.world), key.clone());
+        let answer = if world.is_on_server() {
             if let (Request::Revoke(revoke), false) = (&request, self.route.is_cut()) {
-                self.route.world.revoke(key, revoke.upto);
+                world.revoke(&key, revoke.upto);
             }
-            let key = key.clone();
             self.send(deadline, move |store| store.apply(&key, request.clone(), deadline))
+        } else if world.is_faulty()
+            && !self.route.is_cut()
+            && world.below(25) == 0
+            && let Some(stale) = world.stale(&key, &request)
+        {
+            world.count("an old primary answers");
+            Box::pin(async { Ok(stale) })
         } else {
-            self.apply_in_memory(key.clone(), request, deadline)
+            let (remembers, store) = (world.below(10) == 0, Arc::clone(&self.store));
+            self.send(deadline, move |_| {
+                let (world, store) = (Arc::clone(&world), Arc::clone(&store));
+                let (key, request) = (key.clone(), request.clone());
+                Box::pin(async move {
+                    let applied = world.apply(&*store, &key, request, deadline).await;
+                    if remembers {
+                        world.remember(&key).await;
+                    }
+                    applied
+                })
+            })
         };
         let Some(defect) = self.defect else { return answer };
         Box::pin(async move {
@@ -249,39 +244,24 @@ impl Store for Link {
         since: HybridTime,
         tell: UnboundedSender<Notification>,
     ) -> BoxFuture<Result<()>> {
-        let world = Arc::clone(&self.route.world);
-        let Records::Memory(store) = &world.records else { return self.store.notifications(handle, since, tell) };
-        let (fate, breaks) = (world.below(8), millis(world.below(20_000)));
-        let (faulty, defect) = (world.is_faulty(), self.defect);
-        if self.route.is_cut() || (faulty && fate == 0) || defect == Some(Defect::Unheard) {
-            return Box::pin(async { Err(away()) });
-        }
-        let (first, mut told) = unbounded_channel();
-        let watching = store.notifications(handle, since, first);
-        Box::pin(async move {
-            let relaying = async {
-                while let Some(what) = told.recv().await {
-                    let is_untold = defect == Some(Defect::UntoldHold)
-                        && matches!(what, Notification::Recheck { .. })
-                        && world.is_left_alone();
-                    let is_lost = is_untold || (world.is_faulty() && world.below(8) == 0);
-                    if is_lost && !matches!(what, Notification::Started { .. }) {
-                        world.count("a wake-up is lost");
-                    } else if tell.send(what).is_err() {
-                        break;
-                    }
-                }
-            };
-            tokio::select! {
-                biased;
-                ended = watching => ended,
-                () = relaying => Ok(()),
-                () = tell.closed() => Ok(()),
-                () = tokio::time::sleep(breaks), if faulty && fate < 4 => {
-                    world.count("a watch breaks off");
-                    Err(away())
-                }
+        let Records::Memory(_) = &self.route.world.records else {
+            return self.store.notifications(handle, since, tell);
+        };
+        let defect = self.defect;
+        let watch = |first| match defect {
+            Some(Defect::Unheard) => Box::pin(async { Err(away()) }),
+            _ => self.store.notifications(handle, since, first),
+        };
+        self.route.relay("a watch breaks off", watch, tell, move |world, what| {
+            let is_untold = defect == Some(Defect::UntoldHold)
+                && matches!(what, Notification::Recheck { .. })
+                && world.is_left_alone();
+            let is_lost = is_untold || (world.is_faulty() && world.below(8) == 0);
+            if is_lost && !matches!(what, Notification::Started { .. }) {
+                world.count("a wake-up is lost");
+                return None;
             }
+            Some(Duration::ZERO)
         })
     }
 

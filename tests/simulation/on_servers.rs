@@ -22,14 +22,12 @@
 
 mod beliefs;
 mod choices;
-mod held;
 mod link;
 mod process;
 mod program;
 mod reduce;
 mod route;
 mod run;
-mod server;
 mod step;
 mod table;
 mod wire;
@@ -59,13 +57,12 @@ use tokio::{
     time::timeout,
 };
 
-use choices::Choice::{self, OnPoolOf10, OnPoolOf64, OwnThread};
+use choices::Choice::{OnPoolOf10, OnPoolOf64, OwnThread};
 use link::Defect;
 use process::{Common, LONGEST};
 use reduce::{breaks, reduce};
 use run::{Ended, Place, Quiet, Run, Sum, Weather, live, message, number, possible_pairs, rule, seeds};
-use server::Server;
-use world::Records;
+use world::{Records, Server};
 
 /// The members of a set that is hurt.
 const MEMBERS: usize = 3;
@@ -105,25 +102,6 @@ fn documents_of(seed: u64) -> String {
     format!("program-{seed}-documents")
 }
 
-/// Opens the handles with clients of their own: on one of the caller with a pool of 10 or of 64, or by `connect`.
-fn connect_to_set(
-    name: String,
-    uris: [String; 2],
-) -> impl Fn(Choice, Builder) -> BoxFuture<mongoseal::Result<Mongoseal>> + Send + Sync {
-    move |which, builder| {
-        let builder = builder.database(DATABASE).collection(&name).retention(RETENTION);
-        let uri = uris[usize::from(which != OnPoolOf10)].clone();
-        Box::pin(async move {
-            if which == OwnThread {
-                return builder.connect(uri).await;
-            }
-            let client = Client::with_uri_str(uri).await.expect("a valid string");
-            let builder = if which == OnPoolOf64 { builder.connections(64) } else { builder };
-            builder.on_shared_client(&client.database(DATABASE))
-        })
-    }
-}
-
 /// The servers of a test, and what goes wrong with them.
 enum Servers {
     MongoDb { set: ReplicaSet, client: Client, judge: Client },
@@ -155,8 +133,20 @@ impl Servers {
                 let documents = |client: &Client| client.database(DATABASE).collection(&documents_of(seed));
                 let documents = Some([documents(client), documents(judge)]);
                 let uris = [10, 64].map(|pool| set.uri_with(&options(APP_NAME, pool)));
-                let connect = connect_to_set(name.clone(), uris);
-                let (judge, client) = (store(judge, &name), client.clone());
+                let (judge, client, collection) = (store(judge, &name), client.clone(), name.clone());
+                // On a client of the caller with a pool of 10 or of 64, or by `connect`.
+                let connect = move |which, builder: Builder| -> BoxFuture<mongoseal::Result<Mongoseal>> {
+                    let builder = builder.database(DATABASE).collection(&collection).retention(RETENTION);
+                    let uri = uris[usize::from(which != OnPoolOf10)].clone();
+                    Box::pin(async move {
+                        if which == OwnThread {
+                            return builder.connect(uri).await;
+                        }
+                        let client = Client::with_uri_str(uri).await.expect("a valid string");
+                        let builder = if which == OnPoolOf64 { builder.connections(64) } else { builder };
+                        builder.on_shared_client(&client.database(DATABASE))
+                    })
+                };
                 let open = Arc::new(move || store(&client, &name));
                 Server { place: Place::MongoDb, open, connect: Arc::new(connect), documents, judge }
             }

@@ -16,7 +16,7 @@ use crate::{
     millis,
     program::Step,
     route::Route,
-    run::{Report, Run, Weather},
+    run::{Report, Run},
     secs,
     step::Running,
     world::{Records, World},
@@ -52,7 +52,7 @@ impl Common {
     pub(crate) fn new(run: Run, records: Records) -> Arc<Self> {
         Arc::new(Self {
             world: World::new(run.seed, run.weather, records),
-            beliefs: Beliefs::new(run.weather == Weather::Calm),
+            beliefs: Beliefs::default(),
             given: Mutex::default(),
             defect: run.defect,
             completed: Mutex::default(),
@@ -64,11 +64,6 @@ impl Common {
     pub(crate) fn report(&self) -> Report {
         let granted = std::mem::take(&mut *self.granted.lock().unwrap());
         Report { granted, seen: self.world.seen.lock().unwrap().clone(), trace: self.world.trace() }
-    }
-
-    /// Whether something goes wrong beside the program.
-    pub(crate) fn is_hurt(&self) -> bool {
-        self.world.weather == Weather::Faulty
     }
 
     /// Whether a call took longer than it may, and no stall of this machine explains it.

@@ -80,8 +80,7 @@ impl fmt::Display for Program {
         for Track { process, steps } in &self.0 {
             writeln!(f, "    Track {{ process: {process}, steps: vec![")?;
             for Step { pause, key, choices } in steps {
-                let named: Vec<_> = choices.named().collect();
-                writeln!(f, "        Step::of({pause}, {key:?}, &{named:?}),")?;
+                writeln!(f, "        Step::of({pause}, {key:?}, &{choices:?}),")?;
             }
             writeln!(f, "    ] }},")?;
         }

@@ -10,6 +10,7 @@ use mongoseal::{
     Error, Result,
     store::{BoxFuture, Deadline},
 };
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::{millis, world::World};
 
@@ -178,6 +179,47 @@ impl Route {
                 return Err(away());
             }
             answer
+        })
+    }
+
+    /// Relays what `watch` tells to the process, unless the watch does not begin, and until it breaks off. Each message
+    /// arrives after the delay that `arrives` gives, or is lost.
+    pub(crate) fn relay<T: Send + 'static>(
+        &self,
+        breaks_off: &'static str,
+        watch: impl FnOnce(UnboundedSender<T>) -> BoxFuture<Result<()>>,
+        tell: UnboundedSender<T>,
+        arrives: impl Fn(&World, &T) -> Option<Duration> + Send + Sync + 'static,
+    ) -> BoxFuture<Result<()>> {
+        let world = Arc::clone(&self.world);
+        let (fate, breaks, faulty) = (world.below(8), millis(world.below(20_000)), world.is_faulty());
+        if self.is_cut() || (faulty && fate == 0) {
+            return Box::pin(async { Err(away()) });
+        }
+        let (first, mut told) = unbounded_channel();
+        let watching = watch(first);
+        Box::pin(async move {
+            let relaying = async {
+                while let Some(what) = told.recv().await {
+                    let Some(delay) = arrives(&world, &what) else { continue };
+                    if !delay.is_zero() {
+                        tokio::time::sleep(delay).await;
+                    }
+                    if tell.send(what).is_err() {
+                        break;
+                    }
+                }
+            };
+            tokio::select! {
+                biased;
+                ended = watching => ended,
+                () = relaying => Ok(()),
+                () = tell.closed() => Ok(()),
+                () = tokio::time::sleep(breaks), if faulty && fate < 4 => {
+                    world.count(breaks_off);
+                    Err(away())
+                }
+            }
         })
     }
 }

@@ -336,7 +336,7 @@ fn check_events(common: &Common, events: &[(Key, WatchItem)]) {
     let is_watched = match &world.records {
         Records::Memory(_) => true,
         Records::Table(_) => false,
-        Records::Server(server) => server.judge.capabilities().durable_answers && !common.is_hurt(),
+        Records::Server(server) => server.judge.capabilities().durable_answers && world.weather == Weather::Calm,
     };
     for key in KEYS.into_iter().filter(|_| is_watched) {
         let key: Key = key.parse().unwrap();

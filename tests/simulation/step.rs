@@ -6,36 +6,36 @@ use std::{pin::pin, task::Poll, time::Duration};
 
 use mongodb::bson::{Document, doc};
 use mongoseal::{
-    BeginOutcome, CancellationToken, EndReason, Error, Fence, FencingToken, Key, Lease, LeaseId, LeaseState, LossCause,
-    Metadata, Mongoseal, OnceOutcome, Result, Retry, Sharing, Tick, fence::Change,
+    BeginOutcome, CancellationToken, EndReason, Error, Fence, FencingToken, Key, Lease, LeaseId, LeaseSet, LeaseState,
+    LossCause, Metadata, Mongoseal, OnceOutcome, Result, Retry, Sharing, Tick, TickLease, election::Leader,
+    fence::Change,
 };
 
 use crate::{
     beliefs::Belief,
-    choices::Choice::{self, *},
-    held::Held,
+    choices::{
+        Axis,
+        Choice::{self, *},
+    },
     link::Defect,
     millis,
     process::{LONGEST, OPERATION, Process, SLACK},
     program::{KEYS, Step},
-    run::Weather,
     secs,
     world::World,
 };
 
-/// Acquires one key, and works under its lease or holds it. A macro, because no name covers the builders for a key and for
+/// Acquires, and works under what is granted or holds it. A macro, because no name covers the builders for a key and for
 /// several keys.
 macro_rules! acquire {
-    ($actor:expr, $acquire:expr) => {{
+    ($actor:expr, $acquire:expr, $held:path, $granted:pat => $leases:expr) => {{
         let (actor, acquire) = ($actor, $acquire);
         if actor.has(With) {
-            let worked = acquire.with(async |lease| actor.work(&[lease]).await);
-            actor.with(worked).await;
+            actor.with(acquire.with(async |$granted| actor.work($leases).await)).await;
         } else if actor.has(TriesWith) {
-            let worked = acquire.try_with(async |lease| actor.try_work(&[lease]).await);
-            actor.with(worked).await;
+            actor.with(acquire.try_with(async |$granted| actor.try_work($leases).await)).await;
         } else {
-            actor.keep(acquire, Held::Lease).await;
+            actor.keep(acquire, $held).await;
         }
     }};
 }
@@ -91,6 +91,25 @@ macro_rules! set_acquire {
     };
 }
 
+/// What a step was granted.
+enum Held {
+    Lease(Lease),
+    Set(LeaseSet),
+    Tick(TickLease),
+    Leader(Leader),
+}
+
+impl Held {
+    fn leases(&self) -> Vec<&Lease> {
+        match self {
+            Self::Lease(lease) => vec![lease],
+            Self::Set(set) => set.iter().collect(),
+            Self::Tick(tick) => vec![tick.lease()],
+            Self::Leader(leader) => vec![leader.lease()],
+        }
+    }
+}
+
 /// A step that runs.
 pub(crate) struct Running<'a> {
     pub(crate) process: &'a Process,
@@ -108,7 +127,7 @@ impl Running<'_> {
     }
 
     fn is_faulty(&self) -> bool {
-        self.process.common.world.weather == Weather::Faulty || self.world().is_slow()
+        !self.world().is_calm()
     }
 
     fn has(&self, choice: Choice) -> bool {
@@ -120,8 +139,7 @@ impl Running<'_> {
     }
 
     fn describe(&self) -> String {
-        let named: Vec<_> = self.step.choices.named().collect();
-        format!("process {}, key {:?}, {named:?}", self.process.number, self.step.key)
+        format!("process {}, key {:?}, {:?}", self.process.number, self.step.key, self.step.choices)
     }
 
     /// Whether the handle was shut down meanwhile.
@@ -143,19 +161,18 @@ impl Running<'_> {
     pub(crate) async fn run(&self) {
         let (key, seal) = (self.step.key, &self.handle);
         match self.step.choices.verb() {
-            Acquires => acquire!(self, set_acquire!(seal.acquire(key), self.step, self.group.as_str())),
+            Acquires => {
+                let acquire = set_acquire!(seal.acquire(key), self.step, self.group.as_str());
+                acquire!(self, acquire, Held::Lease, lease => &[lease]);
+            }
             AcquiresTwo => {
                 let acquire = set_acquire!(seal.acquire_all(KEYS), self.step, self.group.as_str());
-                if self.has(With) {
-                    let worked = acquire.with(async |set| self.work(&set.iter().collect::<Vec<_>>()).await);
-                    return self.with(worked).await;
-                } else if self.has(TriesWith) {
-                    let worked = acquire.try_with(async |set| self.try_work(&set.iter().collect::<Vec<_>>()).await);
-                    return self.with(worked).await;
-                }
-                self.keep(acquire, Held::Set).await;
+                acquire!(self, acquire, Held::Set, set => &set.iter().collect::<Vec<_>>());
             }
-            AcquiresAny => acquire!(self, set_acquire!(seal.acquire_any(KEYS), self.step, self.group.as_str())),
+            AcquiresAny => {
+                let acquire = set_acquire!(seal.acquire_any(KEYS), self.step, self.group.as_str());
+                acquire!(self, acquire, Held::Lease, lease => &[lease]);
+            }
             RunsATick => self.run_tick().await,
             Campaigns => self.campaign().await,
             Resumes => {
@@ -198,19 +215,14 @@ impl Running<'_> {
 
     /// How long an acquire may take.
     fn patience(&self) -> Duration {
-        let waits = if self.has(WaitsBriefly) {
-            secs(1)
-        } else if self.has(WaitsLong) {
-            secs(20)
-        } else if self.has(Retries) {
-            secs(5) + OPERATION
-        } else if self.has(RunsATick) {
+        let waits = match () {
+            () if self.has(WaitsBriefly) => secs(1),
+            () if self.has(WaitsLong) => secs(20),
+            () if self.has(Retries) => secs(5) + OPERATION,
             // As long as a holder that dies may keep the key, and a second.
-            LONGEST + secs(1)
-        } else if self.has(Campaigns) {
-            secs(1)
-        } else {
-            Duration::ZERO
+            () if self.has(RunsATick) => LONGEST + secs(1),
+            () if self.has(Campaigns) => secs(1),
+            () => Duration::ZERO,
         };
         waits + OPERATION
     }
@@ -331,12 +343,8 @@ impl Running<'_> {
     /// Awaits a verb that acquires, works and releases, and shuts down meanwhile if the step says so.
     async fn with(&self, verb: impl Future<Output = Result<()>>) {
         let most = self.patience() + self.time() + 4 * OPERATION;
-        let began = self.world().now();
-        let ended = self.beside_a_shutdown(verb).await;
-        let took = self.world().now() - began;
-        let is_late = self.process.common.is_late(took, most).await;
-        assert!(!is_late, "time: a verb with work took {took:?}: {}", self.describe());
-        if let Err(error) = ended {
+        let working = Box::pin(self.beside_a_shutdown(verb));
+        if let Err(error) = self.within("acquires and works", most, working).await {
             self.accept(&error);
         }
     }
@@ -360,30 +368,28 @@ impl Running<'_> {
     async fn act(&self, leases: &[&Lease], beliefs: &[Belief]) {
         self.pass(self.time() / 2, leases).await;
         for (lease, belief) in leases.iter().zip(beliefs) {
-            let done = if self.has(Refreshes) {
-                self.within("refreshes", OPERATION, lease.refresh()).await
-            } else if self.has(Verifies) {
-                self.within("verifies", OPERATION, lease.verify()).await
-            } else if self.has(Relabels) {
-                let mut metadata = Metadata::default();
-                metadata.insert("step", "relabelled").unwrap();
-                self.within("relabels", OPERATION, lease.update_metadata(metadata)).await
-            } else if self.has(Downgrades) {
-                belief.share(2);
-                self.within("downgrades", OPERATION, lease.downgrade(Sharing::UpTo(2))).await
-            } else if self.has(Extends) {
-                match self.within("extends", OPERATION, lease.extend(secs(5))).await {
+            let done = match self.step.choices.of_axis(Axis::During) {
+                Refreshes => self.within("refreshes", OPERATION, lease.refresh()).await,
+                Verifies => self.within("verifies", OPERATION, lease.verify()).await,
+                Relabels => {
+                    let mut metadata = Metadata::default();
+                    metadata.insert("step", "relabelled").unwrap();
+                    self.within("relabels", OPERATION, lease.update_metadata(metadata)).await
+                }
+                Downgrades => {
+                    belief.share(2);
+                    self.within("downgrades", OPERATION, lease.downgrade(Sharing::UpTo(2))).await
+                }
+                Extends => match self.within("extends", OPERATION, lease.extend(secs(5))).await {
                     // A lease without expiry has none to extend.
                     Err(Error::Invalid { .. }) if self.has(NeverExpires) || self.has(Resumes) => Ok(()),
                     extended => extended,
-                }
-            } else if self.has(WritesFenced) || self.has(WritesInBulk) {
-                self.within("writes", OPERATION, Box::pin(self.write(lease))).await
-            } else if self.has(Transacts) {
+                },
+                during if !during.is_of(self.world().place()) => Ok(()),
+                WritesFenced | WritesInBulk => self.within("writes", OPERATION, Box::pin(self.write(lease))).await,
                 // Its work has some time, and its commit.
-                self.within("transacts", 3 * OPERATION, Box::pin(self.transact(lease))).await
-            } else {
-                Ok(())
+                Transacts => self.within("transacts", 3 * OPERATION, Box::pin(self.transact(lease))).await,
+                _ => Ok(()),
             };
             if let Err(error) = done {
                 self.accept(&error);
@@ -501,12 +507,6 @@ impl Running<'_> {
         }
     }
 
-    /// Upgrades a sharer. A refresh before it, the upgrade itself and the refresh after it have the operation timeout each.
-    async fn upgrade<T>(&self, upgrade: impl IntoFuture<Output = Result<T>>) -> Option<T> {
-        let upgraded = self.within("upgrades", 3 * OPERATION, upgrade).await;
-        upgraded.map_err(|error| self.accept(&error)).ok()
-    }
-
     /// Notes that an upgraded lease excludes others.
     fn believe_upgraded(&self, lease: &Lease) -> Belief {
         let Self { process, step, .. } = self;
@@ -534,11 +534,15 @@ impl Running<'_> {
                 }
             }
             Held::Lease(lease) if self.has(Upgrades) => {
-                if let Some(upgraded) = self.upgrade(lease.upgrade()).await {
-                    let beliefs = self.believe_upgraded(&upgraded);
-                    self.pass(self.time() / 2, &[&upgraded]).await;
-                    drop(beliefs);
-                    self.ask("releases", upgraded.release()).await;
+                // A refresh before it, the upgrade itself and the refresh after it have the operation timeout each.
+                match self.within("upgrades", 3 * OPERATION, lease.upgrade()).await {
+                    Ok(upgraded) => {
+                        let beliefs = self.believe_upgraded(&upgraded);
+                        self.pass(self.time() / 2, &[&upgraded]).await;
+                        drop(beliefs);
+                        self.ask("releases", upgraded.release()).await;
+                    }
+                    Err(error) => self.accept(&error),
                 }
                 self.ask("releases", lease.release()).await;
             }

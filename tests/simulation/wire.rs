@@ -7,6 +7,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use mongoseal::{
@@ -17,7 +18,7 @@ use mongoseal::{
         Store, Swap,
     },
 };
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{
     link::Defect,
@@ -166,40 +167,22 @@ impl Backend for Wire {
     }
 
     fn listen(&self, handle: HandleId, messages: UnboundedSender<Vec<u8>>) -> BoxFuture<Result<()>> {
-        let (route, world) = (Arc::clone(&self.route), Arc::clone(&self.route.world));
-        let (fate, breaks) = (world.below(8), millis(world.below(20_000)));
-        let faulty = world.is_faulty();
-        if route.is_cut() || (faulty && fate == 0) {
-            return Box::pin(async { Err(away()) });
-        }
-        let (sender, mut published) = unbounded_channel();
-        self.table.listen(handle, sender);
-        Box::pin(async move {
-            let relaying = async {
-                while let Some(message) = published.recv().await {
-                    let fate = if world.is_faulty() && !message.is_empty() { world.below(8) } else { 7 };
-                    if fate == 0 || route.is_cut() {
-                        world.count("a message is lost");
-                        continue;
-                    }
-                    if fate == 1 {
-                        world.count("a message is late");
-                        tokio::time::sleep(millis(world.below(4_000))).await;
-                    }
-                    if messages.send(message).is_err() {
-                        break;
-                    }
-                }
-            };
-            tokio::select! {
-                biased;
-                () = relaying => Ok(()),
-                () = messages.closed() => Ok(()),
-                () = tokio::time::sleep(breaks), if faulty && fate < 4 => {
-                    world.count("a listener drops");
-                    Err(away())
-                }
+        let watch = |first| -> BoxFuture<Result<()>> {
+            self.table.listen(handle, first);
+            Box::pin(std::future::pending())
+        };
+        let route = Arc::clone(&self.route);
+        self.route.relay("a listener drops", watch, messages, move |world, message| {
+            let fate = if world.is_faulty() && !message.is_empty() { world.below(8) } else { 7 };
+            if fate == 0 || route.is_cut() {
+                world.count("a message is lost");
+                return None;
             }
+            if fate == 1 {
+                world.count("a message is late");
+                return Some(millis(world.below(4_000)));
+            }
+            Some(Duration::ZERO)
         })
     }
 

@@ -17,14 +17,13 @@ use mongoseal::{
     Builder, FencingToken, Key, LeaseId, Mongoseal, Result,
     inspect::StoreTime,
     record::{self, BatchRequest, Holder, LeaseRefs, Outcome, Record, Request, StoreClock},
-    store::{Applied, Clock, Deadline, HybridTime, MemoryStore, Snapshot, Store},
+    store::{Applied, BoxFuture, Clock, Deadline, HybridTime, MemoryStore, Snapshot, Store},
 };
 
 use crate::{
     choices::Choice,
     millis,
-    run::{Place, Weather},
-    server::Server,
+    run::{Place, Weather, message},
     table::Table,
 };
 
@@ -33,6 +32,22 @@ pub(crate) enum Records {
     Memory(MemoryStore),
     Table(Table),
     Server(Server),
+}
+
+/// Opens a handle with a client of its own.
+type Connect = dyn Fn(Choice, Builder) -> BoxFuture<Result<Mongoseal>> + Send + Sync;
+
+/// The collection of a program on a real server, in real time.
+#[derive(Clone)]
+pub(crate) struct Server {
+    pub(crate) place: Place,
+    /// Makes the store of a handle.
+    pub(crate) open: Arc<dyn Fn() -> Arc<dyn Store> + Send + Sync>,
+    pub(crate) connect: Arc<Connect>,
+    /// What is written under leases, by the clients of the processes and by the judge's. Redis has none.
+    pub(crate) documents: Option<[Collection<Document>; 2]>,
+    /// A store by which the rules look at records. No fault is for it.
+    pub(crate) judge: Arc<dyn Store>,
 }
 
 /// How long the calm rules are lenient after a server or this machine was slow.
@@ -179,6 +194,11 @@ impl World {
         self.has_stalled() || self.is_recent(&self.answered_slowly)
     }
 
+    /// Whether nothing goes wrong, all the time, and nothing was slow a moment ago.
+    pub(crate) fn is_calm(&self) -> bool {
+        self.weather == Weather::Calm && !self.is_slow()
+    }
+
     pub(crate) fn now(&self) -> Duration {
         self.clock.now().since_origin()
     }
@@ -218,14 +238,8 @@ impl World {
         let at = applied.at.expect("the memory store tells the time");
         let after = self.record(key).await;
         if let Request::Revoke(revoke) = &request {
-            self.excuse(
-                key,
-                before
-                    .iter()
-                    .flat_map(|before| &before.holders)
-                    .map(|held| held.version)
-                    .filter(|token| *token <= revoke.upto),
-            );
+            let held = before.iter().flat_map(|before| &before.holders).map(|held| held.version);
+            self.excuse(key, held.filter(|token| *token <= revoke.upto));
         }
         self.check_holders(before.as_ref(), after.as_ref(), at.now, |held| may_end(&request, held));
         if let Some(after) = after {
@@ -283,8 +297,7 @@ impl World {
     /// Runs checks in a task whose panic no test receives. [`ensure_unbroken`](Self::ensure_unbroken) reports it.
     pub(crate) fn checked<T>(&self, check: impl FnOnce() -> T) -> T {
         catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|panic| {
-            let message = panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "a check panicked".to_owned());
-            self.broken.lock().unwrap().get_or_insert(message);
+            self.broken.lock().unwrap().get_or_insert_with(|| message(&*panic));
             resume_unwind(panic)
         })
     }

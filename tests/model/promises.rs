@@ -1,17 +1,14 @@
-//! The promises: what a request may do to the record, and what a runner may believe.
+//! The promises of schedules: what a request may do to the record, and what a client may believe.
 
-use super::{
-    server::Server,
-    state::{Answer, Entry, Message, State, Stored, Token, Verb, only},
-};
 use crate::{
     outcomes::{Breach, Rare},
-    state::Time,
+    server::Server,
+    state::{Answer, Holds, Message, State, Stored, Time, Token, Verb, only},
 };
 
 impl Server {
     /// Judges a request by the records before and after it, and notes what it did.
-    pub(super) fn judge(
+    pub(crate) fn judge(
         &self,
         state: &mut State,
         (before, after): (Option<&Stored>, Option<&Stored>),
@@ -29,7 +26,7 @@ impl Server {
         {
             state.breaks(Breach::Revived);
         }
-        let is_late = |entry: &Entry| entry.not_after.is_some_and(|end| entry.expires_at > end);
+        let is_late = |entry: &Holds| entry.not_after.is_some_and(|end| entry.expires_at > end);
         if after.holders.iter().any(is_late) {
             state.breaks(Breach::KeptTooLong);
         }
@@ -45,7 +42,7 @@ impl Server {
     fn judge_end(&self, state: &mut State, before: Option<&Stored>, now: Time, message: &Message) {
         let Some(before) = before else { return };
         match message.verb {
-            Verb::Release { token } | Verb::Complete { token } | Verb::Dismiss { token } => {
+            Verb::Release { token: Some(token) } | Verb::Complete { token, .. } | Verb::Dismiss { token } => {
                 if let Some(entry) = before.live(token, now) {
                     state.released |= only(token);
                     state.held_until = if self.config.min_hold > 0 { entry.since + self.config.min_hold } else { 0 };
@@ -66,7 +63,7 @@ impl Server {
 
     fn judge_grants(state: &mut State, before: Option<&Stored>, after: &Stored, now: Time) {
         let had = before.map(|before| before.holders.as_slice()).unwrap_or_default();
-        let is_new = |entry: &&Entry| had.iter().all(|held| held.token != entry.token);
+        let is_new = |entry: &&Holds| had.iter().all(|held| held.token != entry.token);
         for entry in after.holders.iter().filter(is_new) {
             if before.is_some_and(|before| entry.token <= before.version) {
                 state.breaks(Breach::TokenOutOfOrder);
@@ -80,9 +77,9 @@ impl Server {
 
     fn judge_done(&self, state: &mut State, before: Option<&Stored>, after: &Stored, now: Time, message: &Message) {
         let (had, done) = (before.and_then(|before| before.done), after.done);
-        if let Verb::Complete { token } = message.verb
+        if let Verb::Complete { token, tick } = message.verb
             && state.completed & only(token) != 0
-            && had.is_some_and(|(tick, _)| tick < self.config.tick(message.attempt))
+            && had.is_some_and(|(last, _)| last < tick)
         {
             self.reached.note([Rare::GhostAfterReset]);
         }
@@ -92,7 +89,7 @@ impl Server {
         let tick = done.map_or(0, |(tick, _)| tick);
         match message.verb {
             Verb::Reset => state.ticks &= only(tick + 1) - 1,
-            Verb::Complete { token } => {
+            Verb::Complete { token, .. } => {
                 let is_lower = had.is_some_and(|(last, _)| tick < last);
                 let is_late = before.is_some_and(|before| before.version > token);
                 let breaches = [
@@ -115,11 +112,11 @@ impl Server {
         }
     }
 
-    /// Judges what the runners believe. An operator can end a lease before its holder knows: such a holder is left out.
-    pub(super) fn judge_beliefs(&self, state: &mut State) {
+    /// Judges what the clients believe. An operator can end a lease before its holder knows: such a holder is left out.
+    pub(crate) fn judge_beliefs(&self, state: &mut State) {
         let (now, wall) = (state.time, state.wall());
         let ended = state.revoked | state.released;
-        let believed = state.runners.iter().filter_map(|runner| runner.believes(now));
+        let believed = state.clients.iter().filter_map(|client| client.believes(now));
         let believed: Vec<_> = believed.filter(|held| ended & only(held.token) == 0).collect();
         for held in &believed {
             let Some(entry) = state.record.as_ref().and_then(|record| record.live(held.token, wall)) else {
@@ -137,16 +134,16 @@ impl Server {
         }
     }
 
-    /// A runner begins its work. A revoked lease is left out: its holder may not know yet. So is a runner that does not
+    /// A client begins its work. A revoked lease is left out: its holder may not know yet. So is a client that does not
     /// read the last completed tick.
-    pub(super) fn judge_begin(&self, state: &mut State, tick: u8, token: Token) {
+    pub(crate) fn judge_begin(&self, state: &mut State, tick: u8, token: Token) {
         if self.config.reads && state.revoked & only(token) == 0 && state.ticks >> tick != 0 {
             state.breaks(Breach::RanAgain);
         }
     }
 
-    /// A runner is sure that it has completed its tick.
-    pub(super) fn judge_completed(state: &mut State, token: Token) {
+    /// A client is sure that it has completed its tick.
+    pub(crate) fn judge_completed(state: &mut State, token: Token) {
         if state.completed & only(token) == 0 {
             state.breaks(Breach::NotCompleted);
         }
