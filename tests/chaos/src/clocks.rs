@@ -37,13 +37,8 @@ impl Clocks {
 
     /// The clock of a server, in the language of libfaketime.
     pub(crate) fn shift(&self, server: usize) -> String {
-        shift(self.offsets.map_or(Duration::ZERO, |offsets| offsets[server]))
+        format!("+{}", self.offsets.map_or(0.0, |offsets| offsets[server].as_secs_f64()))
     }
-}
-
-/// In the language of libfaketime.
-pub(crate) fn shift(offset: Duration) -> String {
-    format!("+{}", offset.as_secs_f64())
 }
 
 /// Whether there is a libfaketime. Says so if there is none.

@@ -22,8 +22,8 @@ use crate::{
     history::History,
     options::Options,
     servers::Servers,
-    words::{Event, micros, now},
-    worker::{PATIENCE, SPEC, Spec},
+    words::{Event, now},
+    worker::{SPEC, Spec},
 };
 
 /// Workers are clients of this name and their slot.
@@ -59,14 +59,12 @@ impl Crew {
             backing: servers.backing(),
             uri: String::new(),
             control_uri: servers.control_uri(),
-            database: DATABASE.into(),
             worker: 0,
             slot: 0,
             seed: options.seed,
             sabotage: options.sabotage,
             few_clients: options.few_clients,
-            least_grace: micros(least_grace),
-            patience: micros(PATIENCE + Duration::from_secs_f64(options.outage.unwrap_or_default())),
+            least_grace,
         };
         let uris = (0..SLOTS).map(|slot| servers.uri(slot)).collect();
         // The runner itself is worker 0.

@@ -16,6 +16,7 @@ use tokio::time::sleep;
 pub(crate) use commands::{LOGIN_CODES, OVERLOADED_CODES};
 
 use crate::{
+    clocks::Clocks,
     crew::{Crew, SLOTS},
     history::History,
     servers::Servers,
@@ -39,10 +40,17 @@ kinds! {
         Kill Pause Partition Minority DeafClient SwallowReply KillClient PauseClient BlockClient Drop Latency Outage
         ClockJump;
     OF_REPLICA_SET:
-        Terminate StepDown StepUp OneWay SplitClient Unconfirmed Uncommitted Delay KillStream KillCursor StallCollection
+        Terminate StepDown StepUp OneWay SplitClient Unconfirmed Uncommitted Delay KillStream StallCollection
         LockRecord LockedRecords Login Refuse RefuseChecks RefuseCommits;
     OF_REDIS:
         Promote Failover SplitBrain KillMessages ScriptFlush;
+}
+
+/// Until the lane that inflicts a fault says which it is.
+impl Default for Kind {
+    fn default() -> Self {
+        Self::Kill
+    }
 }
 
 impl Kind {
@@ -73,34 +81,13 @@ pub(crate) struct Chaos<S> {
     pub(crate) crew: Arc<Crew>,
     pub(crate) history: History,
     pub(crate) kinds: Vec<Kind>,
-    /// How long an outage lasts, if all last as long.
-    pub(crate) outage: Option<Duration>,
     pub(crate) seed: u64,
     pub(crate) until: Micros,
-    /// How far the wall clock of each server is ahead, in the language of libfaketime.
-    pub(crate) shifts: Vec<String>,
+    pub(crate) clocks: Clocks,
 }
 
 /// How long the consequences of a fault of the servers last after it.
 pub(crate) const AFTERMATH: Duration = Duration::from_secs(3);
-
-/// What a fault was.
-#[derive(Default)]
-pub(crate) struct Done {
-    what: String,
-    /// As in [`Fault`].
-    slot: Option<u32>,
-    key: Option<String>,
-    keys: Vec<String>,
-    by: Option<Micros>,
-    bound: Option<Micros>,
-}
-
-impl From<String> for Done {
-    fn from(what: String) -> Self {
-        Self { what, ..Self::default() }
-    }
-}
 
 impl<S: Servers> Chaos<S> {
     /// Hurts servers and workers, each one after another and both at the same time.
@@ -133,20 +120,30 @@ impl<S: Servers> Chaos<S> {
                 sleep(AFTERMATH).await;
             }
             let begin = now();
-            let Done { what, slot, key, keys, by, bound } = S::inflict(self, kind, &mut rng).await;
+            let fault = S::inflict(self, kind, &mut rng).await;
             if !clients {
                 self.servers.settled().await;
             }
             let pause = if kind.is_judged_afterwards() { OPERATION_TIMEOUT } else { Duration::ZERO };
-            self.history.note(Event::Fault(Fault { kind, what, begin, end: now(), slot, key, keys, by, bound }));
+            self.history.note(Event::Fault(Fault { kind, begin, end: now(), ..fault }));
             sleep(pause + millis(&mut rng, 300..1200)).await;
         }
     }
 }
 
-impl<S> Chaos<S> {
+impl<S: Servers> Chaos<S> {
+    /// The wall clock of a server is set. It goes back by less than the retention on Redis.
+    async fn clock_jump(&self, server: usize, rng: &mut Rng) -> String {
+        let shift = ["+30", "-8", "+5", "-5", "+1h"][rng.usize(..5)];
+        self.servers.set_clock(server, shift);
+        sleep(millis(rng, 1500..4000)).await;
+        self.servers.set_clock(server, &self.clocks.shift(server));
+        sleep(Duration::from_secs(1)).await;
+        format!("{shift} at server {server}")
+    }
+
     /// Hurts a worker. Faults of servers have no effect here.
-    async fn hurt_client(&self, kind: Kind, rng: &mut Rng) -> Done {
+    async fn hurt_client(&self, kind: Kind, rng: &mut Rng) -> Fault {
         let slot = rng.u32(..SLOTS);
         let length = match kind {
             Kind::KillClient => millis(rng, 0..1000),
@@ -158,15 +155,15 @@ impl<S> Chaos<S> {
             Kind::KillClient => self.crew.kill(slot, length).await,
             Kind::PauseClient => self.crew.pause(slot, length).await,
             Kind::BlockClient => self.crew.block(slot, length).await,
-            _ => return String::from("not of these servers").into(),
+            _ => return Fault::from(String::from("not of these servers")),
         }
-        Done { what: format!("the worker of slot {slot} for {length:?}"), slot: Some(slot), ..Done::default() }
+        Fault { what: format!("the worker of slot {slot} for {length:?}"), slot: Some(slot), ..Fault::default() }
     }
 }
 
 impl Chaos<ReplicaSet> {
     /// Does it and heals it; says what it was.
-    pub(crate) async fn inflict(&self, kind: Kind, rng: &mut Rng) -> Done {
+    pub(crate) async fn inflict(&self, kind: Kind, rng: &mut Rng) -> Fault {
         let what = match kind {
             Kind::SwallowReply => return self.swallow_reply(rng).await,
             Kind::LockRecord => return self.lock_record(rng).await,
@@ -193,11 +190,10 @@ impl Chaos<ReplicaSet> {
             Kind::Uncommitted => self.uncommitted(rng).await,
             Kind::Delay => self.delay(rng).await,
             Kind::KillStream => self.kill_stream(rng).await,
-            Kind::KillCursor => self.kill_cursor(rng).await,
             Kind::Drop => self.drop_collection().await,
             Kind::StallCollection => self.stall_collection(rng).await,
             Kind::Outage => self.outage(rng).await,
-            Kind::ClockJump => self.clock_jump(rng).await,
+            Kind::ClockJump => self.clock_jump(self.victim(rng).await, rng).await,
             _ => return self.hurt_client(kind, rng).await,
         };
         what.into()

@@ -1,4 +1,4 @@
-//! The history: all events in the order in which the runner received them, and the resources that holders write.
+//! The history: all events in the order in which the runner received them.
 
 use std::{
     fs::File,
@@ -7,28 +7,14 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use mongoseal::{FenceGate, FencingToken};
-
 use crate::words::Event;
 
 #[derive(Clone, Default)]
-pub(crate) struct History {
-    events: Arc<Mutex<Vec<Event>>>,
-    /// What stands before the resources: one for each key that is held alone.
-    gate: Arc<FenceGate>,
-}
+pub(crate) struct History(Arc<Mutex<Vec<Event>>>);
 
 impl History {
-    /// Notes an event; a write passes the gate, or does not, at that.
-    pub(crate) fn note(&self, mut event: Event) {
-        let mut events = self.lock();
-        if let Event::Write(write) = &mut event
-            && !write.key.starts_with("pool")
-        {
-            let token = FencingToken::new(write.token).expect("a holder has a token");
-            write.accepted = Some(self.gate.admit(&write.key, token).is_ok());
-        }
-        events.push(event);
+    pub(crate) fn note(&self, event: Event) {
+        self.lock().push(event);
     }
 
     pub(crate) fn events(&self) -> Vec<Event> {
@@ -36,7 +22,7 @@ impl History {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Event>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -20,7 +20,6 @@ mod options;
 mod run;
 mod sabotage;
 mod servers;
-mod tally;
 mod verdict;
 mod words;
 mod worker;

@@ -1,15 +1,11 @@
 //! The options of the runner.
 
-use std::path::PathBuf;
+use std::{fmt::Display, path::PathBuf, str::FromStr};
 
-use crate::{
-    faults::Kind,
-    sabotage::Sabotage,
-    words::{name, named},
-};
+use crate::{faults::Kind, sabotage::Sabotage, words::named};
 
 #[allow(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
     pub(crate) minutes: f64,
     pub(crate) seed: u64,
@@ -17,8 +13,6 @@ pub(crate) struct Options {
     pub(crate) only: Vec<Kind>,
     pub(crate) sabotage: Option<Sabotage>,
     pub(crate) judge: Option<PathBuf>,
-    /// How long an outage lasts, in seconds; a few seconds unless said otherwise.
-    pub(crate) outage: Option<f64>,
     /// Whether the wall clocks of the servers differ.
     pub(crate) clock_offsets: bool,
     /// By how much they differ, in seconds; less than the smallest grace unless said otherwise.
@@ -35,30 +29,14 @@ pub(crate) struct Options {
     pub(crate) replicas: u32,
 }
 
-pub(crate) const USAGE: &str = "chaos [--minutes N] [--seed S] [--json FILE] [--only FAULT,…] [--outage SECONDS]
-      [--sabotage NAME] [--caught-by I,…] [--clock-offsets] [--clock-offset SECONDS]
-      [--few-clients] [--without-times] [--redis] [--replicas N]
+pub(crate) const USAGE: &str = "chaos [--minutes N] [--seed S] [--json FILE] [--only FAULT,…] [--sabotage NAME]
+      [--caught-by I,…] [--clock-offsets] [--clock-offset SECONDS] [--few-clients]
+      [--without-times] [--redis] [--replicas N]
 chaos --judge FILE";
 
 impl Options {
     pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
-        let seed = fastrand::u64(1..1_000_000);
-        let mut options = Self {
-            minutes: 1.0,
-            seed,
-            json: None,
-            only: Vec::new(),
-            sabotage: None,
-            judge: None,
-            outage: None,
-            clock_offsets: false,
-            clock_offset: None,
-            few_clients: false,
-            redis: false,
-            without_times: false,
-            caught_by: Vec::new(),
-            replicas: 1,
-        };
+        let mut options = Self { minutes: 1.0, seed: fastrand::u64(1..1_000_000), replicas: 1, ..Self::default() };
         while let Some(option) = arguments.next() {
             let switch = match option.as_str() {
                 "--clock-offsets" => Some(&mut options.clock_offsets),
@@ -71,36 +49,28 @@ impl Options {
                 *switch = true;
                 continue;
             }
-            let value = arguments.next().ok_or_else(|| format!("{option} needs a value"))?;
-            let bad = |said: String| format!("{option} {value}: {said}");
-            let number = || value.parse().map_err(|error| bad(format!("{error}")));
-            match option.as_str() {
-                "--minutes" => options.minutes = number()?,
-                "--seed" => options.seed = value.parse().map_err(|error| bad(format!("{error}")))?,
-                "--json" => options.json = Some(value.into()),
-                "--only" => options.only = value.split(',').map(named).collect::<Result<_, _>>().map_err(bad)?,
-                "--sabotage" => options.sabotage = Some(named(&value).map_err(bad)?),
-                "--caught-by" => options.caught_by = value.split(',').map(str::to_owned).collect(),
-                "--outage" => options.outage = Some(number()?),
-                "--clock-offset" => options.clock_offset = Some(number()?),
-                "--replicas" => options.replicas = value.parse().map_err(|error| bad(format!("{error}")))?,
-                "--judge" => options.judge = Some(value.into()),
-                _ => return Err(format!("there is no {option}")),
-            }
+            let mut value = || arguments.next().ok_or_else(|| String::from("it needs a value"));
+            let done = match option.as_str() {
+                "--minutes" => value().and_then(number).map(|minutes| options.minutes = minutes),
+                "--seed" => value().and_then(number).map(|seed| options.seed = seed),
+                "--json" => value().map(|file| options.json = Some(file.into())),
+                "--only" => {
+                    value().and_then(|kinds| kinds.split(',').map(named).collect()).map(|kinds| options.only = kinds)
+                }
+                "--sabotage" => value().and_then(|name| named(&name)).map(|sabotage| options.sabotage = Some(sabotage)),
+                "--caught-by" => value().map(|by| options.caught_by = by.split(',').map(str::to_owned).collect()),
+                "--clock-offset" => value().and_then(number).map(|offset| options.clock_offset = Some(offset)),
+                "--replicas" => value().and_then(number).map(|replicas| options.replicas = replicas),
+                "--judge" => value().map(|file| options.judge = Some(file.into())),
+                _ => Err("there is no such option".into()),
+            };
+            done.map_err(|what| format!("{option}: {what}"))?;
         }
-        options.check()?;
         Ok(options)
     }
+}
 
-    /// Checks that the servers know these faults, and the workers this sabotage.
-    fn check(&self) -> Result<(), String> {
-        let kinds = Kind::all(self.redis);
-        if let Some(other) = self.only.iter().find(|kind| !kinds.contains(kind)) {
-            return Err(format!("these servers have no {}", name(other)));
-        }
-        match self.sabotage {
-            Some(sabotage) if !sabotage.is_of(self.redis) => Err(format!("these servers have no {}", name(sabotage))),
-            _ => Ok(()),
-        }
-    }
+#[allow(clippy::needless_pass_by_value, reason = "it is the step after a value")]
+fn number<T: FromStr<Err: Display>>(value: String) -> Result<T, String> {
+    value.parse().map_err(|error| format!("{value}: {error}"))
 }

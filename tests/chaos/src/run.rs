@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use mongoseal::{Lease, Mongoseal};
+use mongoseal::Mongoseal;
 use mongoseal_test_support::ReplicaSet;
 use tokio::time::sleep;
 
@@ -13,12 +13,10 @@ use crate::{
     history::History,
     judge::{BY_TIME, Case},
     options::Options,
-    servers::{MEMBERS, Servers, redis::RedisServers},
-    words::{Acquire, Event, Inspect, Run, micros, name, now},
+    servers::{Servers, redis::RedisServers, set_clocks},
+    words::{Acquire, Event, Run, micros, name, now},
     worker::{
-        CROWDED_KEY, HOT_KEYS, LEADERSHIP, OPERATION_TIMEOUT, OUTSTAYED_KEYS, WRITTEN_KEYS, client,
-        process::watch_for_stalls,
-        ticker::{SCHEDULE, SCHEDULES},
+        CROWDED_KEY, HOT_KEYS, OPERATION_TIMEOUT, OUTSTAYED_KEYS, WRITTEN_KEYS, client, process::watch_for_stalls,
     },
 };
 
@@ -33,7 +31,10 @@ async fn run_on<S: Servers>(options: &Options) -> Vec<Event> {
     let kinds = kinds(options);
     println!("seed         {}", options.seed);
     let clocks = Clocks::of(options);
-    let servers = Arc::new(S::start(options, &kinds, &clocks).await);
+    let own_clocks = clocks.offsets.is_some() || kinds.contains(&Kind::ClockJump);
+    let servers = Arc::new(S::start(options, &kinds, own_clocks).await);
+    set_clocks(&*servers, &clocks).await;
+    servers.settled().await;
     if let Some(sabotage) = options.sabotage {
         servers.tamper(sabotage);
         println!("sabotage     {}", name(sabotage));
@@ -41,16 +42,13 @@ async fn run_on<S: Servers>(options: &Options) -> Vec<Event> {
     let history = History::default();
     let noted = history.clone();
     watch_for_stalls(0, move |stall| noted.note(stall));
-    history.note(Event::Elected { term: servers.term().await });
     let begin = now();
     history.note(Event::Run(Run {
-        seed: options.seed,
         sabotage: options.sabotage,
-        only: options.only.clone(),
         retention: micros(servers.backing().retention()),
-        begin,
         spread: micros(clocks.spread()),
         redis: options.redis,
+        term: servers.term().await,
     }));
     servers.prepare().await;
     let least_grace = clocks.least_grace();
@@ -64,10 +62,9 @@ async fn run_on<S: Servers>(options: &Options) -> Vec<Event> {
         crew: Arc::clone(&crew),
         history: history.clone(),
         kinds,
-        outage: options.outage.map(Duration::from_secs_f64),
         seed: options.seed,
         until,
-        shifts: (0..MEMBERS).map(|server| clocks.shift(server)).collect(),
+        clocks,
     };
     let chaos = Arc::new(chaos);
     let counting = tokio::spawn(Arc::clone(&servers).count(history.clone(), until));
@@ -92,7 +89,6 @@ async fn run_on<S: Servers>(options: &Options) -> Vec<Event> {
     sleep(AFTERMATH).await;
     Arc::into_inner(crew).expect("nobody else has the crew").end().await;
     look(&seal, &history).await;
-    read_runs(&seal, &history).await;
     servers.read(&history).await;
     history.events()
 }
@@ -127,12 +123,13 @@ fn is_caught(options: &Options, history: &History) -> bool {
 
 /// The last look: every key that many wanted can be had, and nobody holds any.
 async fn look(seal: &Mongoseal, history: &History) {
-    let keys = HOT_KEYS.into_iter().chain(WRITTEN_KEYS).chain(OUTSTAYED_KEYS).chain([LEADERSHIP, CROWDED_KEY]);
+    let keys = HOT_KEYS.into_iter().chain(WRITTEN_KEYS).chain(OUTSTAYED_KEYS).chain([CROWDED_KEY]);
     for (number, key) in (0..).zip(keys) {
         let begin = now();
         let answer = seal.acquire(key).ttl(Duration::from_secs(2)).wait(LAPSE).await;
         let end = now();
-        let outcome = client::outcome(answer.as_ref().map(Lease::token));
+        let outcome = client::outcome(&answer);
+        let token = answer.as_ref().map_or(0, |lease| lease.token().get());
         if let Ok(lease) = answer {
             lease.release().await.ok();
         }
@@ -144,6 +141,7 @@ async fn look(seal: &Mongoseal, history: &History) {
             end,
             within: micros(LAPSE + OPERATION_TIMEOUT),
             outcome,
+            token,
             attempts: 1,
             probe: true,
             refreshes: true,
@@ -151,28 +149,9 @@ async fn look(seal: &Mongoseal, history: &History) {
         }));
     }
     sleep(LAPSE).await;
+    let key = |event| if let Event::Acquire(acquire) = event { Some(acquire.key) } else { None };
     let keys: BTreeSet<String> = history.events().into_iter().filter_map(key).collect();
     for key in keys {
-        let begin = now();
-        let seen = client::seen(seal.inspect(key.as_str()).await);
-        let (end, within) = (now(), micros(OPERATION_TIMEOUT));
-        history.note(Event::Inspect(Inspect { worker: 0, key, begin, end, within, seen }));
-    }
-}
-
-/// Notes the history of each schedule.
-async fn read_runs(seal: &Mongoseal, history: &History) {
-    for number in 0..SCHEDULES {
-        let (key, at) = (format!("{SCHEDULE}{number}"), now());
-        let runs = seal.runs(key.as_str()).await.expect("the servers are well");
-        let runs = runs.iter().map(|run| (run.tick, run.token.get())).collect();
-        history.note(Event::Runs { key, runs, at });
-    }
-}
-
-fn key(event: Event) -> Option<String> {
-    match event {
-        Event::Acquire(acquire) => Some(acquire.key),
-        _ => None,
+        history.note(Event::Inspect(client::inspect(0, seal, &key).await));
     }
 }

@@ -4,8 +4,8 @@
 //! None is in the library. Most change the messages between the library and the servers, in the proxies. The others
 //! change what the store returns to the engine, in a `Store` around the real one.
 //!
-//! A run with sabotage is judged all the while. So it leaves out what excuses a finding later: the fault `drop`, revocations, and
-//! I6 until the end. The clients that wait until the same moments do not run. These run with some sabotages only:
+//! A run with sabotage is judged all the while. So it leaves out the fault `drop`, which excuses a finding later. These clients
+//! run with some sabotages only:
 //!
 //! - writers of documents: `no-fence` and `transaction-left`;
 //! - clients that wait for longer than an outage: `impatient`;
@@ -100,15 +100,6 @@ pub(crate) enum Sabotage {
 }
 
 impl Sabotage {
-    /// Whether it can be done on these servers.
-    pub(crate) fn is_of(self, redis: bool) -> bool {
-        let needs_redis = matches!(self, Self::BlindSwap | Self::ShortKeep | Self::LostSwap);
-        // A handle of Redis has its own connection for messages. No schedule and no fleet runs there.
-        let of_set = [Self::OwnStreams, Self::OnceUnchecked, Self::SharedRefreshes, Self::OverdrawnPool];
-        let needs_set = of_set.contains(&self) || self.is_done_on_the_way();
-        if redis { self == Self::ClientClock || !needs_set } else { !needs_redis }
-    }
-
     /// Whether it is done on the way to the servers, and not in the workers.
     fn is_done_on_the_way(self) -> bool {
         matches!(

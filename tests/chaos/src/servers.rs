@@ -3,18 +3,22 @@
 pub(crate) mod redis;
 mod replica_set;
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use fastrand::Rng;
 use mongoseal::{Builder, Mongoseal};
+use mongoseal_test_support::eventually;
 
 use crate::{
     clocks::Clocks,
-    faults::{Chaos, Done, Kind},
+    faults::{Chaos, Kind},
     history::History,
     options::Options,
     sabotage::Sabotage,
-    words::Micros,
+    words::{Fault, Micros},
     worker::Backing,
 };
 
@@ -23,8 +27,8 @@ pub(crate) const MEMBERS: usize = 3;
 
 /// Servers of one kind, and what the runner does with them.
 pub(crate) trait Servers: Sized + Send + Sync + 'static {
-    /// Starts them, with these clocks.
-    fn start(options: &Options, kinds: &[Kind], clocks: &Clocks) -> impl Future<Output = Self> + Send;
+    /// Starts them, each with a clock of its own if that is needed.
+    fn start(options: &Options, kinds: &[Kind], own_clocks: bool) -> impl Future<Output = Self> + Send;
 
     /// What the workers are on.
     fn backing(&self) -> Backing;
@@ -47,8 +51,14 @@ pub(crate) trait Servers: Sized + Send + Sync + 'static {
     /// How often another server has become the primary.
     fn term(&self) -> impl Future<Output = i64> + Send;
 
+    /// Sets the clock of a server, in the language of libfaketime.
+    fn set_clock(&self, server: usize, shift: &str);
+
+    /// The time on the clock of a server, if it answers.
+    fn time(&self, server: usize) -> impl Future<Output = Option<SystemTime>> + Send;
+
     /// Does harm of this kind and heals it. Returns what it was.
-    fn inflict(chaos: &Chaos<Self>, kind: Kind, rng: &mut Rng) -> impl Future<Output = Done> + Send;
+    fn inflict(chaos: &Chaos<Self>, kind: Kind, rng: &mut Rng) -> impl Future<Output = Fault> + Send;
 
     /// A handle that no fault of the network and no sabotage concerns.
     fn seal(&self, builder: Builder) -> impl Future<Output = Mongoseal> + Send;
@@ -61,4 +71,18 @@ pub(crate) trait Servers: Sized + Send + Sync + 'static {
 
     /// Notes at the end what the workers wrote beside records.
     fn read(&self, history: &History) -> impl Future<Output = ()> + Send;
+}
+
+/// Sets the clock of each server ahead, and waits until its answers say so.
+pub(crate) async fn set_clocks(servers: &impl Servers, clocks: &Clocks) {
+    for (server, offset) in (0..).zip(clocks.offsets.into_iter().flatten()) {
+        servers.set_clock(server, &clocks.shift(server));
+        let margin = Duration::from_millis(1);
+        eventually(Duration::from_secs(10), "a server has the clock that was set", async || {
+            let asked = SystemTime::now();
+            let told = servers.time(server).await;
+            told.is_some_and(|told| (asked + offset - margin..=SystemTime::now() + offset + margin).contains(&told))
+        })
+        .await;
+    }
 }

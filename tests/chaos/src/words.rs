@@ -38,47 +38,33 @@ pub(crate) enum Event {
     Ready { worker: u32, slot: u32 },
     /// An acquire has ended.
     Acquire(Acquire),
-    /// A holder looked whether it holds, and wrote to the fenced resource.
-    Write(Write),
+    /// A holder looked whether it holds, just after `at`. What is valid then was valid at `at`, too.
+    Looked { worker: u32, lease: u64, at: Micros, valid: bool },
     /// The store confirmed a refresh, in the background or not.
-    Refreshed { worker: u32, lease: u64, key: String, token: u64, begin: Micros, end: Micros },
+    Refreshed { worker: u32, lease: u64, begin: Micros, end: Micros },
     /// A holder begins to end its lease.
-    Ends { worker: u32, lease: u64, key: String, token: u64, at: Micros, how: String },
+    Ends { worker: u32, lease: u64, at: Micros, how: String },
     /// A holder found its lease lost.
-    Lost { worker: u32, lease: u64, key: String, token: u64, at: Micros, cause: String, newer: Option<u64> },
-    /// A call on a lease: refresh, verify, release or transfer.
+    Lost { worker: u32, lease: u64, at: Micros, cause: String, newer: Option<u64> },
+    /// A call has ended.
     Call(Call),
     /// A record was read.
     Inspect(Inspect),
-    /// A document was written.
-    Entry(Entry),
-    /// Told when it begins, and again when it has ended.
-    Revoke(Revoke),
     /// The work of a tick begins. Its lease was valid then.
     Works { worker: u32, key: String, tick: u64, token: u64, at: Micros },
-    /// A call for a tick has ended.
-    Ticked(Ticked),
-    /// The history of a schedule: the tick and the token of each run.
-    Runs { key: String, runs: Vec<(u64, u64)>, at: Micros },
-    /// The value of a key was read or written.
-    Value(Value),
     /// Work has ended.
     Worked(Worked),
     /// A watch reported a grant. The events of a watch are in the order of the history.
-    Watched { worker: u32, watch: String, key: String, token: u64, at: Micros },
+    Watched { worker: u32, watch: String, key: String, token: u64 },
     /// A watch reported that events may be missing.
-    Missed { worker: u32, watch: String, at: Micros },
+    Missed { worker: u32, watch: String },
     /// A process did not run.
     Stall { worker: u32, from: Micros, to: Micros },
     /// A worker's write of a document beside all leases was slow, over a network in which nothing is broken for
     /// workers: so the machine was, or the servers.
     Slow { worker: u32, from: Micros, to: Micros },
-    /// So many change streams of the process in a slot were open.
-    Streams { slot: u32, count: u64, at: Micros },
-    /// So many connections of the process in a slot were open.
-    Connections { slot: u32, count: u64, at: Micros },
-    /// A worker opened a handle on a collection that must be refused: `refused`, `unavailable`, `opened`, or another error.
-    Opened { worker: u32, begin: Micros, end: Micros, outcome: String },
+    /// So many change streams of the process in a slot were open, or connections to Redis.
+    Open { slot: u32, count: u64, at: Micros },
     /// A handle of a worker was shut down.
     Shutdown { worker: u32, begin: Micros, end: Micros },
     /// A worker that was told to end did not.
@@ -87,8 +73,6 @@ pub(crate) enum Event {
     Fault(Fault),
     /// All faults are healed.
     Healed { at: Micros, term: i64 },
-    /// How often the set had elected when the run began.
-    Elected { term: i64 },
     /// What the log of the servers shows: how many writes were read and how many were not, and what breaks a promise or is
     /// another token than the workers were granted.
     Log { read: u64, unread: u64, broken: Vec<String> },
@@ -97,24 +81,21 @@ pub(crate) enum Event {
 /// The run that this is the history of.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Run {
-    pub(crate) seed: u64,
     pub(crate) sabotage: Option<Sabotage>,
-    pub(crate) only: Vec<Kind>,
     pub(crate) retention: Micros,
-    pub(crate) begin: Micros,
     /// By how much the wall clocks of the members differ.
-    #[serde(default)]
     pub(crate) spread: Micros,
     /// Whether the servers are of Redis.
-    #[serde(default)]
     pub(crate) redis: bool,
+    /// How often the servers had elected when the run began.
+    pub(crate) term: i64,
 }
 
 /// Asking for a key.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Acquire {
     pub(crate) worker: u32,
-    /// Unique within the worker.
+    /// Unique within the worker, and not 0.
     pub(crate) lease: u64,
     pub(crate) key: String,
     /// 0 is exclusive.
@@ -123,12 +104,15 @@ pub(crate) struct Acquire {
     pub(crate) ttl: Micros,
     #[serde(default)]
     pub(crate) grace: Micros,
-    pub(crate) group: Option<String>,
     pub(crate) begin: Micros,
     pub(crate) end: Micros,
     /// How long it may take.
     pub(crate) within: Micros,
-    pub(crate) outcome: Outcome,
+    /// `granted`, `held`, `full`, `unavailable`, or an error that nobody expects.
+    pub(crate) outcome: String,
+    /// If it was granted.
+    #[serde(default)]
+    pub(crate) token: u64,
     /// How many requests were sent.
     #[serde(default)]
     pub(crate) attempts: u32,
@@ -145,131 +129,45 @@ pub(crate) struct Acquire {
     /// Whether the handle refreshes the lease in the background.
     #[serde(default)]
     pub(crate) refreshes: bool,
-    /// When the transfer began by which the lease was granted.
-    pub(crate) since: Option<Micros>,
     /// The minimum hold of the lease.
     #[serde(default)]
     pub(crate) least: Micros,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Outcome {
-    Granted {
-        token: u64,
-    },
-    #[default]
-    Held,
-    Full,
-    Unavailable {
-        message: String,
-    },
-    Other {
-        message: String,
-    },
-}
-
 /// That an acquire was queued.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Queued {
-    /// When the first request was sent that was so answered, and when the answer came.
-    pub(crate) first: (Micros, Micros),
-    pub(crate) position: usize,
+    /// When the first answer that said so came.
+    pub(crate) since: Micros,
     /// When the last request was sent that was so answered.
     pub(crate) sent: Micros,
-    /// Whether it never can have lost its place.
-    pub(crate) kept: bool,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Write {
-    pub(crate) worker: u32,
-    pub(crate) lease: u64,
-    pub(crate) key: String,
-    pub(crate) token: u64,
-    /// When, just before it was looked.
-    pub(crate) at: Micros,
-    /// Whether the holder believed to hold the key. What is valid then was valid at `at`, too.
-    pub(crate) valid: bool,
-    /// What the gate of the resource said; the resource of a shared key has none.
-    pub(crate) accepted: Option<bool>,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// A call that is no acquire: on a lease, about the value or the document of its key, for a tick, or that opens a handle.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Call {
     pub(crate) worker: u32,
+    /// As in [`Acquire`], of a call that shows whether the lease is held. 0: of another call.
+    #[serde(default)]
     pub(crate) lease: u64,
     pub(crate) key: String,
-    pub(crate) token: u64,
+    /// `refresh`, `verify` or `release` a lease; `read`, `put` or `release-with` a value; `write` a document in
+    /// MongoDB, at the fence of its collection or in a transaction; run the work of a tick `once`; `prepare` a handle on a
+    /// collection that must be refused.
     pub(crate) verb: String,
     pub(crate) begin: Micros,
     pub(crate) end: Micros,
     pub(crate) within: Micros,
-    /// `ok`, `ours`, `unknown`, `gone`, `lost`, `unavailable`, or an error that nobody expects.
+    /// `ok`, another word of `judge::outcomes::EXPECTED`, or an error that nobody expects.
     pub(crate) outcome: String,
-}
-
-/// A write of the document of a key in MongoDB, at the fence of its collection or in a transaction. Each
-/// counts one more.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Entry {
-    pub(crate) worker: u32,
-    pub(crate) lease: u64,
-    pub(crate) key: String,
-    /// Who writes; nobody, where it is only looked at, when all is over.
-    pub(crate) token: Option<u64>,
-    pub(crate) begin: Micros,
-    pub(crate) end: Micros,
-    pub(crate) within: Micros,
-    /// `ok`, `fenced`, `lost`, `unavailable`, or an error that nobody expects.
-    pub(crate) outcome: String,
-    /// What was there before: how many writes, and the token of the last, 0 where there was none.
-    pub(crate) before: Option<(i64, u64)>,
-}
-
-/// A key taken from its holders.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Revoke {
-    pub(crate) worker: u32,
-    pub(crate) key: String,
-    pub(crate) begin: Micros,
-    /// When it ended, or is to have ended.
-    pub(crate) end: Micros,
-    /// `begun`, `ok`, `unavailable`, or an error that nobody expects.
-    pub(crate) outcome: String,
-    /// What was taken.
-    pub(crate) tokens: Vec<u64>,
-}
-
-/// A call that runs the work of a tick, unless the tick is completed.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Ticked {
-    pub(crate) worker: u32,
-    pub(crate) key: String,
-    pub(crate) tick: u64,
-    /// The token under which the work ran, if it ran.
-    pub(crate) token: Option<u64>,
-    pub(crate) begin: Micros,
-    pub(crate) end: Micros,
-    /// `ran`, `done`, `busy`, `lost`, `unavailable`, or the text of an unexpected answer.
-    pub(crate) outcome: String,
-}
-
-/// A call that reads or writes the value of a key under a lease. A value is the token of the lease that wrote it, and the
-/// number of the write under that token: (0, 0) is none.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Value {
-    pub(crate) worker: u32,
-    pub(crate) key: String,
-    /// The token of the lease.
+    /// The token of the lease of a value or a tick, if the work of the tick ran.
+    #[serde(default)]
     pub(crate) token: u64,
-    /// `read`, `put` or `release-with`.
-    pub(crate) verb: String,
+    /// A value: the token of the lease that wrote it, and the number of the write under that token. (0, 0) is none.
+    #[serde(default)]
     pub(crate) content: (u64, u64),
-    pub(crate) begin: Micros,
-    pub(crate) end: Micros,
-    /// `ok`, `lost`, `unavailable`, or the text of an unexpected answer.
-    pub(crate) outcome: String,
+    #[serde(default)]
+    pub(crate) tick: u64,
 }
 
 /// Work under a lease has ended, in the shutdown of its handle or before.
@@ -285,37 +183,22 @@ pub(crate) struct Worked {
 }
 
 /// A linearizable read of a record.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Inspect {
     pub(crate) worker: u32,
     pub(crate) key: String,
     pub(crate) begin: Micros,
     pub(crate) end: Micros,
-    pub(crate) within: Micros,
-    pub(crate) seen: Seen,
+    /// `record`, `nothing`, `unavailable`, or an error that nobody expects.
+    pub(crate) outcome: String,
+    #[serde(default)]
+    pub(crate) version: u64,
+    /// The tokens of those whose time is not over.
+    #[serde(default)]
+    pub(crate) holders: Vec<u64>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Seen {
-    Nothing,
-    Record {
-        version: u64,
-        /// The tokens of those whose time is not over.
-        holders: Vec<u64>,
-        /// Which acquires they came of, by worker and lease.
-        #[serde(default)]
-        asked: Vec<(u32, u64)>,
-    },
-    /// No leader, whether there is a record or not.
-    Nobody,
-    Unavailable,
-    Other {
-        message: String,
-    },
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Fault {
     pub(crate) kind: Kind,
     pub(crate) what: String,
@@ -324,10 +207,7 @@ pub(crate) struct Fault {
     /// The slot of the only worker that it concerns, if it concerns one.
     #[serde(default)]
     pub(crate) slot: Option<u32>,
-    /// The key whose record is locked.
-    #[serde(default)]
-    pub(crate) key: Option<String>,
-    /// The keys whose records are locked together.
+    /// The keys whose records are locked.
     #[serde(default)]
     pub(crate) keys: Vec<String>,
     /// The constant delay of replies.
@@ -339,13 +219,14 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// The keys whose records are locked.
-    pub(crate) fn locked(&self) -> impl Iterator<Item = &str> {
-        self.key.iter().chain(&self.keys).map(String::as_str)
-    }
-
     /// Whether it locks records.
     pub(crate) fn is_lock(&self) -> bool {
-        self.locked().next().is_some()
+        !self.keys.is_empty()
+    }
+}
+
+impl From<String> for Fault {
+    fn from(what: String) -> Self {
+        Self { what, ..Self::default() }
     }
 }

@@ -10,7 +10,6 @@ pub(crate) mod process;
 mod tampered;
 pub(crate) mod ticker;
 mod watcher;
-mod writer;
 
 use std::{
     io::Write,
@@ -51,24 +50,17 @@ pub(crate) const WRITTEN_KEYS: [&str; 4] = ["doc/0", "doc/1", "ledger/0", "ledge
 pub(crate) const DOCUMENTS: &str = "documents";
 /// A collection on which no handle may be opened, because it has a collation.
 pub(crate) const COLLATED: &str = "collated";
-/// What is led.
-pub(crate) const LEADERSHIP: &str = "lead/0";
 /// The key that four of each process wait for all the time.
 pub(crate) const CROWDED_KEY: &str = "crowd/0";
-/// The key that is waited for longer than an outage lasts, and for how long if outages last a few seconds.
-pub(crate) const PATIENT_KEY: &str = "patient/0";
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+/// The key that is waited for longer than an outage lasts, and for how long.
+const PATIENT_KEY: &str = "patient/0";
+const PATIENCE: Duration = Duration::from_secs(15);
 /// What keys begin with that are kept by a handle with a thread of its own.
 pub(crate) const OF_THREAD: &str = "thread/";
 /// The order to block all threads of the runtime, before a number of milliseconds.
 pub(crate) const BLOCK: &str = "block";
 /// How many threads the runtime of a process has.
 const THREADS: usize = 2;
-/// How many clients of a process run schedules.
-const TICKERS: u64 = 2;
-/// The key for which all waits end at the same moments, and how far these are apart.
-pub(crate) const ENDING_KEY: &str = "ending/0";
-pub(crate) const ENDS_EVERY: Duration = Duration::from_secs(2);
 /// What the key of each process begins with whose leases have a minimum hold.
 pub(crate) const LEAST: &str = "least/";
 /// What keys begin with whose only client drops the lease and asks for it again at once.
@@ -104,14 +96,13 @@ const BURST_EVERY: Duration = Duration::from_secs(3);
 
 /// The clients of a process: what each asks for, and by which handle. The first two handles share one
 /// `mongodb::Client`.
-const CLIENTS: [(Role, By, usize); 20] = [
+const CLIENTS: [(Role, By, usize); 22] = [
     (Role::Waiting, By::Observed, 1),
     (Role::Trying, By::Observed, 1),
     (Role::SharingFilter, By::Observed, 1),
     (Role::Cold, By::Observed, 2),
     (Role::Crowding, By::Observed, 4),
     (Role::Patient, By::Observed, 2),
-    (Role::Ending, By::Plain, 4),
     (Role::Least, By::Observed, 2),
     (Role::Least, By::Plain, 1),
     (Role::Writing, By::Observed, 1),
@@ -125,6 +116,9 @@ const CLIENTS: [(Role, By, usize); 20] = [
     (Role::Bursting, By::Observed, 20),
     (Role::Again, By::Observed, 1),
     (Role::Fleet, By::Observed, FLEET),
+    (Role::Ticking, By::Observed, 2),
+    (Role::Opening, By::Plain, 1),
+    (Role::Closing, By::Plain, 1),
 ];
 
 /// What a client asks for.
@@ -137,11 +131,9 @@ enum Role {
     Crowding,
     /// A key that it waits for through an outage.
     Patient,
-    /// A key, by a wait that ends together with the others'.
-    Ending,
     /// A key of its process, with a minimum hold.
     Least,
-    /// Documents, a leadership, and revocations. It sits out if something else is broken on purpose.
+    /// A key with a document. It sits out if something else is broken on purpose.
     Writing,
     /// A key of its own, held for long.
     LeaseProbe,
@@ -153,6 +145,12 @@ enum Role {
     Again,
     /// A key of its own, held all the time, in one process only.
     Fleet,
+    /// Ticks of schedules.
+    Ticking,
+    /// A handle on a collection that must be refused.
+    Opening,
+    /// A key, until it shuts its handle down under work.
+    Closing,
 }
 
 /// The handle by which a client asks.
@@ -205,7 +203,6 @@ pub(crate) struct Spec {
     pub(crate) uri: String,
     /// The same servers, for clients under another name.
     pub(crate) control_uri: String,
-    pub(crate) database: String,
     /// Unique among all processes of the run.
     pub(crate) worker: u32,
     pub(crate) slot: u32,
@@ -214,9 +211,7 @@ pub(crate) struct Spec {
     /// Whether the clients that ask for many keys at once sit out.
     pub(crate) few_clients: bool,
     /// The smallest grace of its leases.
-    pub(crate) least_grace: Micros,
-    /// How long it waits for the key that is waited for through outages.
-    pub(crate) patience: Micros,
+    pub(crate) least_grace: Duration,
 }
 
 impl Spec {
@@ -224,10 +219,6 @@ impl Spec {
     pub(crate) fn of_this_process() -> Option<Self> {
         let spec = std::env::var(SPEC).ok()?;
         Some(serde_json::from_str(&spec).expect("the runner writes what a worker reads"))
-    }
-
-    fn least_grace(&self) -> Duration {
-        Duration::from_micros(self.least_grace)
     }
 }
 
@@ -267,70 +258,41 @@ async fn work(spec: Spec) {
     let (sabotage, notes) = (spec.sabotage, Arc::new(Notes::default()));
     let handles = Handles::open(&spec, &notes).await;
     let listening = tokio::spawn(client::listen_all_the_time(spec.worker, handles.plain.clone()));
-    let (ending, leases) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (ending, leases) = (AtomicBool::new(false), AtomicU64::new(1));
     let worker = Arc::new(Worker { spec, handles, notes, ending, leases, last_write });
     say(&Event::Ready { worker: worker.spec.worker, slot: worker.spec.slot });
     process::listen(&worker);
-    // A store without change streams leaves out events between two polls.
-    let watches = [false, true].map(|of_prefix| {
-        let worker = Arc::clone(&worker);
-        tokio::spawn(async move {
-            if worker.has_documents() && worker.spec.slot == WATCH_SLOT {
-                watcher::run(&worker, of_prefix).await;
-            }
-        })
-    });
     // A sabotage shows sooner with fewer clients beside those that meet it.
-    let sits_out = |role: Role| match role {
-        Role::Writing => {
-            sabotage.is_some_and(|sabotage| !matches!(sabotage, Sabotage::NoFence | Sabotage::TransactionLeft))
-        }
-        Role::Patient => sabotage.is_some_and(|sabotage| sabotage != Sabotage::Impatient),
-        Role::Ending => sabotage.is_some(),
-        Role::Least => {
-            sabotage.is_some_and(|sabotage| sabotage != Sabotage::UntoldHold)
-                || !LEAST_SLOTS.contains(&worker.spec.slot)
-        }
-        Role::Fleet => {
-            sabotage.is_some_and(|sabotage| sabotage != Sabotage::SharedRefreshes)
-                || worker.spec.slot != FLEET_SLOT
-                || worker.spec.few_clients
-                || !worker.has_documents()
-        }
+    let is_for = |those: &[Sabotage]| sabotage.is_none_or(|sabotage| those.contains(&sabotage));
+    let (slot, on_mongodb, has_many) = (worker.spec.slot, worker.has_documents(), !worker.spec.few_clients);
+    let takes_part = |role: &Role| match role {
+        Role::Writing => on_mongodb && is_for(&[Sabotage::NoFence, Sabotage::TransactionLeft]),
+        Role::Patient => is_for(&[Sabotage::Impatient]),
+        Role::Least => LEAST_SLOTS.contains(&slot) && is_for(&[Sabotage::UntoldHold]),
+        Role::Fleet => on_mongodb && has_many && slot == FLEET_SLOT && is_for(&[Sabotage::SharedRefreshes]),
         // These clients slow down the worker, and the rule that judges minimum holds (I22) allows for a slow worker.
-        Role::Crowding | Role::Outstaying => sabotage == Some(Sabotage::UntoldHold),
-        Role::Bursting => sabotage == Some(Sabotage::UntoldHold) || worker.spec.few_clients,
-        _ => false,
+        Role::Crowding | Role::Outstaying => sabotage != Some(Sabotage::UntoldHold),
+        Role::Bursting => has_many && sabotage != Some(Sabotage::UntoldHold),
+        Role::Ticking => on_mongodb && is_for(&[Sabotage::OnceUnchecked]),
+        Role::Opening => on_mongodb && is_for(&[Sabotage::ChecksSkipped]),
+        Role::Closing => CLOSING_SLOTS.contains(&slot) && is_for(&[Sabotage::UnknownWork]),
+        _ => true,
     };
     let clients = CLIENTS.into_iter().flat_map(|(role, by, count)| iter::repeat_n((role, by), count));
-    let mut clients: Vec<_> = clients
-        .enumerate()
-        .filter(|(_, (role, _))| !sits_out(*role))
-        .map(|(number, (role, by))| {
-            let worker = Arc::clone(&worker);
-            tokio::spawn(async move { client::run(&worker, number, role, by).await })
-        })
-        .collect();
-    if worker.has_documents() && sabotage.is_none_or(|sabotage| sabotage == Sabotage::OnceUnchecked) {
-        clients.extend((0..TICKERS).map(|number| {
-            let worker = Arc::clone(&worker);
-            tokio::spawn(async move { ticker::run(&worker, number).await })
-        }));
-    }
-    if worker.has_documents() && sabotage.is_none_or(|sabotage| sabotage == Sabotage::ChecksSkipped) {
+    let clients = clients.enumerate().filter(|(_, (role, _))| takes_part(role)).map(|(number, (role, by))| {
         let worker = Arc::clone(&worker);
-        clients.push(tokio::spawn(async move { opener::run(&worker).await }));
-    }
-    let is_closing = CLOSING_SLOTS.contains(&worker.spec.slot);
-    if is_closing && sabotage.is_none_or(|sabotage| sabotage == Sabotage::UnknownWork) {
+        tokio::spawn(async move { client::run(&worker, number, role, by).await })
+    });
+    // A store without change streams leaves out events between two polls.
+    let watches = [false, true].into_iter().filter(|_| on_mongodb && slot == WATCH_SLOT).map(|of_prefix| {
         let worker = Arc::clone(&worker);
-        clients.push(tokio::spawn(async move { closing::run(&worker).await }));
-    }
-    for client in clients {
+        tokio::spawn(async move { watcher::run(&worker, of_prefix).await })
+    });
+    let besides: Vec<_> = watches.chain([listening]).collect();
+    for client in clients.collect::<Vec<_>>() {
         client.await.expect("a client does not panic");
     }
-    listening.abort();
-    watches.iter().for_each(tokio::task::JoinHandle::abort);
+    besides.iter().for_each(tokio::task::JoinHandle::abort);
     let Handles { seal, plain, threaded, .. } = &worker.handles;
     for seal in [seal, threaded].into_iter().chain(plain) {
         let begin = now();
@@ -358,7 +320,7 @@ impl Worker {
     /// A plan with a grace that the run needs.
     fn with_grace(&self, plan: Plan) -> Plan {
         let grace =
-            if self.is_sabotaged(Sabotage::NoGrace) { Duration::ZERO } else { plan.grace.max(self.spec.least_grace()) };
+            if self.is_sabotaged(Sabotage::NoGrace) { Duration::ZERO } else { plan.grace.max(self.spec.least_grace) };
         Plan { grace, ..plan }
     }
 

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use mongodb::{
-    Client,
-    bson::{Bson, Document, doc},
-};
+use mongodb::bson::{Bson, Document, doc};
 use mongoseal_test_support::{FailPoint, How, Peer, ReplicaSet};
 use tokio::time::sleep;
 
-use super::{Chaos, Done, millis};
-use crate::crew::{DATABASE, SLOTS, app_name};
+use super::{Chaos, millis};
+use crate::{
+    crew::{SLOTS, app_name},
+    words::Fault,
+};
 
 /// Codes of a server that cannot do it now: a lock is not to be had, it is out of time or unavailable, or is overloaded. With
 /// the codes of a change of its state the driver would close all connections at each refusal.
@@ -83,7 +83,7 @@ impl Chaos<ReplicaSet> {
     }
 
     /// A worker loses its connections, and its logins fail for a while as if the server could not do them now.
-    pub(super) async fn refuse_logins(&self, rng: &mut Rng) -> Done {
+    pub(super) async fn refuse_logins(&self, rng: &mut Rng) -> Fault {
         let primary = self.servers.primary().await;
         let (slot, code) = (rng.u32(..SLOTS), LOGIN_CODES[rng.usize(..4)]);
         let how = doc! { "errorCode": code, "appName": app_name(slot) };
@@ -93,7 +93,7 @@ impl Chaos<ReplicaSet> {
         self.servers.proxy().heal();
         sleep(millis(rng, 1500..4000)).await;
         let what = format!("{} of the worker of slot {slot} with code {code}", point.off().await);
-        Done { what, slot: Some(slot), ..Done::default() }
+        Fault { what, slot: Some(slot), ..Fault::default() }
     }
 
     /// Writes are made by a primary that the others do not follow, and which then may be gone.
@@ -126,41 +126,10 @@ impl Chaos<ReplicaSet> {
 
     /// Change streams end.
     pub(super) async fn kill_stream(&self, rng: &mut Rng) -> String {
-        // One that cannot be resumed, and one that can.
-        let code = if rng.bool() { 280 } else { 43 };
+        // One that cannot be resumed, and two that can: the cursor is gone, or was killed.
+        let code = [280, 43, 237][rng.usize(..3)];
         let point = self.fail(&["getMore"], doc! { "errorCode": code }, doc! { "times": rng.u32(3..12) }).await;
         sleep(millis(rng, 800..2000)).await;
         format!("{} with code {code}", point.off().await)
     }
-
-    /// The cursors of change streams are killed, those that wait for a change and those that do not, some
-    /// times.
-    pub(super) async fn kill_cursor(&self, rng: &mut Rng) -> String {
-        let primary = self.servers.primary().await;
-        let client = Client::with_uri_str(self.servers.direct_uri(primary)).await.expect("a member has an address");
-        let mut killed = 0;
-        for _ in 0..rng.u8(1..4) {
-            let ids = stream_cursors(&client).await.unwrap_or_default();
-            let kill = doc! { "killCursors": "mongoseal", "cursors": ids };
-            // Whatever has ended meanwhile cannot be killed.
-            if let Ok(answer) = client.database(DATABASE).run_command(kill).await {
-                killed += answer.get_array("cursorsKilled").map_or(0, Vec::len);
-            }
-            sleep(millis(rng, 100..600)).await;
-        }
-        format!("{killed} at member {primary}")
-    }
-}
-
-/// The cursors of all change streams of a member.
-async fn stream_cursors(client: &Client) -> mongodb::error::Result<Vec<i64>> {
-    let all = doc! { "$currentOp": { "allUsers": true, "idleCursors": true, "localOps": true } };
-    let streams = doc! { "$match": { "ns": format!("{DATABASE}.mongoseal"), "cursor.awaitData": true } };
-    let id = doc! { "$project": { "id": "$cursor.cursorId" } };
-    let mut found = client.database("admin").aggregate([all, streams, id]).await?;
-    let mut ids = Vec::new();
-    while found.advance().await? {
-        ids.push(found.current().get_i64("id").unwrap_or_default());
-    }
-    Ok(ids)
 }

@@ -7,10 +7,10 @@ use mongodb::bson::doc;
 use mongoseal_test_support::{Hits, How, Peer, ReplicaSet};
 use tokio::time::sleep;
 
-use super::{Chaos, Done, how, millis};
+use super::{Chaos, how, millis};
 use crate::{
     crew::{SLOTS, app_name},
-    words::micros,
+    words::{Fault, micros},
     worker::{OPERATION_TIMEOUT, SMALLEST_TTL},
 };
 
@@ -78,11 +78,11 @@ impl Chaos<ReplicaSet> {
     }
 
     /// Requests of some clients are executed and not answered.
-    pub(super) async fn swallow_reply(&self, rng: &mut Rng) -> Done {
+    pub(super) async fn swallow_reply(&self, rng: &mut Rng) -> Fault {
         let (slot, times) = (rng.u32(..SLOTS), rng.u32(1..12));
         let hits = self.servers.proxy().swallow_reply(&app_name(slot), "findAndModify update", times);
         sleep(millis(rng, 500..2000)).await;
-        Done { what: format!("{} of slot {slot}", hits.count()), slot: Some(slot), ..Done::default() }
+        Fault { what: format!("{} of slot {slot}", hits.count()), slot: Some(slot), ..Fault::default() }
     }
 
     /// No worker reaches any member, for longer than a call may take.
@@ -92,8 +92,7 @@ impl Chaos<ReplicaSet> {
             self.servers.proxy().cut_both(&Peer::client(app_name(slot)), &Peer::Anyone, how);
         }
         // Some last longer than the waiters of a worker keep their places.
-        let drawn = OPERATION_TIMEOUT + millis(rng, 500..4000);
-        let length = self.outage.unwrap_or(drawn);
+        let length = OPERATION_TIMEOUT + millis(rng, 500..4000);
         sleep(length).await;
         self.servers.proxy().heal();
         format!("{how:?} for {length:?}")
@@ -101,13 +100,13 @@ impl Chaos<ReplicaSet> {
 
     /// The way between the servers and a worker, or all, is long for a while: each reply is late by the same time,
     /// which a lease of the smallest ttl can live with.
-    pub(super) async fn latency(&self, rng: &mut Rng) -> Done {
+    pub(super) async fn latency(&self, rng: &mut Rng) -> Fault {
         let by = SMALLEST_TTL.mul_f64(rng.u32(10..=35).into()) / 100;
         let slots = if rng.bool() { 0..SLOTS } else { one_of(rng.u32(..SLOTS)) };
         let hits: Vec<_> = slots.clone().map(|slot| self.servers.proxy().delay_replies(&app_name(slot), by)).collect();
         sleep(millis(rng, 4000..8000)).await;
         self.servers.proxy().heal();
         let hits: u32 = hits.iter().map(Hits::count).sum();
-        Done { what: format!("{hits} replies to slots {slots:?} by {by:?}"), by: Some(micros(by)), ..Done::default() }
+        Fault { what: format!("{hits} replies to slots {slots:?} by {by:?}"), by: Some(micros(by)), ..Fault::default() }
     }
 }

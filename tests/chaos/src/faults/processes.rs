@@ -13,7 +13,7 @@ use crate::{crew::DATABASE, worker::RETENTION};
 
 impl Chaos<ReplicaSet> {
     /// Mostly the primary.
-    async fn victim(&self, rng: &mut Rng) -> usize {
+    pub(super) async fn victim(&self, rng: &mut Rng) -> usize {
         let primary = self.servers.primary().await;
         if rng.u8(..4) == 0 { (primary + 1) % 3 } else { primary }
     }
@@ -81,15 +81,5 @@ impl Chaos<ReplicaSet> {
                 sleep(Duration::from_millis(500)).await;
             }
         }
-    }
-
-    pub(super) async fn clock_jump(&self, rng: &mut Rng) -> String {
-        let member = self.victim(rng).await;
-        let shift = ["+30", "-20", "+5", "-5", "+1h"][rng.usize(..5)];
-        self.servers.set_clock(member, shift);
-        sleep(millis(rng, 1500..4000)).await;
-        self.servers.set_clock(member, &self.shifts[member]);
-        sleep(Duration::from_secs(1)).await;
-        format!("{shift} at member {member}")
     }
 }

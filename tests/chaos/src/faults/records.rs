@@ -1,6 +1,6 @@
 //! The faults that lock records by an open transaction.
 
-use std::{slice, time::Duration};
+use std::time::Duration;
 
 use fastrand::Rng;
 use mongodb::{
@@ -11,9 +11,10 @@ use mongodb::{
 use mongoseal_test_support::ReplicaSet;
 use tokio::time::sleep;
 
-use super::{Chaos, Done, millis};
+use super::{Chaos, millis};
 use crate::{
     crew::DATABASE,
+    words::Fault,
     worker::{BUSY_KEY, BUSY_KEYS, CROWDED_KEY, FLEET, HOT_KEYS, OUTSTAYED_KEYS, busy_key, cold_key, fleet_key},
 };
 
@@ -23,53 +24,41 @@ const TRIES: usize = 200;
 impl Chaos<ReplicaSet> {
     /// A transaction has written the record of a key, and is open for a while. It writes a field that is not the
     /// library's, and is aborted.
-    pub(super) async fn lock_record(&self, rng: &mut Rng) -> Done {
-        let client = self.servers.client().await;
-        for _ in 0..TRIES {
-            let key = lockable(rng);
-            match locked(&client, slice::from_ref(&key)).await {
-                Ok(Some(session)) => {
-                    let length = keep(session, millis(rng, 1000..6000)).await;
-                    return Done { what: format!("{key} for {length:?}"), key: Some(key), ..Done::default() };
-                }
-                // The record is not there, or a worker is writing it.
-                Ok(None) | Err(_) => sleep(Duration::from_millis(10)).await,
-            }
-        }
-        String::from("no record").into()
+    pub(super) async fn lock_record(&self, rng: &mut Rng) -> Fault {
+        let length = millis(rng, 1000..6000);
+        self.lock(|| vec![lockable(rng)], length).await
     }
 
     /// The same of many records, for longer than a call may take. Either one of each few of the fleet in the order of the
     /// keys, so that each part of a batch has locked records. Or all that are acquired in bursts, so that many acquires wait
     /// for locked records at once.
-    pub(super) async fn lock_records(&self, rng: &mut Rng) -> Done {
-        let client = self.servers.client().await;
+    pub(super) async fn lock_records(&self, rng: &mut Rng) -> Fault {
+        let (first, every, length) = (rng.usize(..10), rng.usize(10..40), millis(rng, 3500..4700));
         let keys: Vec<_> = if rng.bool() {
-            let (first, every) = (rng.usize(..10), rng.usize(10..40));
             (0..FLEET).skip(first).step_by(every).map(fleet_key).collect()
         } else {
             (0..BUSY_KEYS).map(busy_key).collect()
         };
-        for _ in 0..TRIES {
-            match locked(&client, &keys).await {
-                Ok(Some(session)) => {
-                    let length = keep(session, millis(rng, 3500..4700)).await;
-                    let what = format!("{} from {} on, for {length:?}", keys.len(), keys[0]);
-                    return Done { what, keys, ..Done::default() };
-                }
-                Ok(None) | Err(_) => sleep(Duration::from_millis(10)).await,
-            }
-        }
-        String::from("not all records").into()
+        self.lock(|| keys.clone(), length).await
     }
-}
 
-/// Keeps the transaction open for so long. The server ends it by itself after a while, see
-/// `transactionLifetimeLimitSeconds`.
-async fn keep(mut session: ClientSession, length: Duration) -> Duration {
-    sleep(length).await;
-    session.abort_transaction().await.ok();
-    length
+    /// Locks such records for so long. The server ends the transaction by itself after a while, see
+    /// `transactionLifetimeLimitSeconds`.
+    async fn lock(&self, mut draw: impl FnMut() -> Vec<String>, length: Duration) -> Fault {
+        let client = self.servers.client().await;
+        for _ in 0..TRIES {
+            let keys = draw();
+            if let Ok(Some(mut session)) = locked(&client, &keys).await {
+                sleep(length).await;
+                session.abort_transaction().await.ok();
+                let what = format!("{} from {} on, for {length:?}", keys.len(), keys[0]);
+                return Fault { what, keys, ..Fault::default() };
+            }
+            // A record is not there, or a worker is writing it.
+            sleep(Duration::from_millis(10)).await;
+        }
+        String::from("no record, or not all").into()
+    }
 }
 
 /// A key for which many ask, or few.

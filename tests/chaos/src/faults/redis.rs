@@ -6,11 +6,11 @@ use fastrand::Rng;
 use mongoseal_test_support::{How, Way};
 use tokio::time::sleep;
 
-use super::{Chaos, Done, Kind, how, millis};
+use super::{Chaos, Kind, how, millis};
 use crate::{
     crew::SLOTS,
     servers::{MEMBERS, Servers, redis::RedisServers},
-    words::{micros, now},
+    words::{Fault, micros, now},
     worker::{HOT_KEYS, OPERATION_TIMEOUT, OUTSTAYED_KEYS, REDIS_RETENTION, SMALLEST_GRACE, SMALLEST_TTL},
 };
 
@@ -19,7 +19,7 @@ const PROMOTION: Duration = Duration::from_secs(2);
 
 impl Chaos<RedisServers> {
     /// Does it and heals it; says what it was.
-    pub(crate) async fn inflict(&self, kind: Kind, rng: &mut Rng) -> Done {
+    pub(crate) async fn inflict(&self, kind: Kind, rng: &mut Rng) -> Fault {
         match kind {
             Kind::Kill => self.kill(rng).await,
             Kind::Pause => self.pause(rng).await,
@@ -35,7 +35,7 @@ impl Chaos<RedisServers> {
             Kind::Drop => self.delete(rng).await,
             Kind::ScriptFlush => self.on_primary(&["SCRIPT", "FLUSH"]).await,
             Kind::KillMessages => self.on_primary(&["CLIENT", "KILL", "TYPE", "pubsub"]).await,
-            Kind::ClockJump => self.clock_jump(rng).await,
+            Kind::ClockJump => self.clock_jump(self.victim(rng), rng).await,
             _ => return self.hurt_client(kind, rng).await,
         }
         .into()
@@ -101,7 +101,7 @@ impl Chaos<RedisServers> {
     }
 
     /// A replica that has all writes takes over from a primary that takes no more.
-    async fn promote(&self, rng: &mut Rng) -> Done {
+    async fn promote(&self, rng: &mut Rng) -> Fault {
         let (servers, old, new) = (&self.servers, self.servers.primary(), self.servers.any_replica(rng));
         let (port, limit) = (servers.replication[new].port().to_string(), PROMOTION.as_millis().to_string());
         let order = ["FAILOVER", "TO", "127.0.0.1", &port, "TIMEOUT", &limit];
@@ -124,11 +124,11 @@ impl Chaos<RedisServers> {
         }
         // All records are there. A record that was deleted when it had been idle long enough is not.
         let bound = Some(micros(REDIS_RETENTION));
-        Done { what: format!("server {new} after {old}, connections reset: {reset}"), bound, ..Done::default() }
+        Fault { what: format!("server {new} after {old}, connections reset: {reset}"), bound, ..Fault::default() }
     }
 
     /// The primary is lost, and a replica is promoted that may lack its last writes.
-    async fn failover(&self, rng: &mut Rng) -> Done {
+    async fn failover(&self, rng: &mut Rng) -> Fault {
         let (servers, old, new) = (&self.servers, self.servers.primary(), self.servers.any_replica(rng));
         let cut = match rng.u8(..3) {
             0 => "none was cut off before",
@@ -165,11 +165,11 @@ impl Chaos<RedisServers> {
             servers.servers[old].resume();
         }
         let what = format!("server {new} after {old}, which was killed: {killed}; {cut}");
-        Done { what, bound: Some(took), ..Done::default() }
+        Fault { what, bound: Some(took), ..Fault::default() }
     }
 
     /// A replica is promoted while some workers still use the old primary, which does not know.
-    async fn split_brain(&self, rng: &mut Rng) -> Done {
+    async fn split_brain(&self, rng: &mut Rng) -> Fault {
         let (servers, old, new) = (&self.servers, self.servers.primary(), self.servers.any_replica(rng));
         let stay: Vec<_> = (0..SLOTS).filter(|_| rng.bool()).collect();
         // The third server acknowledges what the old primary writes, or what the new one writes.
@@ -199,22 +199,22 @@ impl Chaos<RedisServers> {
         }
         servers.heal();
         let what = format!("server {new} beside {old}, where slots {stay:?} stayed; alone: {alone}, learns: {learns}");
-        Done { what, bound: Some(0), ..Done::default() }
+        Fault { what, bound: Some(0), ..Fault::default() }
     }
 
     /// Requests of some clients are executed and not answered.
-    async fn swallow_reply(&self, rng: &mut Rng) -> Done {
+    async fn swallow_reply(&self, rng: &mut Rng) -> Fault {
         let (slot, times) = (rng.u32(..SLOTS), rng.u32(1..12));
         let forwarder = &self.servers.clients[slot as usize];
         let before = forwarder.swallowed();
         forwarder.swallow_replies(times);
         sleep(millis(rng, 500..2000)).await;
         let count = forwarder.swallowed() - before;
-        Done { what: format!("{count} of slot {slot}"), slot: Some(slot), ..Done::default() }
+        Fault { what: format!("{count} of slot {slot}"), slot: Some(slot), ..Fault::default() }
     }
 
     /// Each reply to a worker, or to all, is late by the same time. A refresh takes up to three round trips.
-    async fn latency(&self, rng: &mut Rng) -> Done {
+    async fn latency(&self, rng: &mut Rng) -> Fault {
         let by = SMALLEST_TTL.mul_f64(rng.u32(4..=12).into()) / 100;
         let only = rng.bool().then(|| rng.u32(..SLOTS));
         let slots = (0..SLOTS).filter(|slot| only.is_none_or(|only| only == *slot));
@@ -223,15 +223,14 @@ impl Chaos<RedisServers> {
         }
         sleep(millis(rng, 4000..8000)).await;
         self.servers.heal();
-        Done { what: format!("to slots {only:?} by {by:?}"), by: Some(micros(by)), ..Done::default() }
+        Fault { what: format!("to slots {only:?} by {by:?}"), by: Some(micros(by)), ..Fault::default() }
     }
 
     /// No worker reaches any server, for longer than a call may take.
     async fn outage(&self, rng: &mut Rng) -> String {
         let how = how(rng);
         self.servers.clients.iter().for_each(|forwarder| forwarder.cut_both(how));
-        let drawn = OPERATION_TIMEOUT + millis(rng, 500..4000);
-        let length = self.outage.unwrap_or(drawn);
+        let length = OPERATION_TIMEOUT + millis(rng, 500..4000);
         sleep(length).await;
         self.servers.heal();
         format!("{how:?} for {length:?}")
@@ -251,16 +250,5 @@ impl Chaos<RedisServers> {
         let answer: redis::RedisResult<redis::Value> = self.servers.send(self.servers.primary(), command).await;
         let answer = answer.expect("a primary that is well runs a command of an operator");
         format!("{} {}: {answer:?}", command[0], command[1..].first().unwrap_or(&""))
-    }
-
-    /// The wall clock of a server is set. It goes back by less than the retention.
-    async fn clock_jump(&self, rng: &mut Rng) -> String {
-        let server = self.victim(rng);
-        let shift = ["+30", "-8", "+5", "-5", "+1h"][rng.usize(..5)];
-        self.servers.servers[server].set_clock(shift);
-        sleep(millis(rng, 1500..4000)).await;
-        self.servers.servers[server].set_clock(&self.shifts[server]);
-        sleep(Duration::from_secs(1)).await;
-        format!("{shift} at server {server}")
     }
 }

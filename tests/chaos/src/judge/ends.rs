@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Case, SLACK, Violation};
 use crate::{
     faults::AFTERMATH,
-    words::{Acquire, Event, Fault, Micros, Outcome, micros},
+    words::{Acquire, Event, Fault, Micros, micros},
     worker::{OPERATION_TIMEOUT, OWN},
 };
 
@@ -34,26 +34,17 @@ const STREAMS: u64 = 8;
 const CONNECTIONS: u64 = 48;
 
 impl Case<'_> {
-    /// I18 on Redis, when nothing is wrong: a failed connection may end later.
-    pub(super) fn connections_are_few(&self, found: &mut Vec<Violation>) {
+    /// I18: handles of one client share change streams, and connections to Redis. A failed connection may end later.
+    pub(super) fn little_is_open(&self, found: &mut Vec<Violation>) {
+        let (most, what) = if self.on_redis { (CONNECTIONS, "connections") } else { (STREAMS, "change streams") };
         for event in self.events {
-            let Event::Connections { slot, count, at } = event else { continue };
-            let concerns = |fault: &&&Fault| fault.slot.is_none() || fault.slot == Some(*slot);
-            let is_at = |fault: &Fault| fault.begin <= *at && fault.end + micros(AFTERMATH) >= *at;
-            if *count > CONNECTIONS && !self.faults.iter().filter(concerns).any(|fault| is_at(fault)) {
-                let what = format!("the handles of the process in slot {slot} had {count} connections at {at}");
-                found.push(Violation { of: "I18", what });
-            }
-        }
-    }
-
-    /// I18: handles of one client share change streams.
-    pub(super) fn streams_are_few(&self, found: &mut Vec<Violation>) {
-        for event in self.events {
-            if let Event::Streams { slot, count, at } = event
-                && *count > STREAMS
-            {
-                let what = format!("the handles of the process in slot {slot} had {count} change streams at {at}");
+            let Event::Open { slot, count, at } = event else { continue };
+            let excuses = |fault: &&Fault| {
+                let is_at = fault.begin <= *at && fault.end + micros(AFTERMATH) >= *at;
+                self.on_redis && is_at && fault.slot.is_none_or(|of| of == *slot)
+            };
+            if *count > most && !self.faults.iter().any(excuses) {
+                let what = format!("the handles of the process in slot {slot} had {count} {what} at {at}");
                 found.push(Violation { of: "I18", what });
             }
         }
@@ -65,7 +56,7 @@ impl Case<'_> {
         let refused = |acquire: &&Acquire| {
             // The fault that excuses it may not have been told yet, if the run is judged all the while.
             let is_settled = !self.is_sabotaged || acquire.end + OFFER + micros(LONGEST_FAULT) <= latest;
-            is_settled && acquire.key.starts_with(OWN) && matches!(acquire.outcome, Outcome::Held)
+            is_settled && acquire.key.starts_with(OWN) && acquire.outcome == "held"
         };
         for acquire in self.acquires.iter().copied().filter(refused) {
             let from = acquire.begin.saturating_sub(micros(OPERATION_TIMEOUT) + OFFER);

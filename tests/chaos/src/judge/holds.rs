@@ -28,13 +28,12 @@ impl Case<'_> {
         pairs.filter_map(|(one, next)| {
             let released = one.calls.iter().find(|call| call.verb == "release" && call.outcome == "ours")?;
             let ends = (one.acquire.end + one.acquire.least).max(released.end);
-            let is_queued =
-                next.acquire.queued.as_ref().is_some_and(|queued| queued.kept && queued.first.1 < released.begin);
+            let is_queued = next.acquire.queued.as_ref().is_some_and(|queued| queued.since < released.begin);
             let (worker, from) = (next.acquire.worker, one.acquire.begin.saturating_sub(next.acquire.ttl));
             let is_quiet = || {
                 let harmless = |fault: &Fault| fault.is_lock();
                 self.faults_of(worker, from, next.acquire.end).all(harmless)
-                    && !self.was_taken(&next.acquire.key, from, next.acquire.end)
+                    && !self.was_dropped(from, next.acquire.end)
             };
             (is_queued && is_quiet()).then_some((ends, next))
         })
@@ -63,9 +62,7 @@ impl Case<'_> {
                 && other.within == micros(OPERATION_TIMEOUT)
                 && other.begin <= acquire.end
                 && other.end >= from
-                && !self
-                    .faults_of(other.worker, other.begin, other.end)
-                    .any(|fault| fault.locked().any(|key| key == other.key))
+                && !self.faults_of(other.worker, other.begin, other.end).any(|fault| fault.keys.contains(&other.key))
         });
         elsewhere.map(|other| other.end.saturating_sub(other.begin)).max().unwrap_or(0)
     }
@@ -86,7 +83,7 @@ impl Case<'_> {
                 acquire.key == *key && granted(acquire).is_some_and(|next| next > *token) && acquire.end < until
             });
             if let Some(acquire) = early
-                && !self.was_taken(key, *since, acquire.end)
+                && !self.was_dropped(*since, acquire.end)
             {
                 let what = format!(
                     "{key} was granted to worker {} at {}, and the work of worker {worker} with token {token} ended at {end}",

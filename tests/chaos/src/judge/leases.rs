@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::granted;
-use crate::words::{Acquire, Call, Event, Micros, Write};
+use crate::words::{Acquire, Call, Event, Micros};
 
 /// A lease as its history tells it.
 pub(crate) struct Lease<'a> {
@@ -21,11 +21,6 @@ pub(crate) struct Lease<'a> {
 }
 
 impl Lease<'_> {
-    /// When, at the earliest, the request was sent by which it was granted: its acquire, or the transfer to it.
-    pub(crate) fn begin(&self) -> Micros {
-        self.acquire.since.unwrap_or(self.acquire.begin)
-    }
-
     pub(crate) fn is_exclusive(&self) -> bool {
         self.acquire.limit == 0
     }
@@ -45,11 +40,9 @@ impl Lease<'_> {
         refreshed.unwrap_or(queued).max(queued)
     }
 
-    /// Whether it may have been given back by then. One that is left to its ttl is not, unless it belongs
-    /// to a group, which may be released later.
+    /// Whether it may have been given back by then. One that is left to its ttl is not.
     pub(crate) fn gives_back(&self, by: Micros) -> bool {
-        let given = self.ends.filter(|(_, how)| *how != "orphan" || self.acquire.group.is_some());
-        given.is_some_and(|(at, _)| at <= by)
+        self.ends.is_some_and(|(at, how)| how != "orphan" && at <= by)
     }
 
     pub(crate) fn name(&self) -> String {
@@ -79,7 +72,7 @@ pub(crate) fn leases(events: &[Event]) -> BTreeMap<&str, Vec<Lease<'_>>> {
     }
     for event in events {
         let of = match event {
-            Event::Write(Write { worker, lease, .. })
+            Event::Looked { worker, lease, .. }
             | Event::Refreshed { worker, lease, .. }
             | Event::Ends { worker, lease, .. }
             | Event::Lost { worker, lease, .. }
@@ -88,8 +81,8 @@ pub(crate) fn leases(events: &[Event]) -> BTreeMap<&str, Vec<Lease<'_>>> {
         };
         let Some(lease) = all.get_mut(&of) else { continue };
         match event {
-            Event::Write(write) if write.valid => {
-                lease.believed = Some((lease.believed.map_or(write.at, |(first, _)| first), write.at));
+            Event::Looked { at, valid: true, .. } => {
+                lease.believed = Some((lease.believed.map_or(*at, |(first, _)| first), *at));
             }
             Event::Refreshed { begin, end, .. } => lease.refreshed.push((*begin, *end)),
             Event::Ends { at, how, .. } => lease.ends = Some((*at, how)),
@@ -103,7 +96,7 @@ pub(crate) fn leases(events: &[Event]) -> BTreeMap<&str, Vec<Lease<'_>>> {
         by_key.entry(&lease.acquire.key).or_default().push(lease);
     }
     for leases in by_key.values_mut() {
-        leases.sort_by_key(|lease| (lease.begin(), lease.token));
+        leases.sort_by_key(|lease| (lease.acquire.begin, lease.token));
     }
     by_key
 }

@@ -10,7 +10,7 @@
 use super::{Case, Lease, Violation};
 use crate::{
     faults::Kind,
-    words::{Event, Fault, Micros},
+    words::{Fault, Micros},
 };
 
 impl Case<'_> {
@@ -50,38 +50,23 @@ impl Case<'_> {
 
     /// Tells how often what is not promised occurred, whether it is excused or not.
     pub(crate) fn figures(&self) -> String {
-        let strict = Case::of_strictly(self.events);
-        let (repeated, disordered) =
-            (count(|found| strict.tokens_are_unique(found)), count(|found| strict.tokens_grow(found)));
-        let (overlaps, early) = (strict.overlapping(), count(|found| strict.grants_too_soon(found)));
+        let mut strict = Case::of(self.events);
+        (strict.losses, strict.disorders) = (Vec::new(), Vec::new());
+        let count = |judge: fn(&Self, &mut Vec<Violation>)| {
+            let mut found = Vec::new();
+            judge(&strict, &mut found);
+            found.len()
+        };
+        let (repeated, disordered) = (count(Self::tokens_are_unique), count(Self::tokens_grow));
+        let (overlaps, lost) = (strict.overlaps(), count(Self::losses_have_causes));
         let longest = overlaps.iter().map(|(length, _)| *length).max().unwrap_or(0) / 1_000;
-        let (lost, late) =
-            (count(|found| strict.losses_have_causes(found)), count(|found| strict.leases_outlive_delays(found)));
-        let old = count(|found| strict.old_requests_touch_nothing(found));
-        let stale =
-            count(|found| strict.versions_are_there(found)) + count(|found| strict.acknowledged_is_there(found));
         let (overlaps, losses, disorders) = (overlaps.len(), self.losses.len(), self.disorders.len());
         let lines = [
             format!("repeated     {repeated} tokens, and {disordered} out of order"),
-            format!("overlaps     {overlaps}, the longest of {longest} ms, and {early} grants too soon"),
-            format!("lost early   {lost} leases, and {late} expired while replies were late by a constant time"),
-            format!("outdated     {old} confirmations of requests, and {stale} reads"),
+            format!("overlaps     {overlaps}, the longest of {longest} ms"),
+            format!("lost early   {lost} leases"),
             format!("excused by   {losses} changes of the primary that may lose writes, and tokens by {disorders}"),
         ];
         lines.join("\n")
     }
-
-    /// The same, with nothing excused by a loss.
-    fn of_strictly(events: &[Event]) -> Case<'_> {
-        let mut case = Case::of(events);
-        (case.losses, case.disorders) = (Vec::new(), Vec::new());
-        case
-    }
-}
-
-/// How many a judge finds.
-fn count(judge: impl FnOnce(&mut Vec<Violation>)) -> usize {
-    let mut found = Vec::new();
-    judge(&mut found);
-    found.len()
 }

@@ -4,13 +4,8 @@ use super::{Case, Lease, Violation};
 use crate::words::Micros;
 
 impl Case<'_> {
-    /// Whoever believed together, and were more than may be.
-    pub(super) fn overlaps(&self) -> impl Iterator<Item = Violation> {
-        self.overlapping().into_iter().map(|(_, what)| Violation { of: "I4", what })
-    }
-
-    /// The same, and for how long.
-    pub(super) fn overlapping(&self) -> Vec<(Micros, String)> {
+    /// For how long others believed together than may do so, and who.
+    pub(super) fn overlaps(&self) -> Vec<(Micros, String)> {
         let mut found = Vec::new();
         for leases in self.leases.values() {
             let mut by_begin: Vec<_> = leases.iter().filter_map(|lease| Some((lease.believed?, lease))).collect();
@@ -21,7 +16,7 @@ impl Case<'_> {
                 holding.push(((first, last), lease));
                 let limit = holding.iter().map(|(_, lease)| lease.limit()).min().unwrap_or(1);
                 let since = holding.iter().map(|(_, lease)| lease.acquire.begin).min().unwrap_or(first);
-                if holding.len() > limit && !self.was_taken(&lease.acquire.key, since, first) {
+                if holding.len() > limit && !self.was_dropped(since, first) {
                     let names: Vec<_> = holding
                         .iter()
                         .map(|((from, to), lease)| format!("{} believed {from} to {to}", lease.name()))
@@ -46,7 +41,7 @@ impl Case<'_> {
                         && (before.is_exclusive() || after.is_exclusive())
                         && granted + self.drift < before.confirmed(asked) + lasts
                         && !before.gives_back(granted)
-                        && !self.was_taken(&after.acquire.key, before.acquire.begin, granted)
+                        && !self.was_dropped(before.acquire.begin, granted)
                 });
                 if let Some(before) = before {
                     let what = format!("{} by {granted}, and until then there was {}", after.name(), before.name());

@@ -34,12 +34,6 @@ impl Stalls {
         self.by_worker.get(&worker).map_or(0, |stalls| overlap(stalls, from, to))
     }
 
-    /// When the last stall of the process ended that went on at some time in between. 0: there is none.
-    pub(super) fn end(&self, worker: u32, from: Micros, to: Micros) -> Micros {
-        let stalls = self.by_worker.get(&worker).into_iter().flatten();
-        stalls.filter(|(begin, end)| *begin <= to && *end >= from).map(|(_, end)| *end).max().unwrap_or(0)
-    }
-
     /// How long the slowest write beside all leases took in between, if any of that worker was slow.
     pub(super) fn slowest(&self, worker: u32, from: Micros, to: Micros) -> Micros {
         let slow = self.slow.get(&worker).into_iter().flatten();

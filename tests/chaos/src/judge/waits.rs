@@ -3,7 +3,7 @@
 use super::{Case, Violation};
 use crate::{
     faults::Kind,
-    words::{Acquire, Fault, Micros, Outcome, micros},
+    words::{Acquire, Fault, Micros, micros},
     worker::OPERATION_TIMEOUT,
 };
 
@@ -13,7 +13,7 @@ impl Case<'_> {
         let outages: Vec<&Fault> = self.settled_faults().filter(|fault| fault.kind == Kind::Outage).collect();
         let outlasts = move |acquire: &&&Acquire| {
             let Some(queued) = &acquire.queued else { return false };
-            outages.iter().any(|outage| queued.first.1 < outage.begin && outage.end < acquire.end)
+            outages.iter().any(|outage| queued.since < outage.begin && outage.end < acquire.end)
         };
         self.acquires.iter().filter(outlasts).copied()
     }
@@ -21,14 +21,14 @@ impl Case<'_> {
     /// An acquire that was queued ends in an error only after its wait.
     pub(super) fn waits_outlast_outages(&self, found: &mut Vec<Violation>) {
         for acquire in &self.acquires {
-            let is_unanswered = matches!(acquire.outcome, Outcome::Unavailable { .. } | Outcome::Other { .. });
+            let is_unanswered = !["granted", "held", "full"].contains(&acquire.outcome.as_str());
             let Some(queued) = acquire.queued.as_ref().filter(|_| is_unanswered) else { continue };
             let ends = acquire.begin + wait(acquire);
             if acquire.end < ends {
                 let Acquire { key, worker, begin, end, .. } = acquire;
                 let what = format!(
                     "acquire {key} of worker {worker}, begun at {begin} and queued at {}, ended in an error at {end}, and its wait at {ends}",
-                    queued.first.1
+                    queued.since
                 );
                 found.push(Violation { of: "I14", what });
             }

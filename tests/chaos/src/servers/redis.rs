@@ -20,13 +20,12 @@ use tokio::time::{sleep, timeout};
 
 use super::{MEMBERS, Servers};
 use crate::{
-    clocks::{Clocks, shift},
     crew::SLOTS,
-    faults::{Chaos, Done, Kind},
+    faults::{Chaos, Kind},
     history::History,
     options::Options,
     sabotage::Sabotage,
-    words::{Event, Micros, micros, now},
+    words::{Event, Fault, Micros, now},
     worker::{Backing, REDIS_RETENTION},
 };
 
@@ -123,8 +122,7 @@ fn text(value: &Value) -> String {
 }
 
 impl Servers for RedisServers {
-    async fn start(options: &Options, kinds: &[Kind], clocks: &Clocks) -> Self {
-        let has_clock = clocks.offsets.is_some() || kinds.contains(&Kind::ClockJump);
+    async fn start(options: &Options, _: &[Kind], own_clocks: bool) -> Self {
         let (mut servers, mut replication, mut clients) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..MEMBERS {
             let forwarder = Forwarder::start().await;
@@ -138,7 +136,7 @@ impl Servers for RedisServers {
                 ("repl-ping-replica-period", "1"),
                 ("repl-timeout", "5"),
             ];
-            let server = if has_clock {
+            let server = if own_clocks {
                 Redis::start_with_own_clock(&settings).await
             } else {
                 Redis::start_with(&settings).await
@@ -156,10 +154,6 @@ impl Servers for RedisServers {
         let started = Self { servers, replication, clients, control, primary, changes, replicas };
         started.note_primary(0);
         started.changes.store(0, Ordering::Relaxed);
-        if let Some(offsets) = clocks.offsets {
-            started.set_clocks(offsets).await;
-        }
-        started.settled().await;
         started
     }
 
@@ -183,18 +177,28 @@ impl Servers for RedisServers {
     }
 
     async fn settled(&self) {
-        let until = now() + micros(SETTLING);
-        while !self.all_follow().await {
-            assert!(now() < until, "within {SETTLING:?} all servers follow the primary, {}", self.primary());
-            sleep(Duration::from_millis(50)).await;
-        }
+        let following = async {
+            while !self.all_follow().await {
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        timeout(SETTLING, following).await.expect("all servers follow the primary in time");
     }
 
     async fn term(&self) -> i64 {
         self.changes.load(Ordering::Relaxed)
     }
 
-    async fn inflict(chaos: &Chaos<Self>, kind: Kind, rng: &mut Rng) -> Done {
+    fn set_clock(&self, server: usize, shift: &str) {
+        self.servers[server].set_clock(shift);
+    }
+
+    async fn time(&self, server: usize) -> Option<SystemTime> {
+        let (seconds, micros) = self.send::<(u64, u64)>(server, &["TIME"]).await.ok()?;
+        Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_micros(micros))
+    }
+
+    async fn inflict(chaos: &Chaos<Self>, kind: Kind, rng: &mut Rng) -> Fault {
         chaos.inflict(kind, rng).await
     }
 
@@ -212,7 +216,7 @@ impl Servers for RedisServers {
             sleep(Duration::from_secs(1)).await;
             for (slot, forwarder) in (0..).zip(&self.clients) {
                 let count = u64::try_from(forwarder.open_connections()).unwrap_or(u64::MAX);
-                history.note(Event::Connections { slot, count, at: now() });
+                history.note(Event::Open { slot, count, at: now() });
             }
         }
     }
@@ -229,25 +233,5 @@ impl RedisServers {
         }
         let others = MEMBERS - 1;
         all && self.send(self.primary(), &["WAIT", &others.to_string(), "1000"]).await == Ok(others)
-    }
-
-    /// Sets the clock of each server ahead, and waits until its answers say so.
-    async fn set_clocks(&self, offsets: [Duration; MEMBERS]) {
-        for (server, offset) in offsets.into_iter().enumerate() {
-            self.servers[server].set_clock(&shift(offset));
-            let until = now() + 10_000_000;
-            while !self.has_clock(server, offset).await {
-                assert!(now() < until, "within ten seconds server {server} has the clock that was set");
-                sleep(Duration::from_millis(50)).await;
-            }
-        }
-    }
-
-    async fn has_clock(&self, server: usize, offset: Duration) -> bool {
-        let asked = SystemTime::now();
-        let Ok((seconds, micros)) = self.send::<(u64, u64)>(server, &["TIME"]).await else { return false };
-        let told = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_micros(micros);
-        let margin = Duration::from_millis(1);
-        (asked + offset - margin..=SystemTime::now() + offset + margin).contains(&told)
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use fastrand::Rng;
 use mongodb::{
     bson::{Document, doc},
-    options::{Collation, CollationStrength, ReadConcern},
+    options::{Collation, CollationStrength},
 };
 use mongoseal::{Builder, FencingToken, Mongoseal};
 use mongoseal_audit::Auditor;
@@ -17,18 +17,17 @@ use tokio::time::sleep;
 
 use super::{MEMBERS, Servers};
 use crate::{
-    clocks::{Clocks, shift},
     crew::{APP_NAME, DATABASE, app_name},
-    faults::{Chaos, Done, Kind},
+    faults::{Chaos, Kind},
     history::History,
     options::Options,
     sabotage::Sabotage,
-    words::{Entry, Event, Micros, micros, now},
-    worker::{Backing, COLLATED, DOCUMENTS, OPERATION_TIMEOUT, RETENTION, WRITTEN_KEYS, holder::contents},
+    words::{Event, Fault, Micros, now},
+    worker::{Backing, COLLATED, DOCUMENTS, RETENTION, WRITTEN_KEYS},
 };
 
 impl Servers for ReplicaSet {
-    async fn start(_: &Options, kinds: &[Kind], clocks: &Clocks) -> Self {
+    async fn start(_: &Options, kinds: &[Kind], own_clocks: bool) -> Self {
         let mut builder = Self::builder().members(MEMBERS).proxied().election_timeout(Duration::from_secs(2));
         builder = builder.parameter("shutdownTimeoutMillisForSignaledShutdown", "500");
         // At the end the log is judged as a whole.
@@ -42,14 +41,10 @@ impl Servers for ReplicaSet {
         if kinds.contains(&Kind::Login) {
             builder = builder.auth();
         }
-        if clocks.offsets.is_some() || kinds.contains(&Kind::ClockJump) {
+        if own_clocks {
             builder = builder.own_clocks();
         }
-        let set = builder.start().await;
-        if let Some(offsets) = clocks.offsets {
-            set_clocks(&set, offsets).await;
-        }
-        set
+        builder.start().await
     }
 
     fn backing(&self) -> Backing {
@@ -84,7 +79,16 @@ impl Servers for ReplicaSet {
         status.expect("a primary tells its status").get_i64("term").expect("a status has a term")
     }
 
-    async fn inflict(chaos: &Chaos<Self>, kind: Kind, rng: &mut Rng) -> Done {
+    fn set_clock(&self, server: usize, shift: &str) {
+        self.set_clock(server, shift);
+    }
+
+    async fn time(&self, server: usize) -> Option<SystemTime> {
+        let hello = self.admin(server, doc! { "hello": 1 }).await.ok()?;
+        Some(hello.get_datetime("localTime").ok()?.to_system_time())
+    }
+
+    async fn inflict(chaos: &Chaos<Self>, kind: Kind, rng: &mut Rng) -> Fault {
         chaos.inflict(kind, rng).await
     }
 
@@ -123,24 +127,13 @@ impl Servers for ReplicaSet {
                 let slot = counted.get_str("_id").ok().and_then(|name| name.strip_prefix(APP_NAME)?.parse().ok());
                 let count = counted.get_i64("count").ok().and_then(|count| u64::try_from(count).ok());
                 if let (Some(slot), Some(count)) = (slot, count) {
-                    history.note(Event::Streams { slot, count, at });
+                    history.note(Event::Open { slot, count, at });
                 }
             }
         }
     }
 
-    /// What became of the documents.
     async fn read(&self, history: &History) {
-        let documents = self.client().await.database(DATABASE).collection::<Document>(DOCUMENTS);
-        for key in WRITTEN_KEYS {
-            let begin = now();
-            let found = documents.find_one(doc! { "_id": key }).read_concern(ReadConcern::linearizable()).await;
-            let before = found.as_ref().ok().and_then(Option::as_ref).and_then(contents);
-            let outcome = if before.is_some() { "ok".into() } else { format!("{found:?}") };
-            let (end, within) = (now(), micros(OPERATION_TIMEOUT));
-            let (worker, lease, token, key) = (0, 0, None, key.into());
-            history.note(Event::Entry(Entry { worker, lease, key, token, begin, end, within, outcome, before }));
-        }
         history.note(judge_log(self, &history.events()).await.expect("the oplog can be read"));
     }
 }
@@ -169,23 +162,4 @@ async fn judge_log(set: &ReplicaSet, events: &[Event]) -> mongodb::error::Result
     }
     let summary = auditor.summary();
     Ok(Event::Log { read: summary.read, unread: summary.unread, broken })
-}
-
-/// Sets the clock of each member ahead, and waits until its answers say so.
-async fn set_clocks(set: &ReplicaSet, offsets: [Duration; MEMBERS]) {
-    for (member, offset) in offsets.into_iter().enumerate() {
-        set.set_clock(member, &shift(offset));
-        let begin = now();
-        loop {
-            let asked = SystemTime::now();
-            let hello = set.admin(member, doc! { "hello": 1 }).await.expect("a member that is well says hello");
-            let told = hello.get_datetime("localTime").expect("a hello tells the time").to_system_time();
-            let answered = SystemTime::now() + Duration::from_millis(1);
-            if (asked + offset - Duration::from_millis(1)..=answered + offset).contains(&told) {
-                break;
-            }
-            assert!(now() - begin < 10_000_000, "the clock of member {member} is at {told:?}, asked at {asked:?}");
-            sleep(Duration::from_millis(50)).await;
-        }
-    }
 }

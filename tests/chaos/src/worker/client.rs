@@ -3,21 +3,18 @@
 use std::{future::pending, time::Duration};
 
 use fastrand::Rng;
-use mongoseal::{Error, FencingToken, Lease, LeaseId, Mongoseal, election::Leader};
+use mongoseal::{Error, Lease, Mongoseal};
 use tokio::time::sleep;
 
 use super::{
-    BURST_EVERY, BUSY_KEYS, By, CROWDED_KEY, ENDING_KEY, ENDS_EVERY, FLEET, HOT_KEYS, LEAST, OF_THREAD,
-    OPERATION_TIMEOUT, OUTSTAYED_KEYS, OWN, PATIENT_KEY, POOL, Role, SMALLEST_TTL, Worker, busy_key, cold_key,
-    fleet_key,
-    holder::{self, Held},
-    observed::NUMBER,
-    say, writer,
+    BURST_EVERY, BUSY_KEYS, By, CROWDED_KEY, FLEET, HOT_KEYS, LEAST, OF_THREAD, OPERATION_TIMEOUT, OUTSTAYED_KEYS, OWN,
+    PATIENCE, PATIENT_KEY, POOL, Role, SMALLEST_TTL, WRITTEN_KEYS, Worker, busy_key, closing, cold_key, fleet_key,
+    holder, observed::NUMBER, opener, say, ticker,
 };
 use crate::{
     crew::SLOTS,
     sabotage::Sabotage,
-    words::{Acquire, Event, Inspect, Micros, Outcome, Seen, micros, now},
+    words::{Acquire, Event, Inspect, micros, now},
 };
 
 /// What is asked for, and what is done with it.
@@ -28,24 +25,12 @@ pub(crate) struct Plan {
     pub(crate) grace: Duration,
     pub(crate) wait: Option<Duration>,
     pub(crate) refreshed: bool,
-    pub(crate) group: Option<String>,
     pub(crate) hold: Duration,
     pub(crate) anew: bool,
     pub(crate) aim: Aim,
     pub(crate) by: By,
     /// The minimum hold.
     pub(crate) least: Duration,
-    /// The lease that another client transferred.
-    pub(crate) transferred: Option<Transferred>,
-}
-
-/// A transferred lease, which its receiver resumes.
-#[derive(Clone, Copy)]
-pub(crate) struct Transferred {
-    pub(crate) id: LeaseId,
-    pub(crate) token: FencingToken,
-    /// When the transfer began.
-    pub(crate) since: Micros,
 }
 
 /// What a key is wanted for.
@@ -64,7 +49,6 @@ pub(crate) enum Aim {
     Fence,
     /// To write its document in transactions.
     Transaction,
-    Lead,
 }
 
 pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
@@ -73,22 +57,27 @@ pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
         // Together they would take all connections, and a small machine's time.
         sleep(millis(&mut rng, 0..20_000)).await;
     }
+    match role {
+        Role::Ticking => return ticker::run(worker, &mut rng).await,
+        Role::Opening => return opener::run(worker).await,
+        Role::Closing => return closing::run(worker, &mut rng).await,
+        _ => {}
+    }
     while !worker.is_ending() {
         let plan = match role {
             Role::Waiting => waiting(&mut rng),
             Role::Trying => {
                 let plan = trying(&mut rng);
                 if rng.u8(..8) == 0 {
-                    inspect(worker, &plan.key).await;
+                    is_gone(worker, &plan.key).await;
                 }
                 plan
             }
             Role::SharingFilter => sharing(&mut rng),
             Role::Crowding => crowding(&mut rng),
             Role::Least => least(worker.spec.slot, &mut rng),
-            Role::Patient => patient(Duration::from_micros(worker.spec.patience), &mut rng),
-            Role::Ending => ending(&mut rng),
-            Role::Writing => writer::plan(worker, &mut rng).await,
+            Role::Patient => patient(&mut rng),
+            Role::Writing => writing(&mut rng),
             Role::LeaseProbe if by == By::Threaded => {
                 let mut plan = keeping(format!("{OF_THREAD}{}-{client}", worker.spec.slot), &mut rng);
                 plan.ttl = Duration::from_secs(2);
@@ -108,23 +97,17 @@ pub(super) async fn run(worker: &Worker, client: usize, role: Role, by: By) {
                 burst(worker.spec.slot).await;
                 bursting(&mut rng)
             }
-            Role::Cold => {
+            _ => {
                 let mut plan = cold(&mut rng);
                 if rng.u8(..8) < 5 {
-                    plan.anew = inspect(worker, &plan.key).await;
-                }
-                // A group is refreshed by the handle that holds its leases.
-                if by == By::Observed && rng.u8(..4) == 0 {
-                    plan.group = Some(format!("group-{}-{client}", worker.spec.worker));
+                    plan.anew = is_gone(worker, &plan.key).await;
                 }
                 plan
             }
         };
-        let mut next = Some(worker.with_grace(Plan { by, ..plan }));
-        while let Some(plan) = next.take() {
-            let Some((held, number)) = ask(worker, &plan).await else { break };
-            let handed_to = holder::hold(worker, &plan, held, number, &mut rng).await;
-            next = handed_to.map(|lease| Plan { transferred: Some(lease), wait: None, anew: false, ..plan });
+        let plan = worker.with_grace(Plan { by, ..plan });
+        if let Some((lease, number)) = ask(worker, handle(worker, &plan, &mut rng), &plan).await {
+            holder::hold(worker, &plan, lease, number, &mut rng).await;
         }
         let pause = match role {
             Role::Again => continue,
@@ -172,14 +155,19 @@ pub(super) fn waiting(rng: &mut Rng) -> Plan {
         grace: Duration::from_millis(if rng.bool() { 0 } else { 300 }),
         wait: Some(Duration::from_secs(3)),
         refreshed: rng.u8(..4) > 0,
-        group: None,
         hold: hold(rng),
         anew: false,
         aim: Aim::Hold,
         by: By::Observed,
         least: Duration::ZERO,
-        transferred: None,
     }
+}
+
+fn writing(rng: &mut Rng) -> Plan {
+    let number = rng.usize(..WRITTEN_KEYS.len());
+    let aim = if number < 2 { Aim::Fence } else { Aim::Transaction };
+    let wait = rng.bool().then(|| Duration::from_secs(3));
+    Plan { key: WRITTEN_KEYS[number].into(), aim, wait, ..waiting(rng) }
 }
 
 fn trying(rng: &mut Rng) -> Plan {
@@ -231,9 +219,9 @@ fn crowding(rng: &mut Rng) -> Plan {
     Plan { key: CROWDED_KEY.into(), grace: Duration::ZERO, hold: millis(rng, 1..15), ..waiting(rng) }
 }
 
-fn patient(wait: Duration, rng: &mut Rng) -> Plan {
+fn patient(rng: &mut Rng) -> Plan {
     let hold = millis(rng, 200..600);
-    Plan { key: PATIENT_KEY.into(), wait: Some(wait), hold, ..waiting(rng) }
+    Plan { key: PATIENT_KEY.into(), wait: Some(PATIENCE), hold, ..waiting(rng) }
 }
 
 /// Waits for the key of its process, and gives it back before the end of its minimum hold. The ttl is long, because a waiter
@@ -242,15 +230,6 @@ fn least(slot: u32, rng: &mut Rng) -> Plan {
     let (ttl, wait) = (Duration::from_millis(3500), Some(Duration::from_secs(6)));
     let (least, hold) = (millis(rng, 250..350), millis(rng, 2..40));
     Plan { key: format!("{LEAST}{slot}"), ttl, wait, least, hold, ..waiting(rng) }
-}
-
-/// Waits until the same moment as all others, if that is not too near. One of them has the key for most of the time.
-fn ending(rng: &mut Rng) -> Plan {
-    let every = micros(ENDS_EVERY);
-    let left = every - now() % every;
-    let left = if left < every / 4 { left + every } else { left };
-    let hold = millis(rng, 1000..1900);
-    Plan { key: ENDING_KEY.into(), wait: Some(Duration::from_micros(left)), refreshed: true, hold, ..waiting(rng) }
 }
 
 fn cold(rng: &mut Rng) -> Plan {
@@ -266,51 +245,49 @@ fn cold(rng: &mut Rng) -> Plan {
 }
 
 /// Looks at a record, and says whether it is gone.
-pub(super) async fn inspect(worker: &Worker, key: &str) -> bool {
-    let begin = now();
-    let seen = seen(worker.handles.seal.inspect(key).await);
-    let gone = matches!(seen, Seen::Nothing);
-    let (worker, end, within) = (worker.spec.worker, now(), micros(OPERATION_TIMEOUT));
-    say(&Event::Inspect(Inspect { worker, key: key.into(), begin, end, within, seen }));
-    gone
+pub(super) async fn is_gone(worker: &Worker, key: &str) -> bool {
+    let seen = inspect(worker.spec.worker, &worker.handles.seal, key).await;
+    say(&Event::Inspect(seen.clone()));
+    seen.outcome == "nothing"
 }
 
-pub(crate) fn seen(answer: mongoseal::Result<Option<mongoseal::inspect::Inspection>>) -> Seen {
+/// Reads a record.
+pub(crate) async fn inspect(worker: u32, seal: &Mongoseal, key: &str) -> Inspect {
+    let begin = now();
+    let answer = seal.inspect(key).await;
+    let inspect = |outcome: &str| Inspect {
+        worker,
+        key: key.into(),
+        begin,
+        end: now(),
+        outcome: outcome.into(),
+        ..Inspect::default()
+    };
     match answer {
-        Ok(None) => Seen::Nothing,
+        Ok(None) => inspect("nothing"),
         Ok(Some(record)) => {
-            let live = || record.holders.iter().filter(|holding| !holding.is_expired());
-            let asked = live().filter_map(|holding| asked(holding.owner.as_str(), holding.metadata.get(NUMBER)?));
-            let holders = live().map(|holding| holding.token.get()).collect();
-            Seen::Record { version: record.version.get(), holders, asked: asked.collect() }
+            let live = record.holders.iter().filter(|holding| !holding.is_expired());
+            let holders = live.map(|holding| holding.token.get()).collect();
+            Inspect { version: record.version.get(), holders, ..inspect("record") }
         }
-        Err(Error::Unavailable { .. }) => Seen::Unavailable,
-        Err(error) => Seen::Other { message: error.to_string() },
+        Err(Error::Unavailable { .. }) => inspect("unavailable"),
+        Err(error) => inspect(&error.to_string()),
     }
 }
 
-/// Which acquire a holder came of, by who it is and what it says of itself.
-pub(super) fn asked(owner: &str, number: &str) -> Option<(u32, u64)> {
-    let (_, worker) = owner.split_once('/')?;
-    Some((worker.parse().ok()?, number.parse().ok()?))
-}
-
-/// Asks for a key, by the handle that its aim needs.
-async fn acquire(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result<Lease> {
+/// The handle that a plan needs.
+fn handle<'a>(worker: &'a Worker, plan: &Plan, rng: &mut Rng) -> &'a Mongoseal {
+    let handles = &worker.handles;
     // Each handle waits for its own releases only.
     let is_elsewhere = plan.aim == Aim::Drop && worker.is_sabotaged(Sabotage::NoOwnWait);
-    let needs_plain =
-        plan.by == By::Plain || plan.aim == Aim::Transaction || plan.transferred.is_some() || is_elsewhere;
-    let any = usize::try_from(number).unwrap_or_default() % worker.handles.plain.len();
-    let seal: &Mongoseal = match plan.by {
-        _ if needs_plain => &worker.handles.plain[any],
-        By::Threaded => &worker.handles.threaded,
-        _ => &worker.handles.seal,
-    };
-    if let Some(Transferred { id, token, .. }) = plan.transferred {
-        let resume = seal.resume(plan.key.as_str(), id, token);
-        return if plan.refreshed { resume.await } else { resume.without_refresh().await };
+    match plan.by {
+        By::Threaded => &handles.threaded,
+        By::Observed if plan.aim != Aim::Transaction && !is_elsewhere => &handles.seal,
+        _ => &handles.plain[rng.usize(..handles.plain.len())],
     }
+}
+
+async fn acquire(seal: &Mongoseal, plan: &Plan, number: u64) -> mongoseal::Result<Lease> {
     let mut ask = seal.acquire(plan.key.as_str()).ttl(plan.ttl).grace(plan.grace);
     ask = ask.metadata(NUMBER, number.to_string());
     if plan.limit > 0 {
@@ -318,9 +295,6 @@ async fn acquire(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result
     }
     if let Some(wait) = plan.wait {
         ask = ask.wait(wait);
-    }
-    if let Some(group) = &plan.group {
-        ask = ask.group(group.as_str());
     }
     if !plan.refreshed {
         ask = ask.without_refresh();
@@ -331,25 +305,12 @@ async fn acquire(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result
     ask.await
 }
 
-async fn campaign(worker: &Worker, plan: &Plan, number: u64) -> mongoseal::Result<Leader> {
-    let campaign = worker.handles.seal.campaign(plan.key.as_str()).value(number.to_string());
-    let campaign = campaign.ttl(plan.ttl).stop_margin(plan.grace);
-    campaign.wait(plan.wait.unwrap_or_default()).await
-}
-
-async fn ask(worker: &Worker, plan: &Plan) -> Option<(Held, u64)> {
+/// Asks for a key, and tells of it.
+pub(super) async fn ask(worker: &Worker, seal: &Mongoseal, plan: &Plan) -> Option<(Lease, u64)> {
     let number = worker.next_lease();
     let begin = now();
-    let answer = match plan.aim {
-        Aim::Lead => campaign(worker, plan, number).await.map(Held::Leader),
-        _ => acquire(worker, plan, number).await.map(Held::Lease),
-    };
+    let answer = acquire(seal, plan, number).await;
     let end = now();
-    // A transferred lease may have ended before its receiver resumed it.
-    if matches!(answer, Err(Error::Lost { .. })) {
-        return None;
-    }
-    let outcome = outcome(answer.as_ref().map(|held| held.lease().token()));
     let noted = worker.notes.take(number, answer.is_ok());
     say(&Event::Acquire(Acquire {
         worker: worker.spec.worker,
@@ -358,29 +319,28 @@ async fn ask(worker: &Worker, plan: &Plan) -> Option<(Held, u64)> {
         limit: plan.limit,
         ttl: micros(plan.ttl),
         grace: micros(plan.grace),
-        group: plan.group.clone(),
         begin,
         end,
         within: micros(OPERATION_TIMEOUT + plan.wait.unwrap_or_default()),
-        outcome,
+        outcome: outcome(&answer),
+        token: answer.as_ref().map_or(0, |lease| lease.token().get()),
         attempts: noted.attempts,
         doubts: noted.doubts,
         queued: noted.queued,
         anew: plan.anew,
         probe: false,
-        refreshes: plan.refreshed || plan.aim == Aim::Lead,
-        since: plan.transferred.map(|lease| lease.since),
+        refreshes: plan.refreshed,
         least: micros(plan.least),
     }));
-    answer.ok().map(|held| (held, number))
+    answer.ok().map(|lease| (lease, number))
 }
 
-pub(crate) fn outcome(answer: Result<FencingToken, &Error>) -> Outcome {
+pub(crate) fn outcome(answer: &mongoseal::Result<Lease>) -> String {
     match answer {
-        Ok(token) => Outcome::Granted { token: token.get() },
-        Err(Error::Held { .. }) => Outcome::Held,
-        Err(Error::QueueFull { .. }) => Outcome::Full,
-        Err(error @ Error::Unavailable { .. }) => Outcome::Unavailable { message: error.to_string() },
-        Err(error) => Outcome::Other { message: error.to_string() },
+        Ok(_) => "granted".into(),
+        Err(Error::Held { .. }) => "held".into(),
+        Err(Error::QueueFull { .. }) => "full".into(),
+        Err(Error::Unavailable { .. }) => "unavailable".into(),
+        Err(error) => error.to_string(),
     }
 }

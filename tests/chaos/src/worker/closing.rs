@@ -9,50 +9,32 @@ use tokio::{
     time::sleep,
 };
 
-use super::{OPERATION_TIMEOUT, Worker, client, handles, say};
+use super::{
+    Worker,
+    client::{self, Plan},
+    handles, say,
+};
 use crate::{
     sabotage::Sabotage,
-    words::{Acquire, Event, Micros, Worked, micros, now},
+    words::{Event, Micros, Worked, micros, now},
 };
 
 /// The key that one client of each process wants.
 const KEY: &str = "closing/0";
 const TTL: Duration = Duration::from_secs(2);
-const WAIT: Duration = Duration::from_secs(3);
 
-pub(super) async fn run(worker: &Worker) {
-    let mut rng = Rng::with_seed(worker.spec.seed ^ (worker.id() << 8) ^ (1 << 40));
+pub(super) async fn run(worker: &Worker, rng: &mut Rng) {
     while !worker.is_ending() {
         let seal = handles::sibling(&worker.spec, &worker.handles);
+        let (key, wait, grace) = (KEY.into(), Some(Duration::from_secs(3)), worker.spec.least_grace);
+        let plan = Plan { key, ttl: TTL, grace, wait, refreshed: true, ..client::waiting(rng) };
         let since = now();
-        let asked = seal.acquire(KEY).ttl(TTL).grace(worker.spec.least_grace()).wait(WAIT);
-        if let Ok(lease) = asked.await {
-            let number = say_granted(worker, since, &lease);
-            close(worker, &seal, &lease, number, since, &mut rng).await;
+        if let Some((lease, number)) = client::ask(worker, &seal, &plan).await {
+            close(worker, &seal, &lease, number, since, rng).await;
         }
         seal.shutdown().await;
         sleep(Duration::from_millis(rng.u64(1..200))).await;
     }
-}
-
-/// Says that the lease was granted. Returns the number of its acquire.
-fn say_granted(worker: &Worker, begin: Micros, lease: &Lease) -> u64 {
-    let number = worker.next_lease();
-    say(&Event::Acquire(Acquire {
-        worker: worker.spec.worker,
-        lease: number,
-        key: KEY.into(),
-        ttl: micros(TTL),
-        grace: micros(worker.spec.least_grace()),
-        begin,
-        end: now(),
-        within: micros(OPERATION_TIMEOUT + WAIT),
-        outcome: client::outcome(Ok(lease.token())),
-        attempts: 1,
-        refreshes: true,
-        ..Acquire::default()
-    }));
-    number
 }
 
 /// Shuts the handle down while the work computes.
@@ -78,7 +60,7 @@ async fn close(worker: &Worker, seal: &Mongoseal, lease: &Lease, number: u64, si
     let closing = async {
         sleep(Duration::from_millis(rng.u64(1..300))).await;
         let how = "shutdown".into();
-        say(&Event::Ends { worker: id, lease: number, key: KEY.into(), token, at: now(), how });
+        say(&Event::Ends { worker: id, lease: number, at: now(), how });
         // On a task of its own, because the work is polled by this one.
         let seal = seal.clone();
         tokio::spawn(async move { seal.shutdown().await }).await.ok();

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use mongodb::{Client, Collection, bson::Document, options::ClientOptions};
 use mongoseal::{
     Builder, Error, Mongoseal, Result,
-    store::{BoxFuture, CompareAndSwap, MongoStore, Store},
+    store::{CompareAndSwap, MongoStore, Store},
 };
 use mongoseal_redis::{RedisBackend, RedisStore};
 
@@ -14,7 +14,7 @@ use super::{
     observed::{Notes, Observed},
     tampered::Tampered,
 };
-use crate::sabotage::Sabotage;
+use crate::{crew::DATABASE, sabotage::Sabotage};
 
 /// The connections of the store that takes notes, which most clients use: as many as a client that `connect` opens has.
 const CONNECTIONS: u32 = 64;
@@ -29,14 +29,11 @@ const POOL: u32 = CONNECTIONS + 2 * 10;
 /// The pool of that client if its stores are made for a hundred times as many connections.
 const OVERDRAWN: u32 = 10;
 
-/// Connects to the servers with the settings of a builder.
-type Connect<'a> = dyn Fn(Builder) -> BoxFuture<Result<Mongoseal>> + Sync + 'a;
-
 pub(super) struct Handles {
     /// Its store takes notes.
     pub(super) seal: Mongoseal,
-    /// Siblings on the same client, and a handle of another store. Their stores take no notes. Transactions need that, transferred
-    /// leases go to one of them, and some clients acquire by them.
+    /// Siblings on the same client, and a handle of another store. Their stores take no notes. Transactions need that, and some
+    /// clients acquire by them.
     pub(super) plain: Vec<Mongoseal>,
     /// A handle with a client and a thread of its own.
     pub(super) threaded: Mongoseal,
@@ -56,19 +53,14 @@ impl Handles {
                 options.max_connecting = Some(8);
                 options.max_adaptive_retries = Some(0);
                 let client = Client::with_options(options).expect("the options are valid");
-                let database = client.database(&spec.database);
+                let database = client.database(DATABASE);
                 let store = |connections| -> Arc<dyn Store> {
                     let connections = if is_overdrawn { 100 * OVERDRAWN } else { connections };
                     Arc::new(MongoStore::with_connections(&database, "mongoseal", RETENTION, connections))
                 };
-                let independent =
-                    || builder(spec).retention(RETENTION).on_shared_client(&database).expect("the settings are valid");
-                let connect = |builder: Builder| -> BoxFuture<Result<Mongoseal>> {
-                    let (builder, uri) = (builder.retention(RETENTION).database(&spec.database), spec.uri.clone());
-                    Box::pin(async move { builder.connect(uri).await })
-                };
-                let documents = Some(database.collection(DOCUMENTS));
-                Self::on(spec, notes, &store, &independent, &connect, documents).await
+                let threaded = || builder(spec).retention(RETENTION).database(DATABASE);
+                let threaded = ready(async || threaded().connect(&spec.uri).await).await;
+                Self::on(spec, notes, &store, threaded, Some(database.collection(DOCUMENTS)))
             }
             Backing::Redis { replicas } => {
                 let backend = RedisBackend::new(&spec.uri).expect("the runner's connection string is valid");
@@ -82,43 +74,35 @@ impl Handles {
                         None => Arc::new(RedisStore::new(backend.clone(), REDIS_RETENTION)),
                     }
                 };
-                let independent = || builder(spec).on_store(store(CONNECTIONS)).expect("the settings are valid");
-                let connect = |builder: Builder| -> BoxFuture<Result<Mongoseal>> {
-                    Box::pin(builder.retention(REDIS_RETENTION).connect_to(backend.clone()))
-                };
-                let handles = Self::on(spec, notes, &store, &independent, &connect, None).await;
+                let threaded = || builder(spec).retention(REDIS_RETENTION).connect_to(backend.clone());
+                let handles = Self::on(spec, notes, &store, ready(async || threaded().await).await, None);
                 for seal in handles.plain.iter().chain([&handles.seal]) {
-                    while !is_ready(seal.prepare().await) {}
+                    ready(async || seal.prepare().await).await;
                 }
                 handles
             }
         }
     }
 
-    async fn on(
+    fn on(
         spec: &Spec,
         notes: &Arc<Notes>,
-        store: &(dyn Fn(u32) -> Arc<dyn Store> + Sync),
-        independent: &(dyn Fn() -> Mongoseal + Sync),
-        connect: &Connect<'_>,
+        store: &dyn Fn(u32) -> Arc<dyn Store>,
+        threaded: Mongoseal,
         documents: Option<Collection<Document>>,
     ) -> Self {
         let (sabotage, notes) = (spec.sabotage, Arc::clone(notes));
-        let observed =
-            Observed { store: store(CONNECTIONS), worker: spec.worker, sabotage, spread: spec.least_grace, notes };
+        let observed = Observed { store: store(CONNECTIONS), worker: spec.worker, sabotage, notes };
         let seal = builder(spec).on_store(Arc::new(observed)).expect("the settings are valid");
+        let independent = || builder(spec).on_store(store(10)).expect("the settings are valid");
         let first = independent();
         let handle = |number: usize| match number {
-            _ if sabotage == Some(Sabotage::OwnStreams) => independent(),
-            1 => builder(spec).on_store(store(10)).expect("the settings are valid"),
+            _ if number == 1 || sabotage == Some(Sabotage::OwnStreams) => independent(),
             _ => builder(spec).sibling_of(&first).expect("the settings are valid"),
         };
         let mut plain: Vec<_> = (1..PLAIN).map(handle).collect();
         plain.push(first);
-        let threaded = match sabotage {
-            Some(Sabotage::NoThread) => independent(),
-            _ => threaded(spec, connect).await,
-        };
+        let threaded = if sabotage == Some(Sabotage::NoThread) { independent() } else { threaded };
         Self { seal, plain, threaded, documents }
     }
 }
@@ -130,27 +114,18 @@ pub(super) fn sibling(spec: &Spec, handles: &Handles) -> Mongoseal {
 
 pub(super) fn builder(spec: &Spec) -> Builder {
     let owner = format!("slot-{}/{}", spec.slot, spec.worker);
-    let builder = Mongoseal::builder().owner(owner).ttl(Duration::from_secs(2)).grace(spec.least_grace());
+    let builder = Mongoseal::builder().owner(owner).ttl(Duration::from_secs(2)).grace(spec.least_grace);
     builder.operation_timeout(OPERATION_TIMEOUT)
 }
 
-/// A handle with a client and a thread of its own. It waits for servers that do not answer now.
-async fn threaded(spec: &Spec, connect: &Connect<'_>) -> Mongoseal {
+/// Asks until the servers are fit. Those that do not answer now, or whose primary is another one in a moment, are not yet.
+async fn ready<T>(ask: impl AsyncFn() -> Result<T>) -> T {
     loop {
-        let threaded = connect(builder(spec)).await;
-        if let Ok(threaded) = &threaded {
-            return threaded.clone();
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(Error::Unavailable { .. }) => {}
+            Err(error) if error.to_string().contains("is a replica") => {}
+            Err(error) => panic!("a worker can use the servers: {error}"),
         }
-        is_ready(threaded);
-    }
-}
-
-/// Whether the servers are fit. Those that do not answer now, or whose primary is another one in a moment, are not yet.
-fn is_ready<T>(answer: Result<T>) -> bool {
-    match answer {
-        Ok(_) => true,
-        Err(Error::Unavailable { .. }) => false,
-        Err(error) if error.to_string().contains("is a replica") => false,
-        Err(error) => panic!("a worker can use the servers: {error}"),
     }
 }

@@ -31,17 +31,14 @@ use crate::{
     words::{Event, Micros, Queued, now},
 };
 
-/// The entry of the metadata that tells which acquire of the worker a request belongs to; also what a
-/// leader says of itself.
-pub(crate) const NUMBER: &str = "value";
+/// The entry of the metadata that tells which acquire of the worker a request belongs to.
+pub(crate) const NUMBER: &str = "number";
 
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) worker: u32,
     pub(crate) sabotage: Option<Sabotage>,
-    /// By how much the wall clocks of the members differ at most.
-    pub(crate) spread: Micros,
     pub(crate) notes: Arc<Notes>,
 }
 
@@ -104,23 +101,16 @@ impl Notes {
         }
     }
 
-    fn answered(&self, request: &Request, sent: Micros, spread: Micros, answer: &Result<Applied>) {
+    fn answered(&self, request: &Request, sent: Micros, answer: &Result<Applied>) {
         let Request::Acquire(acquire) = request else { return };
         let Some(number) = self.number(acquire.terms.lease) else { return };
         let mut asked = open(&self.asked);
         let Some(asked) = asked.get_mut(&number) else { return };
         match answer {
             Err(Error::Unavailable { .. }) => asked.doubts += 1,
-            Ok(Applied { outcome: Outcome::Queued { position, .. }, .. }) => {
-                let patience = acquire.wait.map_or(0, |wait| wait.ttl * 900);
-                if let Some(queued) = &mut asked.queued {
-                    queued.kept &= *position <= queued.position && now() - queued.sent + spread < patience;
-                    (queued.position, queued.sent) = (*position, sent);
-                } else {
-                    // An attempt without an answer may have been queued before.
-                    let kept = asked.doubts == 0;
-                    asked.queued = Some(Queued { first: (sent, now()), position: *position, sent, kept });
-                }
+            Ok(Applied { outcome: Outcome::Queued { .. }, .. }) => {
+                let since = asked.queued.as_ref().map_or_else(now, |queued| queued.since);
+                asked.queued = Some(Queued { since, sent });
             }
             _ => {}
         }
@@ -128,39 +118,21 @@ impl Notes {
 }
 
 impl Observed {
-    fn refreshed(&self, key: &Key, request: &Request, sent: Micros, answer: &Result<Applied>) {
+    fn refreshed(&self, request: &Request, sent: Micros, answer: &Result<Applied>) {
         let Request::Refresh(refresh) = request else { return };
-        let Ok(Applied { outcome: Outcome::Refreshed { token }, .. }) = answer else { return };
+        let Ok(Applied { outcome: Outcome::Refreshed { .. }, .. }) = answer else { return };
         if let Some(lease) = self.notes.number(refresh.lease) {
-            let (worker, key, token) = (self.worker, key.to_string(), token.get());
-            say(&Event::Refreshed { worker, lease, key, token, begin: sent, end: now() });
-        }
-    }
-
-    /// Takes what changed nothing for a success.
-    fn no_op_success(request: &Request, answer: Result<Applied>) -> Result<Applied> {
-        match (request, answer) {
-            (Request::Acquire(_), Ok(Applied { outcome: Outcome::Refused { holder }, at, changed, sent })) => {
-                Ok(Applied {
-                    outcome: Outcome::Granted { token: holder.version, not_after: holder.not_after, value: None },
-                    at,
-                    changed,
-                    sent,
-                })
-            }
-            (_, answer) => answer,
+            say(&Event::Refreshed { worker: self.worker, lease, begin: sent, end: now() });
         }
     }
 
     /// Lets the engine give up an attempt whose answer is late, and gives it that answer when it asks
     /// again: so it counts its deadline from a request that was never sent.
-    async fn late_reply(self, key: Key, request: Request, deadline: Deadline) -> Result<Applied> {
-        let Some(lease) = request.lease().filter(|_| matches!(request, Request::Acquire(_))) else {
-            return self.store.apply(&key, request, deadline).await;
-        };
+    async fn late_reply(self, key: Key, acquire: &Acquire, deadline: Deadline) -> Result<Applied> {
+        let (lease, request) = (acquire.terms.lease, Request::Acquire(acquire.clone()));
         let late = || Error::unavailable("the answer is late");
         let under_way = open(&self.notes.late).get(&lease).cloned();
-        let answer = if let Some(answer) = under_way {
+        let mut answer = if let Some(answer) = under_way {
             answer
         } else {
             let asked = self.store.apply(&key, request, Deadline::after(self.store.clock(), Duration::from_secs(20)));
@@ -169,7 +141,6 @@ impl Observed {
             open(&self.notes.late).insert(lease, answer.clone());
             answer
         };
-        let mut answer = answer;
         let came =
             timeout(deadline.remaining().min(Duration::from_millis(250)), answer.wait_for(Option::is_some)).await;
         let Ok(Ok(came)) = came.map(|came| came.map(|came| came.clone())) else { return Err(late()) };
@@ -187,11 +158,11 @@ impl Observed {
     /// Sends an acquire again while its first write is still under way, and tells from a read whether it was
     /// granted: so the engine counts a deadline from the last request, whichever was executed. It does so for the
     /// keys that show it, in every other worker: the others are granted a key as soon as it is free.
-    async fn grant_by_read(self, key: Key, request: Request, deadline: Deadline) -> Result<Applied> {
-        let asks = matches!(request, Request::Acquire(_)) && OUTSTAYED_KEYS.contains(&key.as_str());
-        let Some(lease) = request.lease().filter(|_| asks && self.worker % 2 == 1) else {
+    async fn grant_by_read(self, key: Key, acquire: &Acquire, deadline: Deadline) -> Result<Applied> {
+        let (lease, request) = (acquire.terms.lease, Request::Acquire(acquire.clone()));
+        if !OUTSTAYED_KEYS.contains(&key.as_str()) || self.worker.is_multiple_of(2) {
             return self.store.apply(&key, request, deadline).await;
-        };
+        }
         let is_first = open(&self.notes.written).insert(lease);
         let longest = if is_first { Duration::from_secs(20) } else { Duration::from_millis(50) };
         let half = deadline.remaining() / 2;
@@ -233,43 +204,42 @@ impl Store for Observed {
         Box::pin(async move {
             this.notes.asks(&request);
             let sent = now();
-            let answer = match this.sabotage {
-                Some(Sabotage::LateReply) => this.clone().late_reply(key.clone(), request.clone(), deadline).await,
-                Some(Sabotage::NoOpSuccess) => {
-                    Self::no_op_success(&request, this.store.apply(&key, request.clone(), deadline).await)
+            let real = || this.store.apply(&key, request.clone(), deadline);
+            let answer = match (this.sabotage, &request) {
+                (Some(Sabotage::LateReply), Request::Acquire(acquire)) => {
+                    this.clone().late_reply(key.clone(), acquire, deadline).await
                 }
-                Some(sabotage)
-                    if sabotage == Sabotage::SharedFate
-                        || (sabotage == Sabotage::SharedRefreshes && matches!(request, Request::Refresh(_))) =>
-                {
-                    let answer = this.store.apply(&key, request.clone(), deadline);
-                    this.clone().share_fate(answer, deadline).await
+                (Some(Sabotage::GrantByRead), Request::Acquire(acquire)) => {
+                    this.clone().grant_by_read(key.clone(), acquire, deadline).await
                 }
-                Some(Sabotage::GrantByRead) => this.clone().grant_by_read(key.clone(), request.clone(), deadline).await,
-                Some(Sabotage::ShortAttempts) => {
-                    let answer = this.store.apply(&key, request.clone(), deadline);
-                    match &request {
-                        Request::Refresh(refresh) => Self::cut_short(refresh.ttl, answer).await,
-                        _ => answer.await,
-                    }
-                }
-                Some(Sabotage::Impatient) => {
-                    let answer = this.store.apply(&key, request.clone(), deadline).await;
-                    match (&request, answer) {
-                        (Request::Acquire(Acquire { wait: Some(_), .. }), Err(Error::Unavailable { .. })) => {
-                            Err(Error::invalid("a request of a waiter was not answered"))
+                // What changed nothing is taken for a success.
+                (Some(Sabotage::NoOpSuccess), Request::Acquire(_)) => {
+                    real().await.map(|applied| match applied.outcome {
+                        Outcome::Refused { holder } => {
+                            let (token, not_after) = (holder.version, holder.not_after);
+                            Applied { outcome: Outcome::Granted { token, not_after, value: None }, ..applied }
                         }
-                        (_, answer) => answer,
-                    }
+                        _ => applied,
+                    })
                 }
-                Some(Sabotage::EarlyPut) if matches!(request, Request::PutValue(_)) => {
-                    tokio::spawn(this.store.apply(&key, request.clone(), deadline));
+                (Some(Sabotage::SharedFate), _) | (Some(Sabotage::SharedRefreshes), Request::Refresh(_)) => {
+                    this.clone().share_fate(real(), deadline).await
+                }
+                (Some(Sabotage::ShortAttempts), Request::Refresh(refresh)) => {
+                    Self::cut_short(refresh.ttl, real()).await
+                }
+                (Some(Sabotage::Impatient), Request::Acquire(Acquire { wait: Some(_), .. })) => match real().await {
+                    Err(Error::Unavailable { .. }) => Err(Error::invalid("a request of a waiter was not answered")),
+                    answer => answer,
+                },
+                (Some(Sabotage::EarlyPut), Request::PutValue(_)) => {
+                    tokio::spawn(real());
                     Ok(Applied { outcome: Outcome::ValuePut, at: None, changed: true, sent: None })
                 }
-                _ => this.store.apply(&key, request.clone(), deadline).await,
+                _ => real().await,
             };
-            this.notes.answered(&request, sent, this.spread, &answer);
-            this.refreshed(&key, &request, sent, &answer);
+            this.notes.answered(&request, sent, &answer);
+            this.refreshed(&request, sent, &answer);
             answer
         })
     }

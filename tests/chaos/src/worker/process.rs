@@ -17,7 +17,10 @@ use mongodb::{
 use tokio::{runtime::Handle, time::sleep};
 
 use super::{BLOCK, Backing, Spec, THREADS, Worker, say};
-use crate::words::{Event, Micros, micros, now};
+use crate::{
+    crew::DATABASE,
+    words::{Event, Micros, micros, now},
+};
 
 /// From how long on a process that does not run says so.
 const STALL: Micros = 50_000;
@@ -54,7 +57,7 @@ impl Control {
             Backing::MongoDb => {
                 let client = Client::with_uri_str(&spec.control_uri).await;
                 let client = client.expect("the runner's connection string is valid");
-                Self::Collection(client.database(&spec.database).collection("control"))
+                Self::Collection(client.database(DATABASE).collection("control"))
             }
             Backing::Redis { .. } => {
                 let client = redis::Client::open(spec.control_uri.as_str());

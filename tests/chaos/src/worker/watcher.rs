@@ -3,7 +3,7 @@
 use mongoseal::inspect::{EventKind, EventStream, WatchItem};
 
 use super::{HOT_KEYS, HOT_PREFIX, Worker, say};
-use crate::words::{Event, now};
+use crate::words::Event;
 
 /// Watches the first hot key, or all of them, until this is dropped.
 pub(super) async fn run(worker: &Worker, of_prefix: bool) {
@@ -15,7 +15,7 @@ pub(super) async fn run(worker: &Worker, of_prefix: bool) {
         if let Ok(stream) = begun {
             report(worker, watch, stream).await;
             // Behind the end of a stream, another one begins.
-            say(&Event::Missed { worker: worker.spec.worker, watch: watch.into(), at: now() });
+            say(&Event::Missed { worker: worker.spec.worker, watch: watch.into() });
         }
     }
 }
@@ -26,7 +26,7 @@ async fn report(worker: &Worker, watch: &str, mut stream: EventStream) {
         let event = match item {
             WatchItem::Event(event) => event,
             _missed => {
-                say(&Event::Missed { worker, watch: watch.clone(), at: now() });
+                say(&Event::Missed { worker, watch: watch.clone() });
                 continue;
             }
         };
@@ -36,6 +36,6 @@ async fn report(worker: &Worker, watch: &str, mut stream: EventStream) {
             _ => continue,
         };
         let (key, token) = (event.key.to_string(), token.get());
-        say(&Event::Watched { worker, watch: watch.clone(), key, token, at: now() });
+        say(&Event::Watched { worker, watch: watch.clone(), key, token });
     }
 }
