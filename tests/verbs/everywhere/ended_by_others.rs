@@ -114,7 +114,7 @@ pub(crate) async fn a_purge_never_touches_a_live_lease(world: &World) {
             let lease = seal.acquire(key.as_str()).ttl(secs(60)).without_refresh().await.unwrap();
             lease.refresh().await.unwrap();
             assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
-            tokio::time::sleep(millis(1)).await;
+            tokio::time::sleep(millis(10)).await;
         }
     };
     let purge = async {
