@@ -131,6 +131,21 @@ async fn a_listener_that_is_always_refused_is_retried_at_least_once_a_minute_and
     assert!((10..=21).contains(&later), "{later}");
 }
 
+/// A stream keeps a connection of the client.
+#[tokio::test(start_paused = true)]
+async fn the_listener_ends_ten_seconds_after_the_last_holder_has_left() {
+    let (store, seal) = Faulty::open();
+    let opened = count(&store, |call| (matches!(call, Call::Watch), None));
+    for (seconds, expected) in [(0, 1), (8, 1), (13, 2)] {
+        tokio::time::sleep(secs(seconds)).await;
+        let lease = seal.acquire("k").await.unwrap();
+        // A holder listens from a second after its grant on.
+        tokio::time::sleep(secs(3)).await;
+        lease.release().await.unwrap();
+        assert_eq!(opened(), expected, "after {seconds} s without a holder");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_waiter_is_there_when_a_dead_holder_s_time_is_over() {
     for limit in [1, 2] {
