@@ -187,6 +187,17 @@ async fn after_a_large_part_that_was_not_confirmed_the_class_sends_parts_of_the_
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_a_part_of_the_usual_size_that_was_not_confirmed_as_a_whole_each_lease_is_refreshed_alone() {
+    let clock = Clock::tokio();
+    let mut schedule = refreshed_at(clock, &[0; PART]);
+    schedule.collect(at(20));
+    let (_permits, permit) = permit();
+    let part = schedule.send_part(ttl(), clock, permit, false).unwrap();
+    schedule.end_part(&part, PartEnd::Partial, &[], at(21));
+    assert_eq!(schedule.class(ttl()).waits.len(), PART);
+}
+
+#[tokio::test(start_paused = true)]
 async fn after_a_large_part_that_a_release_overtook_its_leases_are_due_and_large_parts_come_soon() {
     let clock = Clock::tokio();
     let mut schedule = refreshed_at(clock, &[0; LARGE]);

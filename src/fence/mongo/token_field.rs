@@ -231,7 +231,13 @@ mod tests {
         }
         assert!(token_field().on_update(doc! { "fence": 1 }.into()).is_err(), "no operator");
         assert!(token_field().on_update(doc! { "$set": 1 }.into()).is_err(), "no fields");
-        assert!(token_field().on_update(doc! { "$set": { "fences": 1 } }.into()).is_ok(), "a longer name is another");
+        for update in [
+            doc! { "$set": { "fences": 1 } },
+            doc! { "$set": { "other": "fence" } },
+            doc! { "$rename": { "other": "another" } },
+        ] {
+            assert!(token_field().on_update(update.clone().into()).is_ok(), "{update} does not");
+        }
     }
 
     #[test]
