@@ -160,8 +160,10 @@ mod tests {
     #[test]
     fn an_index_counts_by_what_it_does_and_not_by_its_name() {
         let index = doc! { "key": { "expires_at": 1 }, "name": "other", "expireAfterSeconds": 60 };
-        assert!(collects_after(&index, 60));
-        assert!(!collects_after(&index, 61));
+        for seconds in [Bson::Int32(60), Bson::Int64(60), Bson::Double(60.0)] {
+            let index = doc! { "key": { "expires_at": 1 }, "expireAfterSeconds": seconds };
+            assert!(collects_after(&index, 60) && !collects_after(&index, 61), "{index}");
+        }
         assert!(!collects_after(&doc! { "key": { "expires_at": 1 } }, 60));
         // Later servers list the simple collation, too. An index deletes alike by each collation.
         for collation in [doc! { "locale": "simple" }, doc! { "locale": "en", "strength": 2 }] {

@@ -241,6 +241,16 @@ mod tests {
         assert!(!dead.is_finished(), "the command goes on");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_has_the_permit_of_an_acquire_until_it_ends() {
+        let admission = Admission::new(4, 0);
+        let all = free(&admission);
+        let stream = admission.admit_stream().await;
+        assert_eq!((free(&admission), stream.is_some()), (all - 1, true));
+        drop(stream);
+        assert_eq!(free(&admission), all);
+    }
+
     /// A command whose caller has given up can still wait in the driver for a connection. With its permit back, the
     /// queue there grows, and each command is sent too late.
     #[tokio::test(start_paused = true)]
