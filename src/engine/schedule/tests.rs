@@ -194,7 +194,8 @@ async fn after_a_part_of_the_usual_size_that_was_not_confirmed_as_a_whole_each_l
     let (_permits, permit) = permit();
     let part = schedule.send_part(ttl(), clock, permit, false).unwrap();
     schedule.end_part(&part, PartEnd::Partial, &[], at(21));
-    assert_eq!(schedule.class(ttl()).waits.len(), PART);
+    let class = schedule.class(ttl());
+    assert_eq!((class.waits.len(), class.has_late(), class.first_queued().is_some()), (PART, false, true));
 }
 
 #[tokio::test(start_paused = true)]
