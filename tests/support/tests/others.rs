@@ -27,12 +27,12 @@ async fn is_gone() {
 /// Makes this program one that starts these servers and then waits to be killed.
 const OWNER: &str = "MONGOSEAL_TEST_OWNER";
 
-/// Kills the owner so long after the first trace of a server: while the servers are being made, while they start, and when they
-/// serve.
+/// Kills the owner so long after its first server has a supervisor: while the servers are being made, while they start, and
+/// when they serve.
 async fn end_with_their_owner(servers: &str) {
     for delay in [0, 100, 300, 500, 700, 1_500] {
         let mut owner = Command::new(env::current_exe().unwrap()).env(OWNER, servers).spawn().unwrap();
-        eventually(secs(300), "a server is there", async || left_by(owner.id()).is_some()).await;
+        eventually(secs(300), "a server is there", async || process_of(owner.id()).is_some()).await;
         sleep(millis(delay)).await;
         owner.kill().unwrap();
         owner.wait().unwrap();
@@ -41,16 +41,24 @@ async fn end_with_their_owner(servers: &str) {
     }
 }
 
-/// A process or a directory that a process started.
+fn mark(owner: u32) -> String {
+    format!("mongoseal-{owner}-")
+}
+
+fn entries(dir: &Path) -> impl Iterator<Item = String> + use<> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path().display().to_string())
+}
+
+/// A server, or its supervisor, of an owner.
+fn process_of(owner: u32) -> Option<String> {
+    let command = |process: &String| fs::read_to_string(format!("{process}/cmdline"));
+    entries(Path::new("/proc")).find(|process| command(process).is_ok_and(|command| command.contains(&mark(owner))))
+}
+
+/// A process or a directory of an owner.
 fn left_by(owner: u32) -> Option<String> {
-    let mark = format!("mongoseal-{owner}-");
-    let name = |entry: fs::DirEntry| entry.path().display().to_string();
-    let entries = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
-    let dirs = [Path::new("/dev/shm"), &env::temp_dir()].map(entries).into_iter().flatten().map(name);
-    let directory = dirs.into_iter().find(|path| path.contains(&mark));
-    let is_marked =
-        |process: &String| fs::read_to_string(format!("{process}/cmdline")).is_ok_and(|it| it.contains(&mark));
-    directory.or_else(|| entries(Path::new("/proc")).map(name).find(is_marked))
+    let mut directories = entries(Path::new("/dev/shm")).chain(entries(&env::temp_dir()));
+    directories.find(|path| path.contains(&mark(owner))).or_else(|| process_of(owner))
 }
 
 async fn own(servers: &str) {

@@ -24,8 +24,10 @@ pub(crate) struct Supervisor {
 
 /// `$1` is the server's directory, `$2` the signals that end it, the rest its command line. A stopped process
 /// heeds SIGKILL only, so it goes on to heed others. The files in memory are libfaketime's, which it
-/// removes only at an orderly exit.
+/// removes only at an orderly exit. An answer to us when we are gone must not end the shell; a trap that does something
+/// is not inherited by the server.
 const SCRIPT: &str = r#"
+trap : PIPE
 home=$1; signals=$2; shift 2; pid=
 end() {
     [ -n "$pid" ] || return
