@@ -200,7 +200,7 @@ async fn acquire_locked_keys(
     (lost, slowest)
 }
 
-/// Holds thousands of leases over a fault, which is told for how long an outage may last.
+/// Holds thousands of leases while `hurt` injects its fault. An outage lasts as long as its argument says.
 async fn thousands_outlast(set: &ReplicaSet, hurt: impl AsyncFnOnce(Duration)) {
     let seal = connect(Mongoseal::builder(), set.uri_with("appName=holder")).await;
     let (many, ttl, outage) = by_length((3_000, secs(12), secs(5)), (10_000, secs(30), secs(12)));

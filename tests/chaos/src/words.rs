@@ -108,7 +108,7 @@ pub(crate) struct Acquire {
     pub(crate) end: Micros,
     /// How long it may take.
     pub(crate) within: Micros,
-    /// `granted`, `held`, `full`, `unavailable`, or an error that nobody expects.
+    /// `granted`, `held`, `full`, `unavailable`, or the text of any other error.
     pub(crate) outcome: String,
     /// If it was granted.
     #[serde(default)]
@@ -158,7 +158,7 @@ pub(crate) struct Call {
     pub(crate) begin: Micros,
     pub(crate) end: Micros,
     pub(crate) within: Micros,
-    /// `ok`, another word of `judge::outcomes::EXPECTED`, or an error that nobody expects.
+    /// `ok`, another word of `judge::outcomes::EXPECTED`, or the text of any other error.
     pub(crate) outcome: String,
     /// The token of the lease of a value or a tick, if the work of the tick ran.
     #[serde(default)]
@@ -189,7 +189,7 @@ pub(crate) struct Inspect {
     pub(crate) key: String,
     pub(crate) begin: Micros,
     pub(crate) end: Micros,
-    /// `record`, `nothing`, `unavailable`, or an error that nobody expects.
+    /// `record`, `nothing`, `unavailable`, or the text of any other error.
     pub(crate) outcome: String,
     #[serde(default)]
     pub(crate) version: u64,

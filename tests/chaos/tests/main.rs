@@ -148,7 +148,7 @@ const ON_REDIS: [(&str, &str, &[&str]); 4] = [
 
 /// Two hold a key at once if the clocks of members differ and leases have no grace. A server whose clock is ahead ends the
 /// lease before its holder does: another one holds the key meanwhile (I4), a read does not show the holder (I5), or the holder
-/// is told so (I9).
+/// finds its lease lost (I9).
 const BETWEEN_CLOCKS: [(&str, &str, &[&str]); 1] = [("no-grace", "step-down,step-up", &["I4", "I5", "I9"])];
 
 /// A run of the library as it is holds it alone, sabotages share it.
