@@ -11,7 +11,7 @@ mod steps;
 use std::{
     sync::{Arc, Mutex, OnceLock},
     task::{Context, Waker},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use mongodb::bson::Document;
@@ -41,6 +41,10 @@ const SEQUENCES: usize = 300;
 /// How many sequences run at once.
 const LANES: usize = 32;
 const RETENTION: Duration = Duration::from_secs(24 * 3600);
+/// How long the store on MongoDB waits for an answer before it sends the next command of the key beside it.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// What was sent side by side, in an order that is not known.
+const LATE: &str = "sent while the answer to the first was late";
 
 /// A store that is compared with the state machine, and on MongoDB the commands of its lane. There, requests of a key that
 /// are sent at the same time are one write. On Redis they are that if one write can have them.
@@ -144,6 +148,7 @@ async fn together(
     met: Option<&Record>,
     seen: &Seen,
 ) -> (Option<Record>, &'static str) {
+    let began = Instant::now();
     let mut sent: Vec<_> = requests.iter().map(|request| store.apply(key, request.clone(), within(store))).collect();
     for answer in &mut sent {
         assert!(answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -154,18 +159,24 @@ async fn together(
             }
         }
     }
-    let mut applied = Vec::new();
+    let mut answers = Vec::new();
     for answer in sent {
-        applied.push(answer.await.unwrap());
+        answers.push(answer.await);
     }
+    if commands.is_some() && began.elapsed() >= PATIENCE {
+        // Commands of the key may have run side by side, and the store may have met the write of another one when it read
+        // what its own had done.
+        return (read(store, key).await, LATE);
+    }
+    let applied: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
     if applied.iter().all(|applied| applied.at.is_none()) {
         // There was no record that they could change.
         assert!(met.is_none() && applied.iter().all(|applied| applied.outcome == Outcome::Absent));
         return (None, "absent");
     }
     let at = |applied: &Applied| applied.at.unwrap();
-    if applied.get(1).is_some_and(|second| at(second).hlc < at(&applied[0]).hlc) {
-        return (read(store, key).await, "sent while the answer to the first was late");
+    if commands.is_none() && applied.get(1).is_some_and(|second| at(second).hlc < at(&applied[0]).hlc) {
+        return (read(store, key).await, LATE);
     }
     let after = if commands.is_some() {
         // The first goes by itself, and the others, which come meanwhile, go together.
