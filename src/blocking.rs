@@ -35,20 +35,20 @@
 //! # What blocks
 //!
 //! Each verb of a handle and each request of a lease: at most the operation timeout, and longer for a wait or a retry. An
-//! iterator of events blocks until the next event. Getters, such as [`Lease::is_valid`], read memory and return at once. A call
+//! iterator of events blocks until the next event. Getters, such as [`Lease::is_valid`](crate::Lease::is_valid), read memory and return at once. A call
 //! cannot be cancelled. A [`Mongoseal::shutdown`] on another thread ends the calls that wait, with an error.
 //!
 //! # Work
 //!
 //! The asynchronous API drops work when its lease is lost. A closure cannot be dropped. So [`Lease::run`] passes the
-//! lease to the closure, which [checks](Lease::check) it before each step. The result is [`Error::Lost`](crate::Error::Lost) if the
-//! lease was lost meanwhile. [`Lease::watchdog`] aborts the process if work continues past the deadline.
+//! lease to the closure, which [checks](crate::Lease::check) it before each step. The result is [`Error::Lost`](crate::Error::Lost) if the
+//! lease was lost meanwhile. [`Lease::watchdog`](crate::Lease::watchdog) aborts the process if work continues past the deadline.
 //!
 //! # Drop and exit
 //!
 //! Dropping a lease releases it in the background, and never blocks. The threads end after the last handle and the last
-//! lease: when the releases are answered, or after the operation timeout. An open change stream keeps them for the operation
-//! timeout; [`Mongoseal::shutdown`] ends them at once.
+//! lease: when the releases are answered, or after the operation timeout. An open change stream keeps them for 10 to 20
+//! seconds; [`Mongoseal::shutdown`] ends it at once.
 //!
 //! The end of the process waits for nothing: not for a release in the background. A lease that was not released ends by its
 //! ttl. Call [`Lease::release`] or [`Mongoseal::shutdown`] before the process ends. A handle in a `static` is never dropped,
@@ -71,20 +71,12 @@
 
 mod executor;
 mod handle;
-mod leader;
 mod lease;
-mod lease_set;
-mod once;
 mod open;
-mod stream_iter;
 mod verb;
 
-pub use executor::Blocking;
+pub use executor::{Blocking, StreamIter};
 pub use handle::Mongoseal;
-pub use leader::Leader;
-pub use lease::Lease;
-pub use lease_set::LeaseSet;
-pub use once::{RunOnce, TickLease};
+pub use lease::{Held, Leader, Lease, LeaseSet, TickLease};
 pub use open::Builder;
-pub use stream_iter::StreamIter;
-pub use verb::{Acquire, AcquireAll, AcquireAny, Campaign, Leases, PutValue, Resume, Revoke, RewindTick};
+pub use verb::{Acquire, AcquireAll, AcquireAny, Campaign, Leases, PutValue, Resume, Revoke, RewindTick, RunOnce};

@@ -53,7 +53,7 @@ pub(crate) struct Options {
     owner: Option<Result<Owner, String>>,
     ttl: Option<Duration>,
     grace: Option<Duration>,
-    drift_ppm: Option<u32>,
+    drift_allowance_ppm: Option<u32>,
     retention: Option<Duration>,
     operation_timeout: Option<Duration>,
     queue_limit: Option<u32>,
@@ -107,13 +107,10 @@ impl<M> Builder<M> {
         /// collection must agree, because it is the option of the TTL index. A store that is passed to
         /// [`on_store`](Self::on_store) has its own retention, and another one is refused. Default: 24 hours.
         pub fn retention(retention: Duration);
-    }
 
-    /// Sets how far the holder's clock and the store's clock may drift apart, in millionths. A holder stops that much
-    /// before its ttl ends. Default: 1,000, a millisecond in each second; NTP slews a clock by at most 500.
-    pub fn drift_allowance_ppm(mut self, ppm: u32) -> Self {
-        self.options.drift_ppm = Some(ppm);
-        self
+        /// Sets how far the holder's clock and the store's clock may drift apart, in millionths. A holder stops that much
+        /// before its ttl ends. Default: 1,000, a millisecond in each second; NTP slews a clock by at most 500.
+        pub fn drift_allowance_ppm(ppm: u32);
     }
 
     /// Sets the database of the records. Default: that of the connection string, or `mongoseal`. A store without databases
@@ -183,7 +180,7 @@ impl<M> Builder<M> {
 
     /// Checks the settings.
     pub(crate) fn settings(&self) -> Result<Settings> {
-        let Options { owner, ttl, grace, drift_ppm, retention, operation_timeout, queue_limit, .. } = &self.options;
+        let Options { owner, ttl, grace, retention, operation_timeout, queue_limit, .. } = &self.options;
         let owner = match owner {
             None => Owner::of_this_process(),
             Some(owner) => owner.clone().map_err(Error::invalid)?,
@@ -201,7 +198,7 @@ impl<M> Builder<M> {
                 "`queue_limit` must be from 1 to 3,000 waiters and {queue_limit} is not: a record has at most 16 MiB"
             )));
         }
-        let drift_ppm = drift_ppm.unwrap_or(1_000);
+        let drift_ppm = self.options.drift_allowance_ppm.unwrap_or(1_000);
         if drift_ppm > 500_000 {
             return Err(Error::invalid(format!(
                 "`drift_allowance_ppm` cannot be {drift_ppm}, which is more than half: choose less, 1,000 covers any clock under NTP"
@@ -245,9 +242,14 @@ impl Builder {
     /// [`Error::Invalid`] if the settings contradict each other, or if one of them has no effect on a store that is open:
     /// another retention, or the name of a collection.
     pub fn on_store(self, store: Arc<dyn Store>) -> Result<Mongoseal> {
+        self.on_store_at(store, Home::here())
+    }
+
+    /// Makes a handle on a custom store, whose tasks run on this home.
+    pub(crate) fn on_store_at(self, store: Arc<dyn Store>, home: Arc<Home>) -> Result<Mongoseal> {
         self.refuse("on a store that is open", &["database", "collection", "allow_sharded", "connections"])?;
         self.ensure_retention(store.retention())?;
         let settings = Settings { retention: store.retention(), ..self.settings()? };
-        Ok(Mongoseal { handle: HandleInner::new(store, settings, Home::here())? })
+        Ok(Mongoseal { handle: HandleInner::new(store, settings, home)? })
     }
 }

@@ -55,11 +55,7 @@ impl Mongoseal {
     #[must_use]
     pub fn in_memory_on(store: &MemoryStore) -> Self {
         let ttl = Ttl::DEFAULT.duration().min(Store::retention(store));
-        match Self::builder().ttl(ttl).on_store(Arc::new(store.clone())) {
-            Ok(seal) => seal,
-            // A test proves that the default settings are valid, also with the shortest retention.
-            Err(error) => unreachable!("the default settings are valid: {error}"),
-        }
+        of_defaults(Self::builder().ttl(ttl).on_store(Arc::new(store.clone())))
     }
 }
 
@@ -91,7 +87,6 @@ impl Builder {
     ///
     /// Dropping the future drops the store and ends the thread. A check that is in flight may go on and does no harm.
     pub async fn connect_to(self, connector: impl Connector) -> Result<Mongoseal> {
-        runtime::current()?;
         on_own_thread(|home| self.connect_to_on(connector, home)).await
     }
 
@@ -186,12 +181,18 @@ impl Builder {
     }
 }
 
+/// A test proves that the default settings are valid, also with the shortest retention.
+fn of_defaults(made: Result<Mongoseal>) -> Mongoseal {
+    made.unwrap_or_else(|error| unreachable!("the default settings are valid: {error}"))
+}
+
 /// Starts the thread of a handle, and runs `connect` there. A client reads its connections on the runtime where it is made.
 async fn on_own_thread<F>(connect: impl FnOnce(Arc<Home>) -> F) -> Result<Mongoseal>
 where
     F: Future<Output = Result<Mongoseal>> + Send + 'static,
 {
-    let home = owned_runtime::start_home()?;
+    runtime::current()?;
+    let home = owned_runtime::start_home(owned_runtime::build)?;
     let runtime = home.runtime().clone();
     let connecting = {
         let _inside = runtime.enter();

@@ -88,12 +88,8 @@ impl Mongoseal {
     /// # }
     /// ```
     pub async fn leader(&self, name: impl IntoName<Key>) -> Result<Option<LeaderInfo>> {
-        let key = name.into_name()?;
-        self.handle.context.ensure_open()?;
-        Ok(match self.handle.context.read_record(&key, self.handle.context.operation_deadline()).await? {
-            None => None,
-            Some(Snapshot { record, at }) => LeaderInfo::of(&record, at.now),
-        })
+        let (_key, snapshot) = self.read(name).await?;
+        Ok(snapshot.and_then(|Snapshot { record, at }| LeaderInfo::of(&record, at.now)))
     }
 }
 

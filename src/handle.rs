@@ -1,20 +1,18 @@
 //! The handle: the state that all leases of a process share, and its shutdown.
 
 use std::{
-    fmt,
-    future::poll_fn,
+    fmt, future,
     panic::{self, AssertUnwindSafe},
-    pin::pin,
     sync::Arc,
-    task::Poll,
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tracing::warn;
 
 use crate::{
-    engine::{handle_inner::HandleInner, retry},
+    engine::handle_inner::HandleInner,
     store::Capabilities,
     types::{deadline::Deadline, error::Result, owner::Owner},
 };
@@ -123,17 +121,8 @@ impl Mongoseal {
     /// # }
     /// ```
     pub async fn scope<T>(self, work: impl AsyncFnOnce(&Self) -> T) -> T {
-        let ended = {
-            let mut work = pin!(work(&self));
-            poll_fn(|task| {
-                // The work is not polled again after a panic.
-                match panic::catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(task))) {
-                    Ok(polled) => polled.map(Ok),
-                    Err(panicked) => Poll::Ready(Err(panicked)),
-                }
-            })
-            .await
-        };
+        // The work is not polled again after a panic.
+        let ended = AssertUnwindSafe(work(&self)).catch_unwind().await;
         self.shutdown().await;
         ended.unwrap_or_else(|panicked| panic::resume_unwind(panicked))
     }
@@ -229,8 +218,7 @@ impl Mongoseal {
     pub async fn prepare(&self) -> Result<()> {
         let context = &self.handle.context;
         context.ensure_open()?;
-        let until = context.operation_deadline();
-        retry::until_definite(until, context.settings.attempt, |deadline| context.prepare(deadline)).await
+        context.request(context.operation_deadline(), |_| future::ready(Ok(()))).await
     }
 }
 

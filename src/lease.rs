@@ -7,7 +7,7 @@
 mod hold;
 
 mod downgrade;
-mod end;
+pub(crate) mod end;
 pub(crate) mod state_stream;
 #[cfg(feature = "mongodb")]
 pub(crate) mod transaction;
@@ -17,7 +17,23 @@ pub(crate) mod work;
 
 use std::fmt;
 
+use tokio_util::sync::CancellationToken;
+
 pub use crate::engine::held_lease::Lease;
+use crate::types::error::Result;
+
+/// What an acquire returns: a lease, or several that are of use only together.
+#[allow(unnameable_types, reason = "a caller never names it: it has no use outside of this crate")]
+pub trait Granted {
+    /// The leases.
+    fn leases(&self) -> &[Lease];
+
+    /// Cancelled when one of the leases ends.
+    fn ended(&self) -> &CancellationToken;
+
+    /// Releases the leases after their work has ended. Returns an error if one of them was not held until then.
+    fn release_after_work(&self) -> impl Future<Output = Result<()>>;
+}
 
 impl AsRef<Lease> for Lease {
     fn as_ref(&self) -> &Lease {

@@ -183,31 +183,22 @@ impl Observer for MetricsObserver {
 
 /// Registers units and descriptions.
 fn describe() {
-    for (name, text) in [
-        (ACQUIRE_DURATION, "How long an acquire of a key took, by its outcome"),
-        (HAND_OVER_DURATION, "Time from the grant of a key at the store to the notification of its waiter"),
-        (HELD_DURATION, "How long a lease was held, by what ended it"),
-        (REFRESH_DURATION, "How long a request took that refreshes one lease or a batch of leases"),
-        (RELEASE_DURATION, "How long it took to end a lease at the store"),
-    ] {
-        describe_histogram!(name, Unit::Seconds, text);
-    }
-    for (name, text) in [
-        (LEASES, "Leases that are held"),
-        (WAITERS, "Acquires and campaigns that are queued"),
-        (LEADER, "1 while a campaign of this process leads the name, 0 as a candidate and after"),
-    ] {
-        describe_gauge!(name, Unit::Count, text);
-    }
-    for (name, text) in [
-        (LOST, "Leases that ended although their holder did not end them"),
-        (AT_RISK, "How often the refreshes of a lease were not confirmed, with the deadline ahead"),
-        (STREAM_OPENED, "How often the stream of grants and revocations was opened"),
-        (STREAM_CLOSED, "How often that stream ended or could not be opened"),
-        (POLLING_STARTED, "How often that stream was refused: the waiters poll until a retry succeeds"),
-    ] {
-        describe_counter!(name, Unit::Count, text);
-    }
+    let histogram = |name: &'static str, text: &'static str| describe_histogram!(name, Unit::Seconds, text);
+    histogram(ACQUIRE_DURATION, "How long an acquire of a key took, by its outcome");
+    histogram(HAND_OVER_DURATION, "Time from the grant of a key at the store to the notification of its waiter");
+    histogram(HELD_DURATION, "How long a lease was held, by what ended it");
+    histogram(REFRESH_DURATION, "How long a request took that refreshes one lease or a batch of leases");
+    histogram(RELEASE_DURATION, "How long it took to end a lease at the store");
+    let gauge = |name: &'static str, text: &'static str| describe_gauge!(name, Unit::Count, text);
+    gauge(LEASES, "Leases that are held");
+    gauge(WAITERS, "Acquires and campaigns that are queued");
+    gauge(LEADER, "1 while a campaign of this process leads the name, 0 as a candidate and after");
+    let counter = |name: &'static str, text: &'static str| describe_counter!(name, Unit::Count, text);
+    counter(LOST, "Leases that ended although their holder did not end them");
+    counter(AT_RISK, "How often the refreshes of a lease were not confirmed, with the deadline ahead");
+    counter(STREAM_OPENED, "How often the stream of grants and revocations was opened");
+    counter(STREAM_CLOSED, "How often that stream ended or could not be opened");
+    counter(POLLING_STARTED, "How often that stream was refused: the waiters poll until a retry succeeds");
 }
 
 /// The gauge of a leadership. A process campaigns for few names, so the name may be a label.

@@ -46,13 +46,6 @@ pub struct StoreClock {
     pub hlc: HybridTime,
 }
 
-impl StoreClock {
-    /// The second of the hybrid clock as a time.
-    fn hybrid(&self) -> StoreTime {
-        StoreTime::from_millis(i64::try_from(self.hlc.seconds.saturating_mul(1000)).unwrap_or(i64::MAX))
-    }
-}
-
 /// What an acquire wants: a lease of this owner, for this long, exclusive or shared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseSpec {

@@ -5,6 +5,7 @@
 //! Mechanism: the kernel has a clock for each process, in nanoseconds. To read it is one system call.
 
 use std::{
+    fs,
     ops::{AddAssign, Div, Sub},
     time::Duration,
 };
@@ -18,6 +19,19 @@ use nix::{
 /// The processor time of this process.
 pub(crate) fn of_client() -> Duration {
     time(ClockId::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// The processor time of the threads of this process with this name.
+pub(crate) fn of_threads(name: &str) -> Duration {
+    let threads = fs::read_dir("/proc/self/task").expect("the system lists the threads of this process");
+    let times = threads.filter_map(|thread| {
+        let thread = thread.ok()?.path();
+        // A thread may have ended meanwhile.
+        let is_named = fs::read_to_string(thread.join("comm")).is_ok_and(|found| found.trim_end() == name);
+        let spent = fs::read_to_string(thread.join("schedstat")).ok().filter(|_| is_named)?;
+        spent.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+    });
+    times.sum()
 }
 
 /// The processor time of the members of a set. It is zero if the set was started elsewhere.

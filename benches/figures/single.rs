@@ -132,7 +132,7 @@ pub(crate) async fn throughput(measured: &MeasuredSet, case: &'static str, handl
         floors.push(floor.database("mongoseal_figures").collection::<Document>("floor"));
     }
     let (mut rounds, mut commands, mut cycles) = (Vec::new(), 0, 0);
-    let (mut client, mut pairs_of_floor) = ([Duration::ZERO; 2], 0);
+    let (mut client, mut threads, mut pairs_of_floor) = ([Duration::ZERO; 2], Duration::ZERO, 0);
     for _ in 0..measured.rounds {
         let clocks = measured.clocks().await;
         let updates = side_by_side(time, |task| {
@@ -161,9 +161,10 @@ pub(crate) async fn throughput(measured: &MeasuredSet, case: &'static str, handl
                 lease.release().await.expect("it is released");
             }
         });
-        let processor = cpu::of_client();
+        let processor = (cpu::of_client(), cpu::of_threads("mongoseal"));
         let ((took, count), servers) = clocks.spent(leases).await;
-        client[1] += cpu::of_client().saturating_sub(processor);
+        client[1] += cpu::of_client().saturating_sub(processor.0);
+        threads += cpu::of_threads("mongoseal").saturating_sub(processor.1);
         let ours = Samples { took: vec![took], servers, commands: measured.writes_sent().await - before };
         commands += ours.commands;
         cycles += count;
@@ -175,10 +176,15 @@ pub(crate) async fn throughput(measured: &MeasuredSet, case: &'static str, handl
     #[expect(clippy::cast_precision_loss, reason = "a count of commands is small")]
     let commands = commands as f64 / f64::from(cycles);
     let what = "one of the cycles of 64 tasks on keys of their own, as time over their number";
-    let [floor, ours] = [(client[0], pairs_of_floor), (client[1], cycles)].map(|(spent, many)| spent / many.max(1));
+    let [floor, ours, thread] =
+        [(client[0], pairs_of_floor), (client[1], cycles), (threads, cycles)].map(|(spent, many)| spent / many.max(1));
     let notes = vec![
         format!("{handles} handles with a client each"),
         format!("client: {ours:.0?} of processor for a cycle, {floor:.0?} for two bare updates"),
+        format!(
+            "threads of the handles: {thread:.0?} of it, so one has time for {:.0} cycles a second",
+            1.0 / thread.as_secs_f64()
+        ),
     ];
     Figures { case, what, rounds, commands, notes }
 }

@@ -170,20 +170,20 @@ impl<M, K> Acquire<M, K> {
     /// tokens refuses all holders but the newest. Requests are served in order of arrival: neither readers nor writers
     /// starve.
     pub fn shared(mut self) -> Self {
-        self.options.share();
+        self.options.holders = u32::MAX;
         self
     }
 
     /// Shares the key among at most this many holders, this one included: a semaphore. If holders differ in the number,
     /// the smallest counts. Zero is refused.
     pub fn shared_up_to(mut self, holders: u32) -> Self {
-        self.options.share_up_to(holders);
+        self.options.holders = holders;
         self
     }
 
     /// Adds the lease to this group: see [`Mongoseal::release_group`](crate::Mongoseal::release_group). Default: none.
     pub fn group(mut self, group: impl IntoName<Group>) -> Self {
-        self.options.group(group);
+        self.options.group = group.into_name().map(Some);
         self
     }
 

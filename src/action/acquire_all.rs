@@ -3,7 +3,7 @@
 #[cfg(feature = "mongodb")]
 mod transaction;
 
-use std::{collections::BTreeSet, pin::pin, slice, time::Duration};
+use std::{collections::BTreeSet, slice, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
@@ -18,7 +18,7 @@ use crate::{
         ungiven::Ungiven,
     },
     handle::{Async, Mongoseal, awaitable},
-    lease::{Lease, work::run_while_held},
+    lease::{Granted, Lease, work::run_under},
     types::{error::Result, into_name::IntoName, key::Key, token::FencingToken},
 };
 
@@ -92,26 +92,22 @@ async fn attempt(acquire: &CheckedAcquire, keys: &BTreeSet<Key>, wait: Duration)
     let context = &acquire.handle.context;
     let (clock, limit) = (context.clock(), acquire.limit());
     let until = clock.now().after(wait);
-    let (mut leases, ended) = (Vec::new(), CancellationToken::new());
-    for key in keys {
-        let left = until.since(clock.now());
-        match acquire.clone().wait(left).within(limit.clone()).acquire(key.clone()).await {
-            Ok(lease) => {
-                lease.lease_inner().suspend_progress();
-                lease.lease_inner().cancel_at_end(&ended);
-                leases.push(lease);
-            }
-            Err(error) => {
-                // Before the caller sees the error.
-                limit.next(context).wait_for(Ungiven::take_back_all(leases)).await;
-                return Err(error);
-            }
+    let (mut leases, ended) = (Vec::<Ungiven>::new(), CancellationToken::new());
+    let obtained = async {
+        for key in keys {
+            let left = until.since(clock.now());
+            let lease = acquire.clone().wait(left).within(limit.clone()).acquire(key.clone()).await?;
+            lease.lease_inner().suspend_progress();
+            lease.lease_inner().cancel_at_end(&ended);
+            leases.push(lease);
         }
+        leases.iter().try_for_each(|lease| lease.check())
     }
-    // Before the caller sees that one was lost.
-    if let Err(lost) = leases.iter().try_for_each(|lease| lease.check()) {
+    .await;
+    if let Err(error) = obtained {
+        // Before the caller sees the error.
         limit.next(context).wait_for(Ungiven::take_back_all(leases)).await;
-        return Err(lost);
+        return Err(error);
     }
     let set = LeaseSet { leases: leases.into_iter().map(Ungiven::give).collect(), ended };
     set.progress();
@@ -224,10 +220,8 @@ impl LeaseSet {
     /// # Cancel safety
     ///
     /// Dropping the future drops the work. The leases stay.
-    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
-        // Before the work, so that it is dropped after it.
-        let _at_work: Vec<_> = self.leases.iter().map(|lease| lease.lease_inner().begin_work()).collect();
-        run_while_held(&self.ended, || self.check(), pin!(work)).await
+    pub fn run<F: Future>(&self, work: F) -> impl Future<Output = Result<F::Output>> {
+        run_under(self, work)
     }
 
     /// Reports that the work under these leases makes progress: see [`Lease::progress`].
@@ -247,11 +241,6 @@ impl LeaseSet {
     ///
     /// Dropping the future abandons the answer. The leases are released all the same.
     pub async fn release(self) -> Result<Vec<(Key, ReleaseOutcome)>> {
-        self.end_by_release().await
-    }
-
-    /// Releases all leases: see [`release`](Self::release).
-    pub(crate) async fn end_by_release(&self) -> Result<Vec<(Key, ReleaseOutcome)>> {
         self.end();
         let mut released = Vec::new();
         let mut failed = None;
@@ -267,6 +256,25 @@ impl LeaseSet {
     /// Ends all leases. The keeper then releases them by one command.
     fn end(&self) {
         end_together(self.leases.iter().map(Lease::lease_inner));
+    }
+}
+
+impl Granted for LeaseSet {
+    fn leases(&self) -> &[Lease] {
+        &self.leases
+    }
+
+    fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    async fn release_after_work(&self) -> Result<()> {
+        self.end();
+        let mut held = Ok(());
+        for lease in self {
+            held = held.and(lease.release_after_work().await);
+        }
+        held
     }
 }
 

@@ -1,6 +1,8 @@
 //! The verb `acquire_any`: the first free key of several.
 
-use std::{future::poll_fn, mem, task::Poll, time::Duration};
+use std::time::Duration;
+
+use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 
 use super::{
     acquire::Acquire,
@@ -100,25 +102,21 @@ async fn attempt(acquire: &CheckedAcquire, keys: &[Key], wait: Duration) -> Resu
         }
     }
     let left = until.since(clock.now());
-    let mut waits = Vec::new();
+    // The drop of a wait gives up its place.
+    let mut waits = FuturesUnordered::new();
     if !left.is_zero() {
         let acquire = acquire.clone().wait(left).within(limit);
         for (at, _) in refused.extract_if(.., |(_, error)| !matches!(error, Error::Corrupt { .. })) {
-            waits.extend(keys.get(at).map(|key| (at, Box::pin(acquire.clone().acquire(key.clone())))));
+            waits.extend(keys.get(at).map(|key| acquire.clone().acquire(key.clone()).map(move |ended| (at, ended))));
         }
     }
-    // The drop of a wait gives up its place.
-    poll_fn(|task| {
-        for (at, mut wait) in mem::take(&mut waits) {
-            match wait.as_mut().poll(task) {
-                Poll::Pending => waits.push((at, wait)),
-                Poll::Ready(Err(error)) => refused.push((at, error)),
-                granted @ Poll::Ready(_) => return granted,
-            }
+    while let Some((at, ended)) = waits.next().await {
+        match ended {
+            Err(error) => refused.push((at, error)),
+            granted => return granted,
         }
-        if waits.is_empty() { Poll::Ready(Err(error_of_all(mem::take(&mut refused)))) } else { Poll::Pending }
-    })
-    .await
+    }
+    Err(error_of_all(refused))
 }
 
 /// The error if no key is granted: that of the first key that is held, which a later call may be granted, or else of the first.

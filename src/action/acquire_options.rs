@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeSet,
     panic::resume_unwind,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     engine::{
-        acquire_task::{AcquireReport, AcquireTask},
+        acquire_task::AcquireTask,
         call_limit::CallLimit,
         handle_inner::HandleInner,
         observer::{HandleEvent, Observers},
@@ -48,8 +48,9 @@ pub(crate) struct AcquireOptions {
     pub(crate) ttl: Option<Duration>,
     pub(crate) grace: Option<Duration>,
     pub(crate) has_expiry: bool,
-    sharing: Result<Sharing>,
-    group: Result<Option<Group>>,
+    /// How many holders may share the key, this one included.
+    pub(crate) holders: u32,
+    pub(crate) group: Result<Option<Group>>,
     pub(crate) metadata: Result<Metadata>,
     pub(crate) refreshing: Refreshing,
     pub(crate) wait: Option<Duration>,
@@ -70,7 +71,7 @@ impl AcquireOptions {
             ttl: None,
             grace: None,
             has_expiry: true,
-            sharing: Ok(Sharing::Exclusive),
+            holders: 1,
             group: Ok(None),
             metadata: Ok(Metadata::default()),
             refreshing: Refreshing::AtAThird,
@@ -93,25 +94,6 @@ impl AcquireOptions {
         }));
     }
 
-    /// Shares the key with any number of holders.
-    pub(crate) fn share(&mut self) {
-        self.sharing = Ok(Sharing::Shared);
-    }
-
-    /// Shares the key with up to this many holders, this one included.
-    pub(crate) fn share_up_to(&mut self, holders: u32) {
-        self.sharing = if holders == 0 {
-            Err(Error::invalid("`shared_up_to` cannot be 0: this lease counts, so pass 1 or more"))
-        } else {
-            Ok(Sharing::from_limit(holders))
-        };
-    }
-
-    /// Sets the group.
-    pub(crate) fn group(&mut self, group: impl IntoName<Group>) {
-        self.group = group.into_name().map(Some);
-    }
-
     /// Adds an entry to the metadata, unless an earlier one was refused.
     pub(crate) fn metadata(&mut self, name: impl Into<String>, text: impl Into<String>) {
         if let Ok(metadata) = &mut self.metadata
@@ -124,9 +106,11 @@ impl AcquireOptions {
     /// Checks the options, alone and together.
     pub(crate) fn check(self) -> Result<CheckedAcquire> {
         let hold = self.check_hold()?;
-        let Self { handle, ttl, grace, has_expiry, sharing, group, metadata, refreshing, wait, retry, .. } = self;
+        let Self { handle, ttl, grace, has_expiry, holders, group, metadata, refreshing, wait, retry, .. } = self;
         let (stalled_after, is_campaign, observers) = (self.stalled_after, self.is_campaign, self.observers);
-        let sharing = sharing?;
+        if holders == 0 {
+            return Err(Error::invalid("`shared_up_to` cannot be 0: this lease counts, so pass 1 or more"));
+        }
         let settings = &handle.context.settings;
         // Until its first refresh, a lease without expiry has the ttl of the handle.
         let offer = ttl.unwrap_or(settings.ttl.duration());
@@ -151,7 +135,7 @@ impl AcquireOptions {
             ttl,
             wait_ttl,
             grace,
-            sharing,
+            sharing: Sharing::from_limit(holders),
             group,
             metadata,
             hold,
@@ -359,8 +343,8 @@ impl CheckedAcquire {
             metadata,
             hold,
         };
-        let report = AcquireReport::new(self.observers, handle.context.clock(), &key, &on_held, self.is_campaign);
         Ok(AcquireTask {
+            began: handle.context.clock().now(),
             handle,
             key,
             ttl,
@@ -372,7 +356,10 @@ impl CheckedAcquire {
             limit,
             is_in_doubt: AtomicBool::new(false),
             is_queued: AtomicBool::new(false),
-            report,
+            observers: self.observers,
+            is_campaign: self.is_campaign,
+            position: OnceLock::new(),
+            is_reported: AtomicBool::new(false),
         })
     }
 }

@@ -8,12 +8,12 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use crate::{
     engine::{
         context::Context,
-        end_action::EndAction,
+        end_action::{BatchOutcome, EndAction},
         lease_inner::LeaseInner,
         lease_state::LeaseState,
-        notifier::Notifier,
-        release_batch::{BatchOutcome, ReleaseBatch},
-        retry::{self, Backoff},
+        registry::Registry,
+        release_batch::ReleaseBatch,
+        retry::Backoff,
     },
     handle::Mongoseal,
     record::{BatchRequest, Filter, HolderInfo, LeaseRefs, ListedLease, Request, lease_refs},
@@ -99,7 +99,7 @@ impl Mongoseal {
         let (expired, mut released) = split_expired(list_members(context, &selection, until).await?);
         let mut expired: BTreeSet<_> = expired.into_iter().map(|lease| lease.key).collect();
         released.reverse();
-        let held = held_of(&self.handle.siblings().notifier, &released);
+        let held = held_of(&self.handle.siblings().registry, &released);
         let revoke = BatchRequest::Revoke { by: by.clone(), reason: reason.clone() };
         // If this call fails or is dropped, each lease of this handle is released alone.
         let (batch, pending) = ReleaseBatch::new();
@@ -111,15 +111,14 @@ impl Mongoseal {
         // The tokens that are still listed are the ones that the batch has not released.
         let repeated = apply_to_members(context, &selection, &released, &revoke, until, |_| true).await?;
         batch.set(BatchOutcome::Released);
-        if let Some(Repeated { lapsed, .. }) = repeated {
-            expired.extend(lapsed.into_iter().map(|lease| lease.key));
+        if let Some(listed) = repeated {
+            expired.extend(split_expired(listed).0.into_iter().map(|lease| lease.key));
             // A lease may have expired instead.
             let elapsed = context.clock().now().since(listed_at);
             released.retain(|lease| lease.holder.free_in > elapsed);
         }
         for key in expired {
-            let prune = |deadline| context.store.apply(&key, Request::Prune, deadline);
-            retry::until_definite(until, context.settings.attempt, prune).await?;
+            context.request(until, |deadline| context.store.apply(&key, Request::Prune, deadline)).await?;
         }
         Ok(released)
     }
@@ -186,12 +185,13 @@ impl Mongoseal {
             holder.free_in.saturating_add(since) < refreshed
         };
         let repeated = apply_to_members(context, &selection, &refreshed, &refresh, until, lacks_it).await?;
-        if let Some(Repeated { present, .. }) = repeated {
+        if let Some(listed) = repeated {
+            let present: BTreeSet<_> = split_expired(listed).1.iter().map(lease_ref).collect();
             let ended = refreshed.extract_if(.., |lease| !present.contains(&lease_ref(lease)));
             gone.extend(ended);
             gone.sort_by_key(|lease| lease.holder.token);
         }
-        for lease in held_of(&self.handle.siblings().notifier, &refreshed) {
+        for lease in held_of(&self.handle.siblings().registry, &refreshed) {
             lease.extend_deadline(sent.after(context.settings.validity(ttl)));
         }
         // The store has refreshed them after it listed them, and a refresh never shortens a lease.
@@ -204,16 +204,8 @@ impl Mongoseal {
     }
 }
 
-/// What the last list of a group showed, if a batch was not applied to all leases at once.
-struct Repeated {
-    /// The leases that have not ended.
-    present: BTreeSet<(Key, FencingToken)>,
-    /// Those that have expired.
-    lapsed: Vec<ListedLease>,
-}
-
 /// Sends a batch for these leases of a group, until each has it or has ended. A listed lease may lack it if `lacks_it`
-/// says so.
+/// says so. Returns the last list of the group, if the batch was not applied to all leases at once.
 ///
 /// A key whose record has several leases of the group is changed for all that are named, or for none if one has ended.
 /// At a locked record the store may stop, and leave later keys out. So after a list, the first key is sent alone, and
@@ -225,7 +217,7 @@ async fn apply_to_members(
     batch: &BatchRequest,
     until: Deadline,
     lacks_it: impl Fn(&ListedLease) -> bool,
-) -> Result<Option<Repeated>> {
+) -> Result<Option<Vec<ListedLease>>> {
     // Once, because a list shows what an unanswered batch has done.
     let send = async |leases: &LeaseRefs| {
         let deadline = until.or_after(context.settings.attempt);
@@ -248,17 +240,18 @@ async fn apply_to_members(
         loop {
             // Some leases ended meanwhile, perhaps by an earlier request whose reply was lost, or a record cannot be
             // written.
-            let (lapsed, mut present) = split_expired(list_members(context, selection, until).await?);
-            present.retain(|lease| named.contains(&lease_ref(lease)));
+            let listed = list_members(context, selection, until).await?;
+            let is_left = |lease: &&ListedLease| {
+                let is_present = !lease.holder.is_expired() && named.contains(&lease_ref(lease));
+                is_present && (answer.is_err() || aside.contains(&lease.key) || lacks_it(lease))
+            };
+            left = lease_refs(listed.iter().filter(is_left).map(lease_ref));
             // In the order in which the store writes them.
-            present.sort_by(|one, other| one.key.cmp(&other.key));
-            let is_left = |lease: &&ListedLease| answer.is_err() || aside.contains(&lease.key) || lacks_it(lease);
-            left = lease_refs(present.iter().filter(is_left).map(lease_ref));
-            let repeated = Repeated { present: present.iter().map(lease_ref).collect(), lapsed };
+            left.sort();
             if left.iter().all(|(key, _)| aside.contains(key)) {
                 aside.clear();
             }
-            let Some(first) = left.iter().position(|(key, _)| !aside.contains(key)) else { return Ok(repeated) };
+            let Some(first) = left.iter().position(|(key, _)| !aside.contains(key)) else { return Ok(listed) };
             let (key, tokens) = left.remove(first);
             let alone = send(&vec![(key.clone(), tokens)]).await?;
             if !matches!(alone, Ok(true)) {
@@ -269,7 +262,7 @@ async fn apply_to_members(
             left.retain(|(key, _)| !aside.contains(key));
             answer = send(&left).await?;
             if matches!(answer, Ok(true)) && aside.is_empty() {
-                return Ok(repeated);
+                return Ok(listed);
             }
             let next = context.clock().now().after(backoff.next());
             if next >= until.instant() {
@@ -298,9 +291,9 @@ async fn list_members(context: &Context, selection: &Filter, until: Deadline) ->
 }
 
 /// The leases of a list that this handle or a sibling holds.
-fn held_of(notifier: &Notifier, listed: &[ListedLease]) -> Vec<Arc<LeaseInner>> {
+fn held_of(registry: &Registry, listed: &[ListedLease]) -> Vec<Arc<LeaseInner>> {
     let listed: BTreeSet<_> = listed.iter().map(lease_ref).collect();
-    let mut leases = notifier.leases();
+    let mut leases = registry.leases();
     leases.retain(|lease| listed.contains(&(lease.key.clone(), lease.token)));
     leases
 }

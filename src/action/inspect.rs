@@ -47,10 +47,7 @@ impl Mongoseal {
     /// # }
     /// ```
     pub async fn inspect(&self, key: impl IntoName<Key>) -> Result<Option<Inspection>, Error> {
-        let key = key.into_name()?;
-        let context = &self.handle.context;
-        context.ensure_open()?;
-        let snapshot = context.read_record(&key, context.operation_deadline()).await?;
+        let (key, snapshot) = self.read(key).await?;
         Ok(snapshot.map(|Snapshot { record, at }| Inspection::of(key, *record, at.now)))
     }
 
@@ -87,10 +84,15 @@ impl Mongoseal {
     /// # }
     /// ```
     pub async fn runs(&self, key: impl IntoName<Key>) -> Result<Vec<PastRun>, Error> {
-        let key = key.into_name()?;
-        let context = &self.handle.context;
+        let (_key, snapshot) = self.read(key).await?;
+        Ok(snapshot.map(|snapshot| snapshot.record.runs).unwrap_or_default())
+    }
+
+    /// Reads the record of a key.
+    pub(crate) async fn read(&self, key: impl IntoName<Key>) -> Result<(Key, Option<Snapshot>)> {
+        let (key, context) = (key.into_name()?, &self.handle.context);
         context.ensure_open()?;
         let snapshot = context.read_record(&key, context.operation_deadline()).await?;
-        Ok(snapshot.map(|snapshot| snapshot.record.runs).unwrap_or_default())
+        Ok((key, snapshot))
     }
 }

@@ -1,23 +1,30 @@
 //! The verb `leases`: the leases of many keys.
 
 use std::{
-    collections::VecDeque,
     fmt,
-    future::poll_fn,
     pin::Pin,
     sync::Arc,
-    task::{self, Poll, ready},
+    task::{self, Poll},
     time::Duration,
 };
 
-use futures_core::Stream;
+use futures_util::{
+    Stream, StreamExt, TryStreamExt,
+    stream::{self, BoxStream},
+};
 
 use crate::{
     engine::context::{Context, PAGE_SIZE},
     handle::{Async, Mongoseal, awaitable},
     record::{Filter, ListedLease, Position, SharingFilter, StoreTime},
-    store::{BoxFuture, answers::Page},
-    types::{error::Result, group::Group, into_name::IntoName, key::Key, owner::Owner},
+    store::answers::Page,
+    types::{
+        error::{Error, Result},
+        group::Group,
+        into_name::IntoName,
+        key::Key,
+        owner::Owner,
+    },
 };
 
 /// How many leases the first page has, so that its first lease comes soon.
@@ -147,11 +154,20 @@ impl<M> Leases<M> {
 
     pub(crate) async fn send(self) -> Result<LeaseStream> {
         let Self { context, selection, mode: _mode } = self;
-        let mut leases = LeaseStream { context, selection: selection?, read: VecDeque::new(), page: None };
-        leases.begin_page(None);
+        let selection = selection?;
         // An error is returned here and not with the first lease.
-        poll_fn(|task| leases.poll_read(task)).await?;
-        Ok(leases)
+        let mut first = read_page(&context, &selection, None).await?;
+        while first.leases.is_empty()
+            && let Some(after) = first.next.take()
+        {
+            first = read_page(&context, &selection, Some(after)).await?;
+        }
+        let later = stream::try_unfold((context, selection, first.next), |(context, selection, after)| async move {
+            let Some(after) = after else { return Ok(None) };
+            let Page { leases, next } = read_page(&context, &selection, Some(after)).await?;
+            Ok::<_, Error>(Some((stream::iter(leases).map(Ok), (context, selection, next))))
+        });
+        Ok(LeaseStream { leases: stream::iter(first.leases).map(Ok).chain(later.try_flatten()).boxed() })
     }
 }
 
@@ -165,12 +181,7 @@ awaitable!(Leases => LeaseStream);
 /// It is a [`Stream`]. It ends after the last lease or after an error.
 #[must_use = "a stream of leases does nothing until it is polled"]
 pub struct LeaseStream {
-    context: Arc<Context>,
-    selection: Filter,
-    /// What was read and not returned yet.
-    read: VecDeque<ListedLease>,
-    /// The next page. `None`: there is none.
-    page: Option<BoxFuture<Result<Page>>>,
+    leases: BoxStream<'static, Result<ListedLease>>,
 }
 
 impl LeaseStream {
@@ -184,7 +195,7 @@ impl LeaseStream {
     ///
     /// Dropping the future loses nothing: the next call returns the lease that this one would have returned.
     pub async fn next(&mut self) -> Option<Result<ListedLease>> {
-        poll_fn(|task| self.poll_lease(task)).await
+        self.leases.next().await
     }
 
     /// Reads all leases that are left, in their order.
@@ -210,59 +221,27 @@ impl LeaseStream {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn collect(mut self) -> Result<Vec<ListedLease>> {
-        let mut leases = Vec::new();
-        while let Some(lease) = self.next().await {
-            leases.push(lease?);
-        }
-        Ok(leases)
-    }
-
-    fn poll_lease(&mut self, task: &mut task::Context<'_>) -> Poll<Option<Result<ListedLease>>> {
-        match ready!(self.poll_read(task)) {
-            Ok(()) => Poll::Ready(self.read.pop_front().map(Ok)),
-            Err(error) => Poll::Ready(Some(Err(error))),
-        }
-    }
-
-    /// Reads until there is a lease to return, or nothing more to read.
-    fn poll_read(&mut self, task: &mut task::Context<'_>) -> Poll<Result<()>> {
-        while self.read.is_empty()
-            && let Some(page) = &mut self.page
-        {
-            let page = ready!(page.as_mut().poll(task));
-            self.page = None;
-            let Page { leases, next } = page?;
-            self.read = leases.into();
-            if next.is_some() {
-                self.begin_page(next);
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Prepares to read the page after this position, which is sent when it is polled.
-    fn begin_page(&mut self, after: Option<Position>) {
-        self.page = Some(Box::pin(read_page(Arc::clone(&self.context), self.selection.clone(), after)));
+    pub async fn collect(self) -> Result<Vec<ListedLease>> {
+        self.leases.try_collect().await
     }
 }
 
-async fn read_page(context: Arc<Context>, selection: Filter, after: Option<Position>) -> Result<Page> {
+async fn read_page(context: &Context, selection: &Filter, after: Option<Position>) -> Result<Page> {
     context.ensure_open()?;
     let size = if after.is_none() { FIRST_PAGE } else { PAGE_SIZE };
-    context.list(&selection, after, size, context.operation_deadline()).await
+    context.list(selection, after, size, context.operation_deadline()).await
 }
 
 impl Stream for LeaseStream {
     type Item = Result<ListedLease>;
 
     fn poll_next(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<Option<Self::Item>> {
-        self.poll_lease(task)
+        self.leases.poll_next_unpin(task)
     }
 }
 
 impl fmt::Debug for LeaseStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaseStream").field("selection", &self.selection).finish_non_exhaustive()
+        f.debug_struct("LeaseStream").finish_non_exhaustive()
     }
 }

@@ -17,8 +17,7 @@ use tracing::debug;
 use super::acquire_options::{AcquireOptions, ensure_acquirable};
 use crate::{
     engine::{
-        context::Context, end_action::Completion, lease_state::ReleaseOutcome, refresh::Refreshing, retry,
-        retry_policy::Retry,
+        context::Context, end_action::Completion, lease_state::ReleaseOutcome, refresh::Refreshing, retry_policy::Retry,
     },
     handle::{Async, Mongoseal, option_setters},
     lease::{Lease, work::run_until_lost},
@@ -215,12 +214,26 @@ impl<L: AsRef<Lease>> TickLease<L> {
         *lock(&self.run.note) = note;
     }
 
-    /// What the completion of the tick says.
-    pub(crate) fn completion(&self, is_failed: bool) -> Completion {
-        let TickRun { tick, keep, period, begun, note } = &self.run;
-        let took = self.lease.as_ref().context().clock().now().since(*begun);
+    /// Completes the tick, with its work as failed or not, and releases the lease.
+    pub(crate) async fn complete_as(&self, is_failed: bool) -> Result<()> {
+        let (lease, TickRun { tick, keep, period, begun, note }) = (self.lease.as_ref(), &self.run);
+        let took = lease.context().clock().now().since(*begun);
         let report = RunReport { took: ttl::millis(took), is_failed, note: lock(note).clone(), period: *period };
-        Completion { tick: *tick, keep: *keep, report }
+        lease.complete(Completion { tick: *tick, keep: *keep, report }).await
+    }
+
+    /// Completes the tick after its work, unless that failed and is to be run again.
+    pub(crate) async fn end<T, E>(&self, value: Result<T, E>, complete_on_error: bool) -> Result<OnceOutcome<T>, E>
+    where
+        E: From<Error>,
+    {
+        if value.is_ok() || complete_on_error {
+            let completed = self.complete_as(value.is_err()).await;
+            if value.is_ok() {
+                completed?;
+            }
+        }
+        value.map(OnceOutcome::Ran)
     }
 }
 
@@ -255,10 +268,6 @@ impl TickLease {
     /// As of [`complete`](Self::complete).
     pub async fn complete_failed(self) -> Result<()> {
         self.complete_as(true).await
-    }
-
-    async fn complete_as(&self, is_failed: bool) -> Result<()> {
-        self.lease.complete(self.completion(is_failed)).await
     }
 
     /// Releases the lease and does not complete the tick, so that the next runner runs the work again.
@@ -438,13 +447,7 @@ impl RunOnce {
             // The value of work that ends while its lease expires is kept: the store decides whether it completes the tick.
             run_until_lost(&inner.ended, || inner.check(), pin!(work(&lease))).await?
         };
-        if value.is_ok() || complete_on_error {
-            let completed = lease.complete_as(value.is_err()).await;
-            if value.is_ok() {
-                completed?;
-            }
-        }
-        value.map(OnceOutcome::Ran)
+        lease.end(value, complete_on_error).await
     }
 
     /// Acquires the key for the tick, and leaves the work to the caller. Use it if the work cannot be dropped when the lease
@@ -488,8 +491,7 @@ async fn read(context: &Context, key: &Key, until: Deadline) -> Result<(StoreTim
     if let Some(Snapshot { record, at }) = context.read_record(key, until).await? {
         return Ok((at.now, record.done));
     }
-    let now = retry::until_definite(until, context.settings.attempt, |deadline| context.store.now(deadline)).await?;
-    Ok((now, None))
+    Ok((context.request(until, |deadline| context.store.now(deadline)).await?, None))
 }
 
 /// Why a runner of this tick does not run it, if the last completed tick is not before it.

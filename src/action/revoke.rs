@@ -158,57 +158,40 @@ impl<M> Revoke<M> {
             return Ok(Vec::new());
         }
         let revoke = record::Revoke { by, reason, upto };
-        let holders = match token {
-            Some(token) => revoke_one(&context, &key, token, &revoke, held, until).await?,
-            None => revoke_all(&context, &key, &revoke, held, until).await?,
-        };
+        let holders = revoke_held(&context, &key, token, &revoke, &held, until).await?;
         Ok(holders.into_iter().map(|holder| HolderInfo::of(holder, at.now)).collect())
     }
 }
 
-/// Revokes the leases up to a token, which are `held` as far as the caller knows. Returns the holders that it revoked.
-async fn revoke_all(
+/// Revokes the lease with the token and no other, or without one the leases up to a token. `held` are their holders as far as
+/// the caller knows. Returns those that it revoked.
+async fn revoke_held(
     context: &Context,
     key: &Key,
+    token: Option<FencingToken>,
     revoke: &record::Revoke,
-    held: Vec<Holder>,
+    held: &[Holder],
     until: Deadline,
 ) -> Result<Vec<Holder>> {
-    let held = &held;
+    let one = &token.map(|token| vec![(key.clone(), vec![token])]);
     let mut was_sent = false;
     let revoked = retry::until_definite(until, context.settings.attempt, |deadline| {
         let was_sent = mem::replace(&mut was_sent, true);
         async move {
-            match confirmed(context, key, Request::Revoke(revoke.clone()), deadline).await? {
-                Proof::Answer(Applied { outcome: Outcome::Revoked { holders }, .. }) => Ok(holders),
-                Proof::Answer(answer) => Err(answer.outcome.unexpected("a revocation")),
-                Proof::Record(read) => revoked_before(held, read, revoke, was_sent),
-            }
-        }
-    });
-    revoked.await
-}
-
-/// Revokes the lease with this token and no other. `held` is its holder as far as the caller knows. Returns the holder,
-/// unless the lease has ended otherwise.
-async fn revoke_one(
-    context: &Context,
-    key: &Key,
-    token: FencingToken,
-    revoke: &record::Revoke,
-    held: Vec<Holder>,
-    until: Deadline,
-) -> Result<Vec<Holder>> {
-    let request = &BatchRequest::Revoke { by: revoke.by.clone(), reason: revoke.reason.clone() };
-    let (leases, held) = (&vec![(key.clone(), vec![token])], &held);
-    let mut was_sent = false;
-    let revoked = retry::until_definite(until, context.settings.attempt, |deadline| {
-        let was_sent = mem::replace(&mut was_sent, true);
-        async move {
-            if context.store.apply_batch(leases, request, deadline).await? {
-                return Ok(held.clone());
-            }
-            revoked_before(held, context.store.read_held(key, deadline).await?, revoke, was_sent)
+            let read = if let Some(lease) = one {
+                let request = BatchRequest::Revoke { by: revoke.by.clone(), reason: revoke.reason.clone() };
+                if context.store.apply_batch(lease, &request, deadline).await? {
+                    return Ok(held.to_vec());
+                }
+                context.store.read_held(key, deadline).await?
+            } else {
+                match confirmed(context, key, Request::Revoke(revoke.clone()), deadline).await? {
+                    Proof::Answer(Applied { outcome: Outcome::Revoked { holders }, .. }) => return Ok(holders),
+                    Proof::Answer(answer) => return Err(answer.outcome.unexpected("a revocation")),
+                    Proof::Record(read) => read,
+                }
+            };
+            revoked_before(held, read, revoke, was_sent)
         }
     });
     revoked.await

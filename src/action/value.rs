@@ -1,7 +1,6 @@
 //! The verbs of the value of a key: `put_value`, `clear_value`, `value` and `release_with_value`.
 
 use std::{
-    fmt,
     pin::pin,
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
@@ -11,17 +10,15 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     engine::{
-        confirm::{loss_of, stale_error},
         end_action::{End, EndAction, ValueWrite},
         handle_inner::HandleInner,
         lease_inner::{GrantedValue, LeaseInner},
-        lease_state::{LeaseState, ReleaseOutcome},
-        retry,
+        lease_state::LeaseState,
         value::{self, PutEnd, shared_error},
     },
     handle::{Async, Mongoseal, awaitable},
-    lease::{Lease, work},
-    record::{KeyValue, StoredValue},
+    lease::{Lease, end::end_error, work},
+    record::KeyValue,
     types::{
         error::{Error, Result},
         into_name::IntoName,
@@ -51,20 +48,22 @@ use crate::{
 ///
 /// Dropping the future abandons the answer. The write may still be applied. Once the future of
 /// [`release_with_value`](Lease::release_with_value) was polled, the lease is released all the same.
+#[derive(Debug)]
 #[must_use = "a write of a value does nothing until it is awaited or run"]
 pub struct PutValue<M = Async> {
     target: Target,
     content: Result<Option<Json>>,
+    /// Whether the write releases the lease.
+    releases: bool,
     keep_for: Duration,
     pub(crate) mode: M,
 }
 
 /// Under what a value is written.
+#[derive(Debug)]
 enum Target {
     /// A lease of this process.
     Held(Arc<HandleInner>, Arc<LeaseInner>),
-    /// The same, which the write releases.
-    Released(Arc<HandleInner>, Arc<LeaseInner>),
     /// A lease that another process refreshes.
     Named(Arc<HandleInner>, Result<Key>, LeaseId, FencingToken),
 }
@@ -78,8 +77,19 @@ impl PutValue {
 }
 
 impl<M> PutValue<M> {
-    fn new(target: Target, content: Result<Option<Json>>, mode: M) -> Self {
-        Self { target, content, keep_for: keep::DEFAULT_KEEP, mode }
+    fn new(target: Target, content: Result<Option<Json>>, releases: bool, mode: M) -> Self {
+        Self { target, content, releases, keep_for: keep::DEFAULT_KEEP, mode }
+    }
+
+    pub(crate) fn named(
+        seal: &Mongoseal,
+        key: impl IntoName<Key>,
+        (id, token): (LeaseId, FencingToken),
+        content: Result<Json>,
+        mode: M,
+    ) -> Self {
+        let target = Target::Named(Arc::clone(&seal.handle), key.into_name(), id, token);
+        Self::new(target, content.map(Some), false, mode)
     }
 
     /// Keeps the value for at least this long after the write, up to [`MAX_KEEP`](PutValue::MAX_KEEP), and for at least the
@@ -91,13 +101,12 @@ impl<M> PutValue<M> {
     }
 
     pub(crate) async fn send(self) -> Result<()> {
-        let Self { target, content, keep_for, mode: _mode } = self;
+        let Self { target, content, releases, keep_for, mode: _mode } = self;
         keep::ensure_keep(keep_for)?;
-        let releases = matches!(target, Target::Released(..));
         let write = ValueWrite { content: content?, keep: keep_for, releases };
         match target {
+            Target::Held(handle, lease) if releases => release(&handle, &lease, write).await,
             Target::Held(handle, lease) => put(&handle, &lease, &write).await,
-            Target::Released(handle, lease) => release(&handle, &lease, write).await,
             Target::Named(handle, key, id, token) => {
                 let (context, key) = (&handle.context, key?);
                 context.ensure_open()?;
@@ -139,12 +148,9 @@ async fn release(handle: &HandleInner, lease: &LeaseInner, write: ValueWrite) ->
         return Err(lease.end_error());
     }
     let end = lease.wait_for_end(&handle.context).await?;
-    // A later release, which the caller can still call, tells the same.
-    lease.leave_outcome(end.outcome());
     match end {
         End::ReleasedWithValue => Ok(()),
-        End::Released(ReleaseOutcome::AlreadyLost { cause }) => Err(lease.lost_error(cause)),
-        _ => Err(lease.end_error()),
+        end => Err(end_error(lease, end.outcome())),
     }
 }
 
@@ -194,12 +200,12 @@ impl Lease {
     /// # }
     /// ```
     pub fn put_value<T: Serialize + ?Sized>(&self, content: &T) -> PutValue {
-        self.write_value(Json::of(content).map(Some), Async)
+        self.write_value(Json::of(content).map(Some), false, Async)
     }
 
     /// Clears the value of the key, so that [`value`](Self::value) returns `None`.
     pub fn clear_value(&self) -> PutValue {
-        self.write_value(Ok(None), Async)
+        self.write_value(Ok(None), false, Async)
     }
 
     /// Stores a value and releases the lease, in one write. Returns an error if the value was not stored.
@@ -210,7 +216,7 @@ impl Lease {
     ///
     /// Keep the lease until the release is awaited: its drop releases it without the value. Work under the lease is stopped.
     /// A later [`release`](Self::release) waits for the end of this one, if its future was dropped, and returns how it ended.
-    /// After [`Error::Unavailable`] that is [`ReleaseOutcome::Unknown`].
+    /// After [`Error::Unavailable`] that is [`ReleaseOutcome::Unknown`](crate::ReleaseOutcome::Unknown).
     ///
     /// # Examples
     ///
@@ -227,7 +233,7 @@ impl Lease {
     /// # }
     /// ```
     pub fn release_with_value<T: Serialize + ?Sized>(&self, content: &T) -> PutValue {
-        self.release_by_value(Json::of(content), Async)
+        self.write_value(Json::of(content).map(Some), true, Async)
     }
 
     /// Reads the value of the key: its content, the token of the lease that wrote it, and when. `None`: no holder has stored
@@ -246,54 +252,17 @@ impl Lease {
     ///
     /// Dropping the future changes nothing.
     pub async fn value<T: DeserializeOwned>(&self) -> Result<Option<KeyValue<T>>> {
-        KeyValue::of(self.stored_value().await?).map(KeyValue::parse).transpose()
+        self.check()?;
+        self.context().ensure_open()?;
+        let stored = match self.lease_inner().take_granted_value() {
+            GrantedValue::Known(granted) => granted.map(|value| *value),
+            GrantedValue::Unknown => self.read_held().await?.and_then(|read| read.record.value),
+        };
+        KeyValue::of(stored).map(KeyValue::parse).transpose()
     }
 
-    pub(crate) fn write_value<M>(&self, content: Result<Option<Json>>, mode: M) -> PutValue<M> {
-        PutValue::new(Target::Held(Arc::clone(&self.handle), Arc::clone(self.lease_inner())), content, mode)
-    }
-
-    pub(crate) fn release_by_value<M>(&self, content: Result<Json>, mode: M) -> PutValue<M> {
-        let target = Target::Released(Arc::clone(&self.handle), Arc::clone(self.lease_inner()));
-        PutValue::new(target, content.map(Some), mode)
-    }
-
-    /// The value as it is stored: that of the grant, or that of a read in which this lease holds the key.
-    pub(crate) async fn stored_value(&self) -> Result<Option<StoredValue>> {
-        let (lease, context) = (self.lease_inner(), self.context());
-        lease.check()?;
-        context.ensure_open()?;
-        if let GrantedValue::Known(granted) = lease.take_granted_value() {
-            return Ok(granted.map(|value| *value));
-        }
-        let can_be_outdated = !context.store.capabilities().linearizable_reads;
-        let until = context.operation_deadline();
-        let read = retry::until_definite(until, context.settings.attempt, |deadline| async move {
-            let read = context.store.read_held(&lease.key, deadline).await?;
-            match loss_of(lease, read.as_ref()) {
-                // A record in which the lease holds the key is no older than the grant.
-                None => Ok(read.and_then(|read| read.record.value)),
-                Some(_) if can_be_outdated => Err(stale_error()),
-                Some(cause) => {
-                    lease.lose(cause);
-                    Err(lease.end_error())
-                }
-            }
-        });
-        work::run_while_held(&lease.ended, || lease.check(), pin!(read)).await?
-    }
-}
-
-impl<M> PutValue<M> {
-    pub(crate) fn named(
-        seal: &Mongoseal,
-        key: impl IntoName<Key>,
-        (id, token): (LeaseId, FencingToken),
-        content: Result<Json>,
-        mode: M,
-    ) -> Self {
-        let target = Target::Named(Arc::clone(&seal.handle), key.into_name(), id, token);
-        Self::new(target, content.map(Some), mode)
+    pub(crate) fn write_value<M>(&self, content: Result<Option<Json>>, releases: bool, mode: M) -> PutValue<M> {
+        PutValue::new(Target::Held(Arc::clone(&self.handle), Arc::clone(self.lease_inner())), content, releases, mode)
     }
 }
 
@@ -332,14 +301,5 @@ impl Mongoseal {
         content: &T,
     ) -> PutValue {
         PutValue::named(self, key, (id, token), Json::of(content), Async)
-    }
-}
-
-impl<M> fmt::Debug for PutValue<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PutValue")
-            .field("content", &self.content)
-            .field("keep_for", &self.keep_for)
-            .finish_non_exhaustive()
     }
 }

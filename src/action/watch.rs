@@ -5,15 +5,12 @@ mod watcher;
 
 use std::{
     fmt,
-    future::poll_fn,
     pin::Pin,
     sync::Arc,
-    task::{Poll, ready},
-    vec,
+    task::{self, Poll},
 };
 
-use futures_core::Stream;
-use tokio::sync::mpsc::Receiver;
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 pub(crate) use watcher::Watched;
 use watcher::Watcher;
 
@@ -73,7 +70,7 @@ impl Mongoseal {
     /// # }
     /// ```
     pub async fn watch(&self, key: impl IntoName<Key>) -> Result<EventStream> {
-        EventStream::of_events(&self.handle.context, KeyFilter::Key(key.into_name()?)).await
+        EventStream::begin(&self.handle.context, KeyFilter::Key(key.into_name()?)).await
     }
 
     /// Watches all keys that begin with this text, byte for byte: returns what happens to their leases. No character is
@@ -119,7 +116,7 @@ impl Mongoseal {
     pub async fn watch_prefix(&self, prefix: impl Into<String>) -> Result<EventStream> {
         let prefix = prefix.into();
         Filter::ensure_prefix(&prefix)?;
-        EventStream::of_events(&self.handle.context, KeyFilter::Prefix(prefix)).await
+        EventStream::begin(&self.handle.context, KeyFilter::Prefix(prefix)).await
     }
 }
 
@@ -186,23 +183,7 @@ impl WatchItem {
 /// granted.
 #[must_use = "a stream of events does nothing until it is polled"]
 pub struct EventStream<T = WatchItem> {
-    context: Arc<Context>,
-    /// The items that were received and not returned.
-    ready: vec::IntoIter<T>,
-    batches: Receiver<Result<Vec<T>>>,
-    has_ended: bool,
-}
-
-impl EventStream {
-    /// Starts a watch that first returns the present holders, in the order of their tokens.
-    async fn of_events(context: &Arc<Context>, filter: KeyFilter) -> Result<Self> {
-        let mut events = Self::begin(context, filter).await?;
-        events.ready.as_mut_slice().sort_by_key(|item| match item {
-            WatchItem::Event(event) => Some(event.token),
-            WatchItem::Missed { .. } => None,
-        });
-        Ok(events)
-    }
+    items: Pin<Box<dyn Stream<Item = Result<T>> + Send + Sync>>,
 }
 
 impl<T> EventStream<T> {
@@ -214,16 +195,24 @@ impl<T> EventStream<T> {
         context.ensure_open()?;
         let give_up = context.operation_deadline();
         let mut batches = Watcher::start(context, filter, give_up);
-        tokio::select! {
-            biased;
-            first = batches.recv() => {
-                let ready = first.unwrap_or_else(|| Err(shut_down_error()))?.into_iter();
-                Ok(Self { context: Arc::clone(context), ready, batches, has_ended: false })
-            }
-            () = give_up.passed() => Err(Error::unavailable(
+        let Some(first) = give_up.wait_for(batches.recv()).await else {
+            return Err(Error::unavailable(
                 "the store did not return the watched records within the operation timeout: check that it can be reached, and retry",
-            )),
-        }
+            ));
+        };
+        let mut first = first.unwrap_or_else(|| Err(shut_down_error()))?;
+        T::sort(&mut first);
+        let later = stream::try_unfold((Arc::clone(context), batches), |(context, mut batches)| async move {
+            let items = batches.recv().await.unwrap_or_else(|| {
+                Err(if context.closing.is_cancelled() {
+                    shut_down_error()
+                } else {
+                    Error::unavailable("the runtime in which the handle was made has ended: make a new handle")
+                })
+            });
+            Ok::<_, Error>(Some((stream::iter(items?).map(Ok), (context, batches))))
+        });
+        Ok(Self { items: Box::pin(stream::iter(first).map(Ok).chain(later.try_flatten())) })
     }
 
     /// Waits for the next item. Returns `None` after an error.
@@ -237,40 +226,15 @@ impl<T> EventStream<T> {
     ///
     /// Dropping the future loses nothing: the next call returns the item that this one would have returned.
     pub async fn next(&mut self) -> Option<Result<T>> {
-        poll_fn(|task| self.poll_item(task)).await
-    }
-
-    fn poll_item(&mut self, task: &mut std::task::Context<'_>) -> Poll<Option<Result<T>>> {
-        loop {
-            if let Some(item) = self.ready.next() {
-                return Poll::Ready(Some(Ok(item)));
-            }
-            if self.has_ended {
-                return Poll::Ready(None);
-            }
-            let batch = ready!(self.batches.poll_recv(task)).unwrap_or_else(|| {
-                Err(if self.context.closing.is_cancelled() {
-                    shut_down_error()
-                } else {
-                    Error::unavailable("the runtime in which the handle was made has ended: make a new handle")
-                })
-            });
-            match batch {
-                Ok(items) => self.ready = items.into_iter(),
-                Err(error) => {
-                    self.has_ended = true;
-                    return Poll::Ready(Some(Err(error)));
-                }
-            }
-        }
+        self.items.next().await
     }
 }
 
-impl<T: Unpin> Stream for EventStream<T> {
+impl<T> Stream for EventStream<T> {
     type Item = Result<T>;
 
-    fn poll_next(mut self: Pin<&mut Self>, task: &mut std::task::Context<'_>) -> Poll<Option<Result<T>>> {
-        self.poll_item(task)
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut task::Context<'_>) -> Poll<Option<Result<T>>> {
+        self.items.poll_next_unpin(task)
     }
 }
 
@@ -287,6 +251,14 @@ impl Watched for WatchItem {
 
     fn changes(key: &Key, before: Option<&Record>, after: Option<&Record>, at: StoreTime) -> Vec<Self> {
         events::changes(key, before, after, at).into_iter().map(Self::Event).collect()
+    }
+
+    /// The present holders come in the order of their tokens.
+    fn sort(first: &mut [Self]) {
+        first.sort_by_key(|item| match item {
+            Self::Event(event) => Some(event.token),
+            Self::Missed { .. } => None,
+        });
     }
 
     fn missed(since: StoreTime, until: StoreTime) -> Option<Self> {

@@ -1,24 +1,23 @@
-//! The verb `with`: work in the scope of a lease.
+//! The verb `with`: work in the scope of a lease, or of several.
 
 use crate::{
-    action::{
-        acquire::Acquire,
-        acquire_all::{AcquireAll, LeaseSet},
-    },
+    action::acquire::Acquire,
     handle::Async,
-    lease::Lease,
+    lease::{Granted, work::run_under},
     types::error::{Error, Result},
 };
 
-/// Of one key, and of the first free one of several.
-impl<K> Acquire<Async, K>
+/// Of one key, of the first free one of several, and of all of several.
+impl<K, L> Acquire<Async, K>
 where
-    Self: IntoFuture<Output = Result<Lease>>,
+    Self: IntoFuture<Output = Result<L>>,
+    L: Granted,
 {
     /// Acquires the key, runs `work` while the lease is held, and releases it. Returns the value of the work.
     ///
     /// If the lease is lost, the work is dropped. The lease is released when the work has ended, by its value, an error
-    /// in it or a panic, and when this future is dropped.
+    /// in it or a panic, and when this future is dropped. If the acquire is of several keys, the work gets the
+    /// [set](crate::LeaseSet) of their leases, is dropped if one of them is lost, and all are released.
     ///
     /// # Errors
     ///
@@ -39,11 +38,14 @@ where
     /// let seal = Mongoseal::in_memory();
     /// let token = seal.acquire("reports/nightly").with(async |lease| lease.token()).await?;
     /// assert!(seal.acquire("reports/nightly").await?.token() > token);
+    ///
+    /// let tokens = seal.acquire_all(["accounts/3", "accounts/7"]).with(async |set| set.tokens().count()).await?;
+    /// assert_eq!(tokens, 2);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn with<T>(self, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T> {
-        self.try_with(async |lease| Ok(work(lease).await)).await
+    pub async fn with<T>(self, work: impl AsyncFnOnce(&L) -> T) -> Result<T> {
+        self.try_with(async |held| Ok(work(held).await)).await
     }
 
     /// Acquires the key, runs `work` that returns a `Result` while the lease is held, and releases it, as
@@ -70,84 +72,16 @@ where
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn try_with<T, E>(self, work: impl AsyncFnOnce(&Lease) -> Result<T, E>) -> Result<T, E>
+    pub async fn try_with<T, E>(self, work: impl AsyncFnOnce(&L) -> Result<T, E>) -> Result<T, E>
     where
         E: From<Error>,
     {
-        let lease = self.await?;
-        let done = lease.run(work(&lease)).await?;
-        let released = lease.end_work().await;
+        let held = self.await?;
+        let done = run_under(&held, work(&held)).await?;
+        let released = held.release_after_work().await;
         // An error of the work says more than that the lease was lost meanwhile.
         let value = done?;
         released?;
         Ok(value)
-    }
-}
-
-impl AcquireAll {
-    /// Acquires all keys, runs `work` while all leases are held, and releases them. Returns the value of the work. It is
-    /// [`Acquire::with`] for several keys.
-    ///
-    /// # Errors
-    ///
-    /// As the acquire. [`Error::Lost`] if one of the leases was lost before the work had ended, even if that is found only
-    /// by the release. A release that fails is not an error of the work: the ttl ends the lease.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future drops the work, and releases all keys in the background.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use mongoseal::Mongoseal;
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> mongoseal::Result<()> {
-    /// let seal = Mongoseal::in_memory();
-    /// let tokens = seal.acquire_all(["accounts/3", "accounts/7"]).with(async |set| set.tokens().count()).await?;
-    /// assert_eq!(tokens, 2);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn with<T>(self, work: impl AsyncFnOnce(&LeaseSet) -> T) -> Result<T> {
-        self.try_with(async |leases| Ok(work(leases).await)).await
-    }
-
-    /// Acquires all keys, runs `work` that returns a `Result` while all leases are held, and releases them. It is
-    /// [`Acquire::try_with`] for several keys.
-    ///
-    /// # Errors
-    ///
-    /// The error of the work, also if the release then finds that a lease was lost. Those of [`with`](Self::with).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`with`](Self::with).
-    pub async fn try_with<T, E>(self, work: impl AsyncFnOnce(&LeaseSet) -> Result<T, E>) -> Result<T, E>
-    where
-        E: From<Error>,
-    {
-        let leases = self.await?;
-        let done = leases.run(work(&leases)).await?;
-        let released = leases.end_work().await;
-        let value = done?;
-        released?;
-        Ok(value)
-    }
-}
-
-impl LeaseSet {
-    /// Releases all leases after their work has ended. Returns an error if one of them was lost before.
-    pub(crate) async fn end_work(&self) -> Result<()> {
-        match self.end_by_release().await {
-            Ok(released) => {
-                for ((_key, outcome), lease) in released.into_iter().zip(self.iter()) {
-                    lease.ensure_held_to_release(outcome)?;
-                }
-            }
-            // The ttls end the leases, and each release has recorded its error.
-            Err(_recorded) => {}
-        }
-        Ok(())
     }
 }

@@ -1,133 +1,74 @@
-//! The threads of a blocking handle, and how a call waits for a future on them.
+//! The threads of a blocking handle, and how a call waits for a future.
 //!
 //! Purpose: a caller without a runtime needs one that refreshes its leases while it computes.
 //!
-//! Mechanism: an owner thread keeps a runtime with worker threads. A call spawns its future there and waits on a channel of
-//! the standard library. So it never enters a runtime from its own thread, which may have another one.
+//! Mechanism: the [`Home`] of the handle is a runtime with worker threads of its own. A call polls its future on the calling
+//! thread, inside of that runtime, so that its timers and tasks are there. Between two polls the thread waits on a channel of
+//! the standard library. So the call never enters a runtime in earnest: the thread may have another one.
 //!
-//! Invariants: the runtime lives until each handle on it is unused and the releases of its leases are answered, at most for
-//! the operation timeout. No drop blocks, spawns, or ends a runtime.
+//! Invariants: the runtime lives as long as a handle, a lease, a stream or a task of it, all of which have the home. No drop
+//! blocks, spawns, or ends a runtime.
 
 use std::{
     cell::Cell,
     io,
-    panic::resume_unwind,
-    sync::{Arc, mpsc},
-    time::Duration,
+    pin::pin,
+    sync::{
+        Arc,
+        mpsc::{self, SyncSender},
+    },
+    task::{Context, Poll, Wake, Waker},
 };
 
+use futures_util::{Stream, StreamExt, stream::Fuse};
 use tokio::{
-    runtime::{self, Handle, Runtime},
-    task,
+    runtime::{self, Runtime},
+    task::{self, coop::unconstrained},
 };
-use tokio_util::{
-    sync::{CancellationToken, DropGuard},
-    task::TaskTracker,
-};
-use tracing::Instrument;
 
-use crate::{
-    engine::owned_runtime,
-    types::error::{Error, Result},
-};
+use crate::{engine::owned_runtime, store::runtime::Home, types::error::Result};
 
 /// How many threads run the tasks: a task that computes does not delay the refreshes.
 const WORKER_THREADS: usize = 2;
-
-/// How much longer the threads live than the tasks of an unused handle, which end with the operation timeout.
-const END_MARGIN: Duration = Duration::from_millis(100);
 
 thread_local! {
     /// Whether this thread is one of a blocking handle.
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How a verb of a blocking handle is run: its `run` blocks until the threads of the handle have the answer.
+/// How a verb of a blocking handle is run: its `run` blocks until the answer is there.
 ///
-/// Each handle, its verbs and its leases have one. While one of these exists, the handle is in use.
+/// Each handle, its verbs and its leases have one.
 #[derive(Clone, Debug)]
 pub struct Blocking {
-    runtime: Handle,
-    /// One task for each handle on the runtime. When the last of these tasks has ended, the runtime ends.
-    handles: TaskTracker,
-    _in_use: Arc<DropGuard>,
+    pub(super) home: Arc<Home>,
 }
 
 impl Blocking {
-    /// Starts threads, and opens a first handle on them.
-    pub(super) fn start(
-        open: impl Future<Output = Result<crate::Mongoseal>> + Send + 'static,
-    ) -> Result<(crate::Mongoseal, Self)> {
-        let handles = TaskTracker::new();
-        // The tracker is over when no handle is left.
-        handles.close();
-        // Keeps the threads until the handle is open.
-        let (_opening, left) = (handles.token(), handles.clone());
-        let runtime = owned_runtime::start("mongoseal-owner", build_runtime, async move { left.wait().await })?;
-        Self::open_on(runtime, handles, open)
+    /// Starts the threads of a handle.
+    pub(super) fn start() -> Result<Self> {
+        Ok(Self { home: owned_runtime::start_home(build_runtime)? })
     }
 
-    /// Opens another handle on the same threads.
-    pub(super) fn open(
-        &self,
-        open: impl Future<Output = Result<crate::Mongoseal>> + Send + 'static,
-    ) -> Result<(crate::Mongoseal, Self)> {
-        Self::open_on(self.runtime.clone(), self.handles.clone(), open)
+    /// Runs a future on the calling thread, and blocks until it has ended.
+    pub(super) fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        let _inside = self.home.runtime().enter();
+        if IS_WORKER.get() {
+            // In a caller's closure on one of these threads: another thread takes over its tasks.
+            task::block_in_place(|| block_on(future))
+        } else {
+            block_on(future)
+        }
     }
 
-    fn open_on(
-        runtime: Handle,
-        handles: TaskTracker,
-        open: impl Future<Output = Result<crate::Mongoseal>> + Send + 'static,
-    ) -> Result<(crate::Mongoseal, Self)> {
-        let unused = CancellationToken::new();
-        let executor = Self { runtime, handles, _in_use: Arc::new(unused.clone().drop_guard()) };
-        let seal = executor.wait(open)?;
-        let _ends_by_itself = executor.handles.spawn_on(end_unused(seal.clone(), unused), &executor.runtime);
-        Ok((seal, executor))
-    }
-
-    /// Runs a future on the threads, blocks until it has ended, and wraps its value.
+    /// Runs a future, blocks until it has ended, and wraps its value.
     pub(super) fn run<T, U>(
         self,
-        future: impl Future<Output = Result<T>> + Send + 'static,
+        future: impl Future<Output = Result<T>>,
         wrap: impl FnOnce(T, Self) -> U,
-    ) -> Result<U>
-    where
-        T: Send + 'static,
-    {
+    ) -> Result<U> {
         let value = self.wait(future)?;
         Ok(wrap(value, self))
-    }
-
-    /// Runs a future on the threads and blocks until it has ended. If it panics, so does this.
-    pub(super) fn wait<T, E>(&self, future: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: From<Error> + Send + 'static,
-    {
-        let (send, answer) = mpsc::sync_channel(1);
-        // A task of its own, so that the answer is sent even if it panics.
-        let task = self.runtime.spawn(future.in_current_span());
-        self.runtime.spawn(async move {
-            // The caller waits for it, in every case.
-            drop(send.send(task.await));
-        });
-        let ended = || Error::unavailable("the threads of this handle have ended: make a new handle");
-        let joined = if IS_WORKER.get() {
-            // In a caller's closure on one of these threads: another thread takes over its tasks.
-            task::block_in_place(|| answer.recv())
-        } else {
-            answer.recv()
-        };
-        match joined {
-            Ok(Ok(result)) => result,
-            Ok(Err(join)) => match join.try_into_panic() {
-                Ok(panic) => resume_unwind(panic),
-                Err(cancelled) => Err(ended().caused_by(cancelled).into()),
-            },
-            Err(gone) => Err(ended().caused_by(gone).into()),
-        }
     }
 }
 
@@ -140,10 +81,57 @@ fn build_runtime() -> io::Result<Runtime> {
         .build()
 }
 
-/// Waits until the handle and its leases were dropped, and then for the tasks that release them.
-async fn end_unused(seal: crate::Mongoseal, unused: CancellationToken) {
-    unused.cancelled().await;
-    let context = &seal.handle.context;
-    context.tasks.close();
-    context.operation_deadline().later_by(END_MARGIN).wait_for(context.tasks.wait()).await;
+/// Polls a future on this thread until it has ended. Tokio's own `block_on` panics on a thread of a runtime.
+///
+/// The future must not call `yield_now`: on a thread of another runtime, that waits until the runtime is idle.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let (wake, woken) = mpsc::sync_channel(1);
+    let waker = Waker::from(Arc::new(Signal(wake)));
+    // The task of another runtime that makes this call may have used up its budget.
+    let mut future = pin!(unconstrained(future));
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return value;
+        }
+        // The waker has the sender.
+        let _always_ok = woken.recv();
+    }
+}
+
+/// Ends the wait of a thread. A message of its own, because code in the future may wait by the token of its thread, too.
+struct Signal(SyncSender<()>);
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        // If the channel is full, the thread is woken already.
+        let _is_first = self.0.try_send(());
+    }
+}
+
+/// A stream as an iterator, whose `next` blocks until the next item.
+///
+/// It is made by [`Mongoseal::watch`](super::Mongoseal::watch), [`Leases::run`](super::Leases::run) and other calls that
+/// return a stream in the asynchronous API. The documentation of that stream says which items it has. It ends with
+/// the stream.
+///
+/// Another thread can end the wait for an event by [`Mongoseal::shutdown`](super::Mongoseal::shutdown).
+#[derive(Debug)]
+#[must_use = "an iterator does nothing until its `next` is called"]
+pub struct StreamIter<S> {
+    stream: Fuse<S>,
+    mode: Blocking,
+}
+
+impl<S: Stream> StreamIter<S> {
+    pub(super) fn new(stream: S, mode: Blocking) -> Self {
+        Self { stream: stream.fuse(), mode }
+    }
+}
+
+impl<S: Stream + Unpin> Iterator for StreamIter<S> {
+    type Item = S::Item;
+
+    fn next(&mut self) -> Option<S::Item> {
+        self.mode.wait(self.stream.next())
+    }
 }

@@ -7,10 +7,11 @@ use std::{
 };
 
 use serde::Serialize;
+use tracing::Instrument;
 
 use super::{
-    Acquire, AcquireAll, AcquireAny, Campaign, Leases, PutValue, Resume, Revoke, RewindTick, RunOnce, StreamIter,
-    executor::Blocking,
+    Acquire, AcquireAll, AcquireAny, Campaign, Leases, PutValue, Resume, Revoke, RewindTick, RunOnce,
+    executor::{Blocking, StreamIter},
 };
 use crate::{
     action::{acquire_options::several, group::RefreshedGroup, once::Tick, watch::EventStream},
@@ -18,13 +19,7 @@ use crate::{
     record::{Inspection, ListedLease, PastRun, StoreTime},
     store::Capabilities,
     types::{
-        error::{Error, Result},
-        group::Group,
-        into_name::IntoName,
-        json::Json,
-        key::Key,
-        lease_id::LeaseId,
-        owner::Owner,
+        error::Result, group::Group, into_name::IntoName, json::Json, key::Key, lease_id::LeaseId, owner::Owner,
         token::FencingToken,
     },
 };
@@ -53,11 +48,15 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct Mongoseal {
-    pub(super) seal: crate::Mongoseal,
-    pub(super) executor: Blocking,
+    seal: crate::Mongoseal,
+    pub(super) mode: Blocking,
 }
 
 impl Mongoseal {
+    pub(super) fn new(seal: crate::Mongoseal, mode: Blocking) -> Self {
+        Self { seal, mode }
+    }
+
     /// The name by which other processes see this handle's leases.
     #[must_use]
     pub fn owner(&self) -> &Owner {
@@ -84,38 +83,38 @@ impl Mongoseal {
 
     /// Acquires a key. Nothing is sent until `run` or `with` of the [`Acquire`] is called.
     pub fn acquire(&self, key: impl IntoName<Key>) -> Acquire {
-        Acquire::new(&self.seal, key.into_name(), self.executor.clone())
+        Acquire::new(&self.seal, key.into_name(), self.mode.clone())
     }
 
     /// Acquires several keys, all or none. Nothing is sent until `run` or `with` of the [`AcquireAll`] is called.
     pub fn acquire_all(&self, keys: impl IntoIterator<Item: IntoName<Key>>) -> AcquireAll {
-        AcquireAll::new(&self.seal, several(keys).map(BTreeSet::from_iter), self.executor.clone())
+        AcquireAll::new(&self.seal, several(keys).map(BTreeSet::from_iter), self.mode.clone())
     }
 
     /// Acquires one key of several, the first that is free. Nothing is sent until `run` or `with` of the [`AcquireAny`] is
     /// called.
     pub fn acquire_any(&self, keys: impl IntoIterator<Item: IntoName<Key>>) -> AcquireAny {
-        AcquireAny::new(&self.seal, several(keys), self.executor.clone())
+        AcquireAny::new(&self.seal, several(keys), self.mode.clone())
     }
 
     /// Runs work once for a tick of a schedule. Nothing is sent until `run` or `begin` of the [`RunOnce`] is called.
     pub fn once(&self, key: impl IntoName<Key>, tick: Tick) -> RunOnce {
-        RunOnce::new(&self.seal, key, tick, self.executor.clone())
+        RunOnce::new(&self.seal, key, tick, self.mode.clone())
     }
 
     /// Lowers the last completed tick of a schedule. Nothing is sent until [`run`](RewindTick::run) is called.
     pub fn rewind_tick(&self, key: impl IntoName<Key>, to: u64) -> RewindTick {
-        RewindTick::new(&self.seal, key, to, self.executor.clone())
+        RewindTick::new(&self.seal, key, to, self.mode.clone())
     }
 
     /// Takes up a lease that is still held. Nothing is sent until [`run`](Resume::run) is called.
     pub fn resume(&self, key: impl IntoName<Key>, id: LeaseId, token: FencingToken) -> Resume {
-        Resume::new(&self.seal, key, id, token, self.executor.clone())
+        Resume::new(&self.seal, key, id, token, self.mode.clone())
     }
 
     /// Campaigns for the leadership of this name. Nothing is sent until [`run`](Campaign::run) is called.
     pub fn campaign(&self, name: impl IntoName<Key>) -> Campaign {
-        Campaign::new(&self.seal, name, self.executor.clone())
+        Campaign::new(&self.seal, name, self.mode.clone())
     }
 
     /// Returns the leader of this name by a linearizable read; `None` if there is none.
@@ -124,8 +123,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::leader`](crate::Mongoseal::leader).
     pub fn leader(&self, name: impl IntoName<Key>) -> Result<Option<LeaderInfo>> {
-        let name = name.into_name()?;
-        self.wait(|seal| async move { seal.leader(name).await })
+        self.mode.wait(self.seal.leader(name))
     }
 
     /// Observes the leadership of a name: the present leader, or that there is none, and then each change. Each `next`
@@ -135,8 +133,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::observe`](crate::Mongoseal::observe).
     pub fn observe(&self, name: impl IntoName<Key>) -> Result<StreamIter<LeaderStream>> {
-        let name = name.into_name()?;
-        self.follow(|seal| async move { seal.observe(name).await })
+        self.mode.clone().run(self.seal.observe(name), StreamIter::new)
     }
 
     /// Stores the value of a key under a lease that another process holds: see
@@ -148,12 +145,12 @@ impl Mongoseal {
         token: FencingToken,
         content: &T,
     ) -> PutValue {
-        PutValue::named(&self.seal, key, (id, token), Json::of(content), self.executor.clone())
+        PutValue::named(&self.seal, key, (id, token), Json::of(content), self.mode.clone())
     }
 
     /// Revokes the leases of a key. Nothing is sent until [`run`](Revoke::run) is called.
     pub fn revoke(&self, key: impl IntoName<Key>) -> Revoke {
-        Revoke::new(&self.seal, key, self.executor.clone())
+        Revoke::new(&self.seal, key, self.mode.clone())
     }
 
     /// Releases all leases of a group. Returns them as they were, the newest first.
@@ -162,8 +159,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::release_group`](crate::Mongoseal::release_group).
     pub fn release_group(&self, group: impl IntoName<Group>) -> Result<Vec<ListedLease>> {
-        let group = group.into_name()?;
-        self.wait(|seal| async move { seal.release_group(group).await })
+        self.mode.wait(self.seal.release_group(group))
     }
 
     /// Refreshes the leases of a group to a ttl from now. Returns which were refreshed, and which are gone.
@@ -172,13 +168,12 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::refresh_group`](crate::Mongoseal::refresh_group).
     pub fn refresh_group(&self, group: impl IntoName<Group>, ttl: Duration) -> Result<RefreshedGroup> {
-        let group = group.into_name()?;
-        self.wait(|seal| async move { seal.refresh_group(group, ttl).await })
+        self.mode.wait(self.seal.refresh_group(group, ttl))
     }
 
     /// Lists leases in the order of their keys. Nothing is sent until [`run`](Leases::run) is called.
     pub fn leases(&self) -> Leases {
-        Leases::new(&self.seal, self.executor.clone())
+        Leases::new(&self.seal, self.mode.clone())
     }
 
     /// Reads the store's clock.
@@ -187,7 +182,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::now`](crate::Mongoseal::now).
     pub fn now(&self) -> Result<StoreTime> {
-        self.wait(|seal| async move { seal.now().await })
+        self.mode.wait(self.seal.now())
     }
 
     /// Reads the record of a key by a linearizable read. Returns `None` if there is no record.
@@ -196,8 +191,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::inspect`](crate::Mongoseal::inspect).
     pub fn inspect(&self, key: impl IntoName<Key>) -> Result<Option<Inspection>> {
-        let key = key.into_name()?;
-        self.wait(|seal| async move { seal.inspect(key).await })
+        self.mode.wait(self.seal.inspect(key))
     }
 
     /// Reads the history of a schedule by a linearizable read: its last 32 completed runs, oldest first.
@@ -206,8 +200,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::runs`](crate::Mongoseal::runs).
     pub fn runs(&self, key: impl IntoName<Key>) -> Result<Vec<PastRun>> {
-        let key = key.into_name()?;
-        self.wait(|seal| async move { seal.runs(key).await })
+        self.mode.wait(self.seal.runs(key))
     }
 
     /// Watches a key: returns what happens to its leases, in order, and whether events may be missing. Each `next` blocks
@@ -237,8 +230,7 @@ impl Mongoseal {
     /// # Ok::<(), mongoseal::Error>(())
     /// ```
     pub fn watch(&self, key: impl IntoName<Key>) -> Result<StreamIter<EventStream>> {
-        let key = key.into_name()?;
-        self.follow(|seal| async move { seal.watch(key).await })
+        self.mode.clone().run(self.seal.watch(key), StreamIter::new)
     }
 
     /// Watches all keys that begin with this text: returns what happens to their leases. Each `next` blocks until an event.
@@ -247,8 +239,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::watch_prefix`](crate::Mongoseal::watch_prefix).
     pub fn watch_prefix(&self, prefix: impl Into<String>) -> Result<StreamIter<EventStream>> {
-        let prefix = prefix.into();
-        self.follow(|seal| async move { seal.watch_prefix(prefix).await })
+        self.mode.clone().run(self.seal.watch_prefix(prefix), StreamIter::new)
     }
 
     /// Raises the version of a key to a token, so that each later lease has a larger one: for operators.
@@ -257,8 +248,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::raise_token_floor`](crate::Mongoseal::raise_token_floor).
     pub fn raise_token_floor(&self, key: impl IntoName<Key>, to: FencingToken) -> Result<FencingToken> {
-        let key = key.into_name()?;
-        self.wait(move |seal| async move { seal.raise_token_floor(key, to).await })
+        self.mode.wait(self.seal.raise_token_floor(key, to))
     }
 
     /// Removes expired leases now, which would be removed later.
@@ -267,7 +257,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::purge`](crate::Mongoseal::purge).
     pub fn purge(&self) -> Result<Vec<ListedLease>> {
-        self.wait(|seal| async move { seal.purge().await })
+        self.mode.wait(self.seal.purge())
     }
 
     /// Checks the deployment now instead of with the first acquire.
@@ -276,7 +266,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::prepare`](crate::Mongoseal::prepare).
     pub fn prepare(&self) -> Result<()> {
-        self.wait(|seal| async move { seal.prepare().await })
+        self.mode.wait(self.seal.prepare())
     }
 
     /// Shuts the handle down: all its leases end at once and are released at the store, and no further verb is possible. See
@@ -284,27 +274,20 @@ impl Mongoseal {
     ///
     /// Blocks for at most the operation timeout and 100 ms. Calls that wait on other threads return an error.
     pub fn shutdown(&self) {
-        let shut_down = self.wait(|seal| async move {
-            seal.shutdown().await;
-            Ok(())
-        });
-        // Fails only if the runtime has ended, and with it all leases.
-        drop(shut_down);
+        self.mode.wait(self.seal.shutdown());
     }
 
-    /// The asynchronous handle, for futures that [`block_on`](Self::block_on) runs. Keep this handle as long as what they
-    /// return: its threads end with it.
+    /// The asynchronous handle, for futures that [`block_on`](Self::block_on) runs. It shares the threads of this one.
     #[must_use]
     pub fn as_async(&self) -> &crate::Mongoseal {
         &self.seal
     }
 
-    /// Runs a future on the threads of this handle, and blocks until it has ended. If the future panics, the panic resumes
-    /// here.
+    /// Runs a future on the threads of this handle, and blocks until it has ended.
     ///
-    /// # Errors
+    /// # Panics
     ///
-    /// Those of the future. [`Error::Unavailable`] if the threads have ended.
+    /// If the future panics, with its panic.
     ///
     /// # Examples
     ///
@@ -320,29 +303,10 @@ impl Mongoseal {
     /// assert!(token.is_some());
     /// # Ok::<(), mongoseal::Error>(())
     /// ```
-    pub fn block_on<T, E>(&self, future: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: From<Error> + Send + 'static,
-    {
-        self.executor.wait(future)
-    }
-
-    /// Runs a verb on the threads of the handle.
-    fn wait<T, F>(&self, verb: impl FnOnce(crate::Mongoseal) -> F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T>> + Send + 'static,
-    {
-        self.executor.wait(verb(self.seal.clone()))
-    }
-
-    /// Runs a verb that returns a stream.
-    fn follow<S, F>(&self, verb: impl FnOnce(crate::Mongoseal) -> F) -> Result<StreamIter<S>>
-    where
-        S: Send + 'static,
-        F: Future<Output = Result<S>> + Send + 'static,
-    {
-        self.executor.clone().run(verb(self.seal.clone()), StreamIter::new)
+    pub fn block_on<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
+        // On a task: what yields on the calling thread would wait for the runtime that may be blocked by this call.
+        let task = self.mode.home.runtime().spawn(future.in_current_span());
+        // Only a panic ends it early: the runtime lives as long as this handle.
+        self.mode.wait(task).unwrap_or_else(|join| panic::resume_unwind(join.into_panic()))
     }
 }

@@ -1,156 +1,76 @@
-//! The lease of a blocking handle.
+//! What a blocking handle grants: leases, alone and in sets, leaderships, and the leases of ticks.
+//!
+//! Mechanism: each is that of the asynchronous API, with the threads of its handle. What reads memory is called on it directly.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::Deref, time::Duration};
 
 use serde::{Serialize, de::DeserializeOwned};
-use tokio_util::sync::CancellationToken;
 
-use super::{PutValue, StreamIter, executor::Blocking};
+use super::{
+    PutValue,
+    executor::{Blocking, StreamIter},
+};
 use crate::{
     engine::lease_state::{LeaseState, ReleaseOutcome},
-    lease::{state_stream::StateStream, watchdog::Watchdog},
+    lease::{Granted, state_stream::StateStream},
     record::KeyValue,
     types::{
-        error::Result, json::Json, key::Key, lease_id::LeaseId, metadata::Metadata, owner::Owner, sharing::Sharing,
+        error::Result, json::Json, key::Key, lease_id::LeaseId, metadata::Metadata, sharing::Sharing,
         token::FencingToken,
     },
 };
 
-/// A lease of a blocking handle: the right to act on its key until it ends, and the [`FencingToken`] for the storage.
+/// A [`Lease`] or a [`LeaseSet`] of a blocking handle.
 ///
-/// It is a [`mongoseal::Lease`](crate::Lease) that the threads of its handle refresh, also while the caller computes and
-/// after the handle was dropped.
+/// It is that of the asynchronous API, to which it dereferences, with calls that block in place of its asynchronous methods.
+/// The threads of its handle refresh it, also while the caller computes and after the handle was dropped.
 ///
 /// # Drop
 ///
-/// Dropping a lease releases it in the background. The drop does not block, cannot fail, and is allowed in asynchronous code.
-/// If the process ends before the release is sent, the ttl ends the lease.
+/// Dropping it releases the leases in the background. The drop does not block, cannot fail, and is allowed in asynchronous
+/// code. If the process ends before the release is sent, the ttl ends the leases.
 #[derive(Debug)]
-#[must_use = "a lease is released when it is dropped, and `let _ =` drops it at once: bind it to a variable"]
-pub struct Lease {
-    /// Dropped before the executor, so that its release has threads.
-    lease: Arc<crate::Lease>,
-    executor: Blocking,
+#[must_use = "leases are released when they are dropped, and `let _ =` drops them at once: bind them to a variable"]
+pub struct Held<L> {
+    held: L,
+    mode: Blocking,
 }
 
-impl Lease {
-    pub(super) fn new(lease: crate::Lease, executor: Blocking) -> Self {
-        Self { lease: Arc::new(lease), executor }
-    }
+/// A lease of a blocking handle: the right to act on its key until it ends, and the [`FencingToken`] for the storage.
+///
+/// It is a [`mongoseal::Lease`](crate::Lease) whose calls block, and has its getters, such as
+/// [`token`](crate::Lease::token), [`check`](crate::Lease::check) and [`remaining`](crate::Lease::remaining).
+pub type Lease = Held<crate::Lease>;
 
-    /// Runs a verb of the lease on the threads of its handle.
-    pub(super) fn wait<T, F>(&self, verb: impl FnOnce(Arc<crate::Lease>) -> F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T>> + Send + 'static,
-    {
-        self.executor.wait(verb(Arc::clone(&self.lease)))
-    }
+/// Leases of a blocking handle on several keys: a [`mongoseal::LeaseSet`](crate::LeaseSet) whose calls block, with the getters
+/// of that.
+pub type LeaseSet = Held<crate::LeaseSet>;
 
-    /// The key that is held.
-    #[must_use]
-    pub fn key(&self) -> &Key {
-        self.lease.key()
-    }
+/// A leadership: a [lease](crate::election::Leader::lease) that other processes observe: a [`mongoseal::election::Leader`](crate::election::Leader) with
+/// blocking calls. Dropping it resigns in the background.
+///
+/// [`Campaign::run`](super::Campaign::run) returns it.
+pub type Leader = crate::election::Leader<Lease>;
 
-    /// The owner of the lease, as other processes see it.
-    #[must_use]
-    pub fn owner(&self) -> &Owner {
-        self.lease.owner()
-    }
+/// The lease under which the work of a tick runs: a [`mongoseal::TickLease`](crate::TickLease) with blocking calls.
+pub type TickLease = crate::TickLease<Lease>;
 
-    /// The secret id of this lease: see [`mongoseal::Lease::id`](crate::Lease::id).
-    #[must_use]
-    pub fn id(&self) -> LeaseId {
-        self.lease.id()
+impl<L> Held<L> {
+    pub(super) fn new(held: L, mode: Blocking) -> Self {
+        Self { held, mode }
     }
+}
 
-    /// The token to pass with every write: larger than that of every earlier holder of the key.
-    #[must_use]
-    pub fn token(&self) -> FencingToken {
-        self.lease.token()
-    }
-
-    /// Whether the lease has not ended, as far as this process can know. Needs no request.
-    #[must_use]
-    pub fn is_valid(&self) -> bool {
-        self.lease.is_valid()
-    }
-
-    /// Returns an error if the lease has ended, so that work can leave with `?`: see
-    /// [`mongoseal::Lease::check`](crate::Lease::check).
+impl<L: Granted> Held<L> {
+    /// Runs `work` on the calling thread while all leases are held, and returns its value.
+    ///
+    /// The work cannot be stopped from outside. It [checks](crate::Lease::check) the lease before each step, and returns if the
+    /// lease is lost. If it returns a `Result`, that is the value: `lease.run(work)??` has its value.
     ///
     /// # Errors
     ///
-    /// As [`mongoseal::Lease::check`](crate::Lease::check).
-    pub fn check(&self) -> Result<()> {
-        self.lease.check()
-    }
-
-    /// How long the lease lasts without another refresh: zero once it has ended, [`Duration::MAX`] without expiry.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.lease.remaining()
-    }
-
-    /// How long the lease lasts at most, however often it is refreshed: see
-    /// [`mongoseal::Lease::remaining_hold`](crate::Lease::remaining_hold).
-    #[must_use]
-    pub fn remaining_hold(&self) -> Duration {
-        self.lease.remaining_hold()
-    }
-
-    /// The state of the lease now.
-    #[must_use]
-    pub fn state(&self) -> LeaseState {
-        self.lease.state()
-    }
-
-    /// Reports that the work under this lease makes progress: see [`mongoseal::Lease::progress`](crate::Lease::progress).
-    pub fn progress(&self) {
-        self.lease.progress();
-    }
-
-    /// Follows the state of the lease: each `next` blocks until the state changes. The iterator outlives the lease, and ends
-    /// after the lease's end. See [`StateStream`].
-    pub fn watch_state(&self) -> StreamIter<StateStream> {
-        StreamIter::new(self.lease.watch_state(), self.executor.clone())
-    }
-
-    /// A token that is cancelled when the lease ends, for any reason. Cancelling it does not end the lease.
-    #[must_use]
-    pub fn cancellation_token(&self) -> CancellationToken {
-        self.lease.cancellation_token()
-    }
-
-    /// Sets a watchdog on this lease, which acts if the work of [`run`](Self::run) continues past the deadline: see
-    /// [`Watchdog`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unavailable`](crate::Error::Unavailable) if no thread could be started.
-    pub fn watchdog(&self, watchdog: Watchdog) -> Result<()> {
-        self.lease.watchdog(watchdog)
-    }
-
-    /// Waits until the lease is over, and returns its last state.
-    ///
-    /// # Errors
-    ///
-    /// None while the threads of the handle run.
-    pub fn cancelled(&self) -> Result<LeaseState> {
-        self.wait(|lease| async move { Ok(lease.cancelled().await) })
-    }
-
-    /// Runs `work` on the calling thread while the lease is held, and returns its value.
-    ///
-    /// The work cannot be stopped from outside. It [checks](Self::check) the lease before each step, and returns if the lease
-    /// is lost. If it returns a `Result`, that is the value: `lease.run(work)??` has its value.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Lost`](crate::Error::Lost) if the lease was lost before the work had ended: then part of it may have run without the lease. The
-    /// value is dropped. If the lease was lost before the work began, the work does not run.
+    /// [`Error::Lost`](crate::Error::Lost) if a lease was lost before the work had ended: then part of it may have run without
+    /// the lease. The value is dropped. If the lease was lost before the work began, the work does not run.
     ///
     /// # Examples
     ///
@@ -171,29 +91,62 @@ impl Lease {
     /// # Ok::<(), mongoseal::Error>(())
     /// ```
     pub fn run<T>(&self, work: impl FnOnce(&Self) -> T) -> Result<T> {
-        let _at_work = self.lease.lease_inner().begin_work();
-        self.lease.check()?;
+        let check = || self.leases().iter().try_for_each(crate::Lease::check);
+        let _at_work: Vec<_> = self.leases().iter().map(|lease| lease.lease_inner().begin_work()).collect();
+        check()?;
         let value = work(self);
-        self.lease.check()?;
+        check()?;
         Ok(value)
     }
 
-    /// Checks, by a linearizable read, whether the lease is held at this moment.
+    /// Checks, by a linearizable read of each key, whether the leases are held at this moment.
     ///
     /// # Errors
     ///
-    /// As [`mongoseal::Lease::verify`](crate::Lease::verify).
+    /// As [`mongoseal::Lease::verify`](crate::Lease::verify), of the first lease that fails.
     pub fn verify(&self) -> Result<()> {
-        self.wait(|lease| async move { lease.verify().await })
+        self.mode.wait(async {
+            for lease in self.leases() {
+                lease.verify().await?;
+            }
+            Ok(())
+        })
     }
 
-    /// Refreshes the lease now, as the handle does by itself.
+    /// Refreshes each lease now, as the handle does by itself.
     ///
     /// # Errors
     ///
-    /// As [`mongoseal::Lease::refresh`](crate::Lease::refresh).
+    /// As [`mongoseal::Lease::refresh`](crate::Lease::refresh), of the first lease that fails. The leases before it are refreshed.
     pub fn refresh(&self) -> Result<()> {
-        self.wait(|lease| async move { lease.refresh().await })
+        self.mode.wait(async {
+            for lease in self.leases() {
+                lease.refresh().await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Releases the leases after their work has ended. Returns an error if one of them was lost before.
+    pub(super) fn end_work(self) -> Result<()> {
+        self.mode.wait(self.held.release_after_work())
+    }
+}
+
+impl Lease {
+    /// Follows the state of the lease: each `next` blocks until the state changes. The iterator outlives the lease, and ends
+    /// after the lease's end. See [`StateStream`].
+    pub fn watch_state(&self) -> StreamIter<StateStream> {
+        StreamIter::new(self.held.watch_state(), self.mode.clone())
+    }
+
+    /// Waits until the lease is over, and returns its last state.
+    ///
+    /// # Errors
+    ///
+    /// None: the threads of the handle run as long as the lease is there.
+    pub fn cancelled(&self) -> Result<LeaseState> {
+        Ok(self.mode.wait(self.held.cancelled()))
     }
 
     /// Refreshes the lease with another ttl, which later refreshes keep. The lease never ends sooner than before.
@@ -202,7 +155,7 @@ impl Lease {
     ///
     /// As [`mongoseal::Lease::extend`](crate::Lease::extend).
     pub fn extend(&self, ttl: Duration) -> Result<()> {
-        self.wait(move |lease| async move { lease.extend(ttl).await })
+        self.mode.wait(self.held.extend(ttl))
     }
 
     /// Replaces the lease's metadata and refreshes the lease.
@@ -211,7 +164,7 @@ impl Lease {
     ///
     /// As [`mongoseal::Lease::update_metadata`](crate::Lease::update_metadata).
     pub fn update_metadata(&self, metadata: Metadata) -> Result<()> {
-        self.wait(move |lease| async move { lease.update_metadata(metadata).await })
+        self.mode.wait(self.held.update_metadata(metadata))
     }
 
     /// Stores a small value with the key: see [`mongoseal::Lease::put_value`](crate::Lease::put_value).
@@ -227,18 +180,18 @@ impl Lease {
     /// # Ok::<(), mongoseal::Error>(())
     /// ```
     pub fn put_value<T: Serialize + ?Sized>(&self, content: &T) -> PutValue {
-        self.lease.write_value(Json::of(content).map(Some), self.executor.clone())
+        self.held.write_value(Json::of(content).map(Some), false, self.mode.clone())
     }
 
     /// Clears the value of the key: see [`mongoseal::Lease::clear_value`](crate::Lease::clear_value).
     pub fn clear_value(&self) -> PutValue {
-        self.lease.write_value(Ok(None), self.executor.clone())
+        self.held.write_value(Ok(None), false, self.mode.clone())
     }
 
     /// Stores a value and releases the lease, in one write: see
     /// [`mongoseal::Lease::release_with_value`](crate::Lease::release_with_value).
     pub fn release_with_value<T: Serialize + ?Sized>(&self, content: &T) -> PutValue {
-        self.lease.release_by_value(Json::of(content), self.executor.clone())
+        self.held.write_value(Json::of(content).map(Some), true, self.mode.clone())
     }
 
     /// Reads the value of the key: see [`mongoseal::Lease::value`](crate::Lease::value).
@@ -247,8 +200,7 @@ impl Lease {
     ///
     /// As [`mongoseal::Lease::value`](crate::Lease::value).
     pub fn value<T: DeserializeOwned>(&self) -> Result<Option<KeyValue<T>>> {
-        let stored = self.wait(|lease| async move { lease.stored_value().await })?;
-        KeyValue::of(stored).map(KeyValue::parse).transpose()
+        self.mode.wait(self.held.value())
     }
 
     /// Lets other holders share the key, up to this many: see [`mongoseal::Lease::downgrade`](crate::Lease::downgrade).
@@ -257,7 +209,7 @@ impl Lease {
     ///
     /// As [`mongoseal::Lease::downgrade`](crate::Lease::downgrade).
     pub fn downgrade(&self, to: Sharing) -> Result<()> {
-        self.wait(move |lease| async move { lease.downgrade(to).await })
+        self.mode.wait(self.held.downgrade(to))
     }
 
     /// Makes a lease that shares its key exclude others, if no other lease holds the key: see
@@ -267,8 +219,7 @@ impl Lease {
     ///
     /// As [`mongoseal::Lease::upgrade`](crate::Lease::upgrade).
     pub fn upgrade(&self) -> Result<Self> {
-        let upgraded = self.wait(move |lease| async move { lease.upgrade().await })?;
-        Ok(Self::new(upgraded, self.executor.clone()))
+        self.mode.clone().run(self.held.upgrade(), Self::new)
     }
 
     /// Transfers the lease to another lease id, and returns its new, larger token: see
@@ -278,13 +229,13 @@ impl Lease {
     ///
     /// As [`mongoseal::Lease::transfer`](crate::Lease::transfer).
     pub fn transfer(&self, to: LeaseId) -> Result<FencingToken> {
-        self.wait(move |lease| async move { lease.transfer(to).await })
+        self.mode.wait(self.held.transfer(to))
     }
 
     /// Leaves the lease to expire instead of releasing it: see [`mongoseal::Lease::orphan`](crate::Lease::orphan). Sends
     /// nothing and does not block.
     pub fn orphan(self) {
-        self.lease.leave_to_expire();
+        self.held.orphan();
     }
 
     /// Releases the lease, and returns whether it was held until then.
@@ -293,18 +244,90 @@ impl Lease {
     ///
     /// As [`mongoseal::Lease::release`](crate::Lease::release).
     pub fn release(self) -> Result<ReleaseOutcome> {
-        self.wait(|lease| async move { lease.end_by_release().await })
+        self.mode.wait(self.held.release())
+    }
+}
+
+impl LeaseSet {
+    /// Waits until one of the leases is over, and returns its key and its last state.
+    ///
+    /// # Errors
+    ///
+    /// None: the threads of the handle run as long as the leases are there.
+    pub fn cancelled(&self) -> Result<(Key, LeaseState)> {
+        Ok(self.mode.wait(self.held.cancelled()))
     }
 
-    /// Releases the lease after its work has ended. Returns an error if the lease was lost before.
-    pub(super) fn end_work(self) -> Result<()> {
-        self.wait(|lease| async move { lease.end_work().await })
+    /// Releases all leases by one command, and returns for each key whether its lease was held until then.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::LeaseSet::release`](crate::LeaseSet::release).
+    pub fn release(self) -> Result<Vec<(Key, ReleaseOutcome)>> {
+        self.mode.wait(self.held.release())
+    }
+}
+
+impl Leader {
+    /// Replaces the leader's value, and notifies the observers. The token stays.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::election::Leader::proclaim`](crate::election::Leader::proclaim).
+    pub fn proclaim(&self, value: impl Into<String>) -> Result<()> {
+        self.lease.update_metadata(self.metadata_with(value)?)
+    }
+
+    /// Resigns, and returns whether it led until then. The next in line is elected.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lease::release`].
+    pub fn resign(self) -> Result<ReleaseOutcome> {
+        self.lease.release()
+    }
+}
+
+impl TickLease {
+    /// Completes the tick and releases the lease, in one write.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::TickLease::complete`](crate::TickLease::complete).
+    pub fn complete(self) -> Result<()> {
+        self.lease.mode.wait(self.complete_as(false))
+    }
+
+    /// Completes the tick of work that failed, so that it is not run again, and releases the lease.
+    ///
+    /// # Errors
+    ///
+    /// As [`mongoseal::TickLease::complete_failed`](crate::TickLease::complete_failed).
+    pub fn complete_failed(self) -> Result<()> {
+        self.lease.mode.wait(self.complete_as(true))
+    }
+
+    /// Releases the lease and does not complete the tick, so that the next runner runs the work again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lease::release`].
+    pub fn release(self) -> Result<ReleaseOutcome> {
+        self.lease.release()
+    }
+}
+
+impl<L> Deref for Held<L> {
+    type Target = L;
+
+    fn deref(&self) -> &L {
+        &self.held
     }
 }
 
 impl AsRef<crate::Lease> for Lease {
     fn as_ref(&self) -> &crate::Lease {
-        &self.lease
+        self
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Mongoseal, executor::Blocking};
 use crate::{
     store::{Connector, MemoryStore, Store, runtime::Home},
-    types::error::Result,
+    types::{error::Result, ttl::Ttl},
 };
 
 /// The settings of a blocking handle, which [`Mongoseal::builder`] begins: those of a
@@ -26,7 +26,7 @@ impl Builder {
     #[cfg(feature = "mongodb")]
     pub fn connect(self, uri: impl AsRef<str>) -> Result<Mongoseal> {
         let uri = uri.as_ref().to_owned();
-        self.start(|settings| async move { settings.connect_on(uri, Home::here()).await })
+        self.start(async |settings, home| settings.connect_on(uri, home).await)
     }
 
     /// Opens a store by the connector of its package, and makes a handle on it: see
@@ -36,7 +36,7 @@ impl Builder {
     ///
     /// As [`mongoseal::Builder::connect_to`](crate::Builder::connect_to), and those of the [`Builder`].
     pub fn connect_to(self, connector: impl Connector + 'static) -> Result<Mongoseal> {
-        self.start(|settings| async move { settings.connect_to_on(connector, Home::here()).await })
+        self.start(async |settings, home| settings.connect_to_on(connector, home).await)
     }
 
     /// Makes a handle on records in this process.
@@ -45,7 +45,8 @@ impl Builder {
     ///
     /// Those of the [`Builder`].
     pub fn in_memory(self) -> Result<Mongoseal> {
-        self.start(|settings| async move { settings.in_memory() })
+        let store = MemoryStore::new(self.settings()?.retention);
+        self.on_store(Arc::new(store))
     }
 
     /// Makes a handle on a custom store: see [`mongoseal::Builder::on_store`](crate::Builder::on_store).
@@ -54,7 +55,7 @@ impl Builder {
     ///
     /// Those of the [`Builder`].
     pub fn on_store(self, store: Arc<dyn Store>) -> Result<Mongoseal> {
-        self.start(|settings| async move { settings.on_store(store) })
+        self.start(async |settings, home| settings.on_store_at(store, home))
     }
 
     /// Makes a sibling of another handle, which shares its threads: see
@@ -64,17 +65,15 @@ impl Builder {
     ///
     /// Those of the [`Builder`], and [`Error::Invalid`](crate::Error::Invalid) if the other handle and all its siblings were shut down.
     pub fn sibling_of(self, other: &Mongoseal) -> Result<Mongoseal> {
-        let (settings, seal): (crate::Builder, _) = (self.with_mode(), other.as_async().clone());
-        let (seal, executor) = other.executor.open(async move { settings.sibling_of(&seal) })?;
-        Ok(Mongoseal { seal, executor })
+        let settings: crate::Builder = self.with_mode();
+        other.mode.clone().run(async { settings.sibling_of(other.as_async()) }, Mongoseal::new)
     }
 
-    fn start<F>(self, open: impl FnOnce(crate::Builder) -> F) -> Result<Mongoseal>
-    where
-        F: Future<Output = Result<crate::Mongoseal>> + Send + 'static,
-    {
-        let (seal, executor) = Blocking::start(open(self.with_mode()))?;
-        Ok(Mongoseal { seal, executor })
+    /// Starts threads, and opens a handle whose tasks run on them.
+    fn start(self, open: impl AsyncFnOnce(crate::Builder, Arc<Home>) -> Result<crate::Mongoseal>) -> Result<Mongoseal> {
+        let mode = Blocking::start()?;
+        let home = Arc::clone(&mode.home);
+        mode.run(Box::pin(async { open(self.with_mode(), home).await }), Mongoseal::new)
     }
 }
 
@@ -120,9 +119,7 @@ impl Mongoseal {
     ///
     /// [`Error::Invalid`](crate::Error::Invalid) if no thread could be started.
     pub fn in_memory_on(store: &MemoryStore) -> Result<Self> {
-        let store = store.clone();
-        let open = async move { Ok(crate::Mongoseal::in_memory_on(&store)) };
-        let (seal, executor) = Blocking::start(open)?;
-        Ok(Self { seal, executor })
+        let ttl = Ttl::DEFAULT.duration().min(Store::retention(store));
+        Self::builder().ttl(ttl).on_store(Arc::new(store.clone()))
     }
 }

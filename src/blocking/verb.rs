@@ -3,10 +3,17 @@
 //! Mechanism: each is the builder of the asynchronous verb with another mode, so it has the same options. `run` waits for its
 //! future.
 
-use super::{Leader, Lease, LeaseSet, StreamIter, executor::Blocking};
+use super::{
+    executor::{Blocking, StreamIter},
+    lease::{Held, Leader, Lease, TickLease},
+};
 use crate::{
-    action::list::LeaseStream,
+    action::{
+        list::LeaseStream,
+        once::{BeginOutcome, OnceOutcome},
+    },
     handle::Async,
+    lease::Granted,
     record::{CompletedTick, HolderInfo},
     types::error::{Error, Result},
 };
@@ -38,19 +45,24 @@ pub type Acquire = crate::action::Acquire<Blocking>;
 /// [`Mongoseal::acquire_any`](super::Mongoseal::acquire_any) makes it.
 pub type AcquireAny = crate::action::AcquireAny<Blocking>;
 
-/// Of one key, and of the first free one of several.
-impl<K> crate::action::Acquire<Blocking, K>
+/// Acquires several keys, all or none: a [`mongoseal::action::AcquireAll`](crate::action::AcquireAll) that blocks.
+/// [`Mongoseal::acquire_all`](super::Mongoseal::acquire_all) makes it.
+pub type AcquireAll = crate::action::AcquireAll<Blocking>;
+
+/// Of one key, of the first free one of several, and of all of several.
+impl<K, L> crate::action::Acquire<Blocking, K>
 where
-    crate::action::Acquire<Async, K>: IntoFuture<Output = Result<crate::Lease>, IntoFuture: Send + 'static>,
+    crate::action::Acquire<Async, K>: IntoFuture<Output = Result<L>>,
+    L: Granted,
 {
-    /// Acquires the key. Blocks until it is granted or refused.
+    /// Acquires the key, or all keys. Blocks until they are granted or refused.
     ///
     /// # Errors
     ///
     /// Those of [`mongoseal::action::Acquire`](crate::action::Acquire).
-    pub fn run(self) -> Result<Lease> {
-        let (acquire, executor) = self.into_async();
-        executor.run(acquire.into_future(), Lease::new)
+    pub fn run(self) -> Result<Held<L>> {
+        let (acquire, mode) = self.into_async();
+        mode.run(acquire.into_future(), Held::new)
     }
 
     /// Acquires the key, runs `work` that returns a `Result` on the calling thread, releases the key, and returns that
@@ -59,13 +71,13 @@ where
     /// # Errors
     ///
     /// Those of the work, and those of `with`.
-    pub fn try_with<T, E>(self, work: impl FnOnce(&Lease) -> Result<T, E>) -> Result<T, E>
+    pub fn try_with<T, E>(self, work: impl FnOnce(&Held<L>) -> Result<T, E>) -> Result<T, E>
     where
         E: From<Error>,
     {
-        let lease = self.run()?;
-        let done = lease.run(work)?;
-        let released = lease.end_work();
+        let held = self.run()?;
+        let done = held.run(work)?;
+        let released = held.end_work();
         // An error of the work says more than that the lease was lost meanwhile.
         let value = done?;
         released?;
@@ -90,50 +102,8 @@ where
     /// assert!(seal.acquire("reports/nightly").run()?.token() > token);
     /// # Ok::<(), mongoseal::Error>(())
     /// ```
-    pub fn with<T>(self, work: impl FnOnce(&Lease) -> T) -> Result<T> {
-        self.try_with(|lease| Ok(work(lease)))
-    }
-}
-
-/// Acquires several keys, all or none: a [`mongoseal::action::AcquireAll`](crate::action::AcquireAll) that blocks.
-/// [`Mongoseal::acquire_all`](super::Mongoseal::acquire_all) makes it.
-pub type AcquireAll = crate::action::AcquireAll<Blocking>;
-
-impl AcquireAll {
-    /// Acquires the keys. Blocks until all are granted or one is refused.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`mongoseal::action::AcquireAll`](crate::action::AcquireAll).
-    pub fn run(self) -> Result<LeaseSet> {
-        self.mode.clone().run(self.send(), LeaseSet::new)
-    }
-
-    /// Acquires all keys, runs `work` that returns a `Result` on the calling thread, releases them, and returns that
-    /// `Result`, as `with` does for other values.
-    ///
-    /// # Errors
-    ///
-    /// Those of the work, and those of `with`.
-    pub fn try_with<T, E>(self, work: impl FnOnce(&LeaseSet) -> Result<T, E>) -> Result<T, E>
-    where
-        E: From<Error>,
-    {
-        let leases = self.run()?;
-        let done = leases.run(work)?;
-        let released = leases.end_work();
-        let value = done?;
-        released?;
-        Ok(value)
-    }
-
-    /// Acquires all keys, runs `work` on the calling thread, and releases them. Returns the value of the work.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`mongoseal::action::AcquireAll::with`](crate::action::AcquireAll::with).
-    pub fn with<T>(self, work: impl FnOnce(&LeaseSet) -> T) -> Result<T> {
-        self.try_with(|leases| Ok(work(leases)))
+    pub fn with<T>(self, work: impl FnOnce(&Held<L>) -> T) -> Result<T> {
+        self.try_with(|held| Ok(work(held)))
     }
 }
 
@@ -163,9 +133,9 @@ impl Campaign {
     ///
     /// Those of [`mongoseal::election::Campaign`](crate::election::Campaign).
     pub fn run(self) -> Result<Leader> {
-        self.mode.clone().run(self.send(), |leader, executor| {
+        self.mode.clone().run(self.send(), |leader, mode| {
             let crate::election::Leader { lease, metadata } = leader;
-            Leader { lease: Lease::new(lease, executor), metadata }
+            Leader { lease: Lease::new(lease, mode), metadata }
         })
     }
 }
@@ -173,14 +143,6 @@ impl Campaign {
 /// Revokes the leases of a key: a [`mongoseal::action::Revoke`](crate::action::Revoke) that blocks.
 /// [`Mongoseal::revoke`](super::Mongoseal::revoke) makes it.
 pub type Revoke = crate::action::Revoke<Blocking>;
-
-/// Lowers the last completed tick of a schedule: a [`mongoseal::action::RewindTick`](crate::action::RewindTick) that blocks.
-/// [`Mongoseal::rewind_tick`](super::Mongoseal::rewind_tick) makes it.
-pub type RewindTick = crate::action::RewindTick<Blocking>;
-
-/// Lists leases: a [`mongoseal::action::Leases`](crate::action::Leases) that blocks. [`Mongoseal::leases`](super::Mongoseal::leases) makes
-/// it.
-pub type Leases = crate::action::Leases<Blocking>;
 
 impl Revoke {
     /// Revokes the leases, and returns them.
@@ -193,6 +155,10 @@ impl Revoke {
     }
 }
 
+/// Lowers the last completed tick of a schedule: a [`mongoseal::action::RewindTick`](crate::action::RewindTick) that blocks.
+/// [`Mongoseal::rewind_tick`](super::Mongoseal::rewind_tick) makes it.
+pub type RewindTick = crate::action::RewindTick<Blocking>;
+
 impl RewindTick {
     /// Resets the schedule, and returns its last completed tick after that, if there is one.
     ///
@@ -203,6 +169,10 @@ impl RewindTick {
         self.mode.clone().wait(self.send())
     }
 }
+
+/// Lists leases: a [`mongoseal::action::Leases`](crate::action::Leases) that blocks. [`Mongoseal::leases`](super::Mongoseal::leases) makes
+/// it.
+pub type Leases = crate::action::Leases<Blocking>;
 
 impl Leases {
     /// Lists the leases, in the order of their keys. Blocks until the first page is read, and at each later page.
@@ -238,5 +208,66 @@ impl PutValue {
     /// Those of [`mongoseal::action::PutValue`](crate::action::PutValue).
     pub fn run(self) -> Result<()> {
         self.mode.clone().wait(self.send())
+    }
+}
+
+/// Runs work once for a tick of a schedule: a [`mongoseal::action::RunOnce`](crate::action::RunOnce) that blocks.
+/// [`Mongoseal::once`](super::Mongoseal::once) makes it.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use mongoseal::{OnceOutcome, Skipped, Tick, blocking::Mongoseal};
+///
+/// # let seal = Mongoseal::in_memory()?;
+/// let hourly = Tick::of(Duration::from_secs(3_600));
+/// let ran = seal.once("reports/hourly", hourly).run(|tick| Ok::<_, mongoseal::Error>(tick.number()))?;
+/// assert!(matches!(ran, OnceOutcome::Ran(_)));
+///
+/// let again = seal.once("reports/hourly", hourly).run(|_| Ok::<_, mongoseal::Error>(()))?;
+/// assert!(matches!(again, OnceOutcome::Skipped(Skipped::AlreadyDone { .. })));
+/// # Ok::<(), mongoseal::Error>(())
+/// ```
+pub type RunOnce = crate::action::RunOnce<Blocking>;
+
+impl RunOnce {
+    /// Runs the work on the calling thread, unless the tick is completed or another runner holds the key.
+    ///
+    /// If the lease is lost, the work is not stopped: it checks the [lease](TickLease::lease) before each step. The tick is
+    /// completed if the key was granted to no other lease since.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`mongoseal::action::RunOnce::run`](crate::action::RunOnce::run).
+    pub fn run<T, E>(self, work: impl FnOnce(&TickLease) -> Result<T, E>) -> Result<OnceOutcome<T>, E>
+    where
+        E: From<Error>,
+    {
+        let (complete_on_error, mode) = (self.complete_on_error, self.mode.clone());
+        let lease = match self.begin()? {
+            BeginOutcome::Started(lease) => lease,
+            BeginOutcome::Skipped(skipped) => return Ok(OnceOutcome::Skipped(skipped)),
+        };
+        let value = {
+            let _at_work = lease.lease().lease_inner().begin_work();
+            work(&lease)
+        };
+        mode.wait(lease.end(value, complete_on_error))
+    }
+
+    /// Acquires the key for the tick, and leaves the work to the caller: see
+    /// [`mongoseal::action::RunOnce::begin`](crate::action::RunOnce::begin).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`mongoseal::action::RunOnce::begin`](crate::action::RunOnce::begin).
+    pub fn begin(self) -> Result<BeginOutcome<Lease>> {
+        self.mode.clone().run(self.send(), |outcome, mode| match outcome {
+            BeginOutcome::Started(crate::TickLease { lease, run }) => {
+                BeginOutcome::Started(TickLease { lease: Lease::new(lease, mode), run })
+            }
+            BeginOutcome::Skipped(skipped) => BeginOutcome::Skipped(skipped),
+        })
     }
 }

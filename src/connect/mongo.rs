@@ -5,7 +5,7 @@ use std::{any::Any, sync::Arc, time::Duration};
 use mongodb::{Client, Database, error::ErrorKind, options::ClientOptions};
 use tracing::warn;
 
-use super::on_own_thread;
+use super::{of_defaults, on_own_thread};
 use crate::{
     builder::Builder,
     engine::handle_inner::HandleInner,
@@ -14,7 +14,7 @@ use crate::{
         MongoStore,
         mongo::{DRIVER_POOL, check_database, checked_collection, error::missing_feature},
         pool::DEFAULT_POOL,
-        runtime::{self, Home},
+        runtime::Home,
     },
     types::{
         deadline::Deadline,
@@ -86,11 +86,7 @@ impl Mongoseal {
     /// operation timeout: otherwise errors cannot say why no server could be reached.
     #[must_use]
     pub fn on_shared_client(database: &Database) -> Self {
-        // A test proves that the default settings are valid, so this cannot fail.
-        match Self::builder().on_shared_client(database) {
-            Ok(seal) => seal,
-            Err(error) => unreachable!("the default settings are valid: {error}"),
-        }
+        of_defaults(Self::builder().on_shared_client(database))
     }
 
     /// Returns the MongoDB client of the handle, for collections that belong to its leases: what is written in a
@@ -118,7 +114,6 @@ impl Builder {
     ///
     /// As [`Mongoseal::connect`].
     pub async fn connect(self, uri: impl AsRef<str>) -> Result<Mongoseal> {
-        runtime::current()?;
         let uri = uri.as_ref().to_owned();
         on_own_thread(|home| self.connect_on(uri, home)).await
     }
@@ -151,7 +146,6 @@ impl Builder {
     /// # }
     /// ```
     pub async fn connect_with(self, options: ClientOptions) -> Result<Mongoseal> {
-        runtime::current()?;
         on_own_thread(|home| self.open_on(options, home)).await
     }
 
@@ -261,9 +255,10 @@ fn complete(options: &mut ClientOptions, attempt: Duration) -> u32 {
     // A command that the driver resends by itself can arrive after the engine has taken its request back.
     options.max_adaptive_retries = Some(0);
     // Each request is a command of its own, and one that waits for a locked record keeps its connection, as does
-    // each change stream. The driver's default of 10 leaves little for either. Zero is no limit.
+    // each change stream. The driver's default of 10 leaves little for either.
     let connections = options.max_pool_size.get_or_insert(DEFAULT_POOL);
-    if is_too_small(*connections) {
+    // Zero is no limit.
+    if (1..DEFAULT_POOL).contains(connections) {
         warn!(
             max_pool_size = *connections,
             "the connection string has a maxPoolSize below 64, so the client opens up to 64 connections to each server: to bound a process to fewer, pass a client of yours to Mongoseal::on_shared_client"
@@ -271,11 +266,6 @@ fn complete(options: &mut ClientOptions, attempt: Duration) -> u32 {
         *connections = DEFAULT_POOL;
     }
     bounded(*connections)
-}
-
-/// Whether a pool with this `maxPoolSize` is too small. Zero is no limit.
-fn is_too_small(max_pool_size: u32) -> bool {
-    (1..DEFAULT_POOL).contains(&max_pool_size)
 }
 
 /// Reads a connection string. For `mongodb+srv://` this queries a name server.
@@ -359,11 +349,13 @@ mod tests {
     #[tokio::test]
     async fn a_pool_of_the_connection_string_that_is_too_small_is_raised() {
         for size in [1, 63, 64, 100] {
-            assert_eq!(is_too_small(size), size < 64);
             let used = completed(&format!("maxPoolSize={size}")).await.max_pool_size;
             assert_eq!(used, Some(size.max(64)));
         }
-        assert!(!is_too_small(0), "zero is no limit");
+        let mut unlimited = completed("").await;
+        unlimited.max_pool_size = Some(0);
+        assert_eq!(complete(&mut unlimited, Duration::from_secs(5)), u32::MAX);
+        assert_eq!(unlimited.max_pool_size, Some(0), "zero is no limit");
     }
 
     #[tokio::test]

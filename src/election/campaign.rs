@@ -92,7 +92,7 @@ impl<M> Campaign<M> {
 
     /// Sets the [group](crate::action::Acquire::group) of the leadership's lease.
     pub fn group(mut self, group: impl IntoName<Group>) -> Self {
-        self.options.group(group);
+        self.options.group = group.into_name().map(Some);
         self
     }
 

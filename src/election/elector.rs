@@ -2,7 +2,7 @@
 //!
 //! Mechanism: three futures run side by side. One leads, one observes the leaders, and a heartbeat shows that they run.
 
-use std::{fmt, pin::pin, sync::Arc};
+use std::{fmt, pin::pin};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -12,7 +12,7 @@ use super::{
     campaign::Candidacy,
     lead::{OnStopped, StopSignals, lead},
     leadership::LeadershipPublisher,
-    readiness::{Heartbeat, HeartbeatEnd},
+    readiness::Heartbeat,
 };
 use crate::types::{
     clock::Clock,
@@ -57,7 +57,7 @@ pub struct Elector {
     on_stopped: Option<OnStopped>,
     until: CancellationToken,
     health: Option<watch::Receiver<bool>>,
-    heartbeat: Arc<Heartbeat>,
+    heartbeat: Heartbeat,
     pub(super) publisher: LeadershipPublisher,
 }
 
@@ -69,7 +69,7 @@ impl Elector {
             on_stopped: None,
             until: CancellationToken::new(),
             health: None,
-            heartbeat: Arc::new(Heartbeat::new(clock)),
+            heartbeat: Heartbeat::new(clock),
             publisher: LeadershipPublisher::new(),
         }
     }
@@ -131,8 +131,7 @@ impl Elector {
     /// Returns a check of whether the elector runs, for any thread.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
-        let name = self.candidacy.as_ref().ok().map(|candidacy| candidacy.name.clone());
-        Readiness::new(name, &self.heartbeat)
+        self.heartbeat.readiness(self.candidacy.as_ref().ok())
     }
 
     /// Campaigns for the leadership, runs the work as its leader, and campaigns again if the leadership was lost. If the work
@@ -205,10 +204,9 @@ impl Elector {
         E: From<Error>,
     {
         let Self { candidacy, mut on_new_leader, on_stopped, until, health, heartbeat, publisher } = self;
-        let _end = HeartbeatEnd(&heartbeat);
-        let candidacy = candidacy?;
         // Before the work is first polled, so that its readiness check finds a beat.
-        heartbeat.begin(candidacy.ttl);
+        heartbeat.beat();
+        let candidacy = candidacy?;
         let is_observed = on_new_leader.is_some() || publisher.has_subscribers();
         let mut last = None;
         let mut note = |leader: Option<&LeaderInfo>| {
@@ -222,8 +220,7 @@ impl Elector {
         let observing = async {
             if is_observed { candidacy.notify_of_leaders(&mut note).await } else { std::future::pending().await }
         };
-        let end = until.child_token();
-        let stop = StopSignals { end: end.clone(), health };
+        let stop = StopSignals { end: until.child_token(), health };
         let mut leading = pin!(lead(&candidacy, on_stopped, &stop, &publisher, work));
         let error = tokio::select! {
             biased;
@@ -232,7 +229,7 @@ impl Elector {
             () = heartbeat.keep(candidacy.ttl) => return Ok(None),
         };
         // A leader stops, calls `on_stopped` and resigns before the error is returned.
-        end.cancel();
+        stop.end.cancel();
         leading.await.and(Err(error.into()))
     }
 }

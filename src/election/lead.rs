@@ -12,17 +12,6 @@ use crate::{engine::retry::Backoff, types::error::Error};
 /// Called when this candidate stops leading.
 pub(super) type OnStopped = Box<dyn FnMut() + Send>;
 
-/// Why a candidate stops, beside the end of its work and of its lease.
-#[derive(Clone, Copy, Debug)]
-enum StopReason {
-    /// The end of the elector was requested.
-    Ended,
-    /// The candidate is no longer eligible.
-    Ineligible,
-    /// The leader stepped down.
-    SteppedDown,
-}
-
 /// The signals that stop a candidate.
 pub(super) struct StopSignals {
     pub(super) end: CancellationToken,
@@ -31,13 +20,13 @@ pub(super) struct StopSignals {
 }
 
 impl StopSignals {
-    /// Waits until the candidate must neither lead nor wait. `step_down` is cancelled if it is to step down.
-    async fn stopped(&self, step_down: &CancellationToken) -> StopReason {
+    /// Waits until the candidate must neither lead nor wait, and returns why. `step_down` is cancelled if it is to step down.
+    async fn stopped(&self, step_down: &CancellationToken) -> &'static str {
         tokio::select! {
             biased;
-            () = self.end.cancelled() => StopReason::Ended,
-            () = self.health_is(false) => StopReason::Ineligible,
-            () = step_down.cancelled() => StopReason::SteppedDown,
+            () = self.end.cancelled() => "the end was requested",
+            () = self.health_is(false) => "it is not eligible",
+            () = step_down.cancelled() => "it steps down",
         }
     }
 
@@ -77,7 +66,7 @@ pub(super) async fn lead<T, E: From<Error>>(
         let elected = tokio::select! {
             biased;
             reason = stop.stopped(&never) => {
-                debug!(name = %candidacy.name, ?reason, "withdraws");
+                debug!(name = %candidacy.name, reason, "withdraws");
                 continue;
             }
             elected = candidacy.campaign(publisher.begin_campaign()) => elected,
@@ -116,7 +105,7 @@ pub(super) async fn lead<T, E: From<Error>>(
             }
             Ok(Ok(returned)) => Some(returned),
             Err(reason) => {
-                debug!(name = %candidacy.name, ?reason, "gives way");
+                debug!(name = %candidacy.name, reason, "gives way");
                 None
             }
         };

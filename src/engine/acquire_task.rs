@@ -6,7 +6,9 @@
 //! Mechanism: the task sends the request, waits in the key's queue or retries, and gives the lease to the keeper and to the
 //! caller. If an acquire fails and a request is in doubt, the task takes it back.
 //!
-//! Invariant: a request that was sent ends before it is taken back.
+//! Invariants:
+//! - A request that was sent ends before it is taken back.
+//! - Its end is reported to the observers once. If the task ends before, as with its runtime, the acquire was abandoned.
 
 use std::{
     error::Error as StdError,
@@ -18,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use tokio::sync::oneshot;
 use tracing::{Instrument, Span, debug, field};
 
@@ -29,7 +32,7 @@ use crate::{
         handle_inner::HandleInner,
         keeper,
         lease_inner::LeaseInner,
-        notifier::{WaiterGuard, Wake},
+        notifier::WaiterGuard,
         observer::{AcquireMode, AcquireOutcome, HandleEvent, Observers},
         refresh::{self, Refreshing},
         retry::{self, Backoff},
@@ -38,9 +41,8 @@ use crate::{
     },
     record::{self, Holder, LeaseSpec, Outcome, Request, StoreTime, WaitSpec},
     spans,
-    store::answers::{Applied, Snapshot},
+    store::answers::{Applied, Notification, Snapshot},
     types::{
-        clock::Clock,
         deadline::Deadline,
         duration::format_duration,
         error::{Error, Result},
@@ -69,7 +71,16 @@ pub(crate) struct AcquireTask {
     pub(crate) is_in_doubt: AtomicBool,
     /// Whether the waiter may be in the queue.
     pub(crate) is_queued: AtomicBool,
-    pub(crate) report: AcquireReport,
+    /// Those of the handle, and of this acquire.
+    pub(crate) observers: Observers,
+    /// Whether it is a campaign for a leadership.
+    pub(crate) is_campaign: bool,
+    /// When the call began.
+    pub(crate) began: Instant,
+    /// Its first place in the queue.
+    pub(crate) position: OnceLock<usize>,
+    /// Whether its end was reported.
+    pub(crate) is_reported: AtomicBool,
 }
 
 /// The answer to a request that was not refused.
@@ -101,38 +112,31 @@ const EXPIRY_MARGIN: Duration = Duration::from_millis(5);
 impl AcquireTask {
     /// Acquires the key in this span, and replies.
     pub(crate) async fn run(self, mut reply: oneshot::Sender<Result<Ungiven>>, span: Span) {
-        let handle = Arc::clone(&self.handle);
-        match self.obtain(&handle, &mut reply).instrument(span.clone()).await {
+        match self.obtain(&mut reply).instrument(span.clone()).await {
             Ok(lease) => {
-                self.report.granted(span, &lease);
+                self.report_grant(span, &lease);
                 // Before a shutdown can end it.
                 lease.is_ungiven.store(true, Ordering::Release);
-                let held = keeper::keep(&handle, &lease, (self.ttl, self.refreshing));
+                let held = keeper::keep(&self.handle, &lease, (self.ttl, self.refreshing));
                 // If the caller is gone, this takes the lease back.
-                drop(reply.send(Ok(Ungiven::new(held))));
+                drop(reply.send(Ok(Ungiven(held))));
             }
             Err(error) => {
-                self.report.failed(span, &error, reply.is_closed());
+                self.report_failure(span, &error, reply.is_closed());
                 self.fail(error, reply).await;
             }
         }
     }
 
     /// Acquires the key by the caller's policy, with the ttl of the caller: one attempt, a wait or retries.
-    async fn obtain(
-        &self,
-        handle: &Arc<HandleInner>,
-        reply: &mut oneshot::Sender<Result<Ungiven>>,
-    ) -> Result<Arc<LeaseInner>> {
-        let clock = handle.context.clock();
-        let began = clock.now();
+    async fn obtain(&self, reply: &mut oneshot::Sender<Result<Ungiven>>) -> Result<Arc<LeaseInner>> {
+        let (context, clock) = (&self.handle.context, self.handle.context.clock());
         tokio::select! {
             biased;
-            () = reply.closed() => return Err(abandoned_error()),
-            () = handle.context.closing.cancelled() => return Err(shut_down_error()),
+            stop = self.stopped(reply) => return Err(stop),
             // A release of the key that has not ended would refuse this acquire.
-            () = handle.siblings().notifier.wait_for_ends(&self.key) => {}
-            () = self.limit.next(&handle.context).passed() => {
+            () = context.siblings.registry.wait_for_ends(&self.key) => {}
+            () = self.limit.next(context).passed() => {
                 return Err(Error::unavailable(format!(
                     "an earlier release of the key {:?} by this handle or a sibling has not ended within the operation timeout: check that the store can be reached, and retry",
                     self.key
@@ -141,11 +145,11 @@ impl AcquireTask {
         }
         let (until, mut attempts) = match &self.on_held {
             OnHeld::Once => (None, None),
-            OnHeld::Wait(wait) => (Some(began.after(*wait)), None),
-            OnHeld::Retry(policy) => (None, Some(Attempts::of(policy, began))),
+            OnHeld::Wait(wait) => (Some(self.began.after(*wait)), None),
+            OnHeld::Retry(policy) => (None, Some(Attempts::of(policy, self.began))),
         };
         let lease = loop {
-            let error = match self.acquire_queued(handle, reply, until).await {
+            let error = match self.acquire_queued(reply, until).await {
                 Ok(lease) => break lease,
                 Err(error) => error,
             };
@@ -155,12 +159,12 @@ impl AcquireTask {
             tokio::select! {
                 biased;
                 () = reply.closed() => return Err(abandoned_error()),
-                waited = handle.context.wait_to_retry(delay) => waited?,
+                waited = context.wait_to_retry(delay) => waited?,
             }
         };
         // Without a caller, the lease is taken back, and ends by its ttl if that fails.
         if self.ttl > Ttl::MAX && !reply.is_closed() {
-            let applied = refresh::apply_ttl(&handle.context, &lease, self.ttl, self.limit.next(&handle.context)).await;
+            let applied = refresh::apply_ttl(context, &lease, self.ttl, self.limit.next(context)).await;
             self.is_in_doubt.fetch_or(applied.is_err(), Ordering::Relaxed);
             applied?;
         }
@@ -172,35 +176,28 @@ impl AcquireTask {
     /// sends until its wait ends.
     async fn acquire_queued(
         &self,
-        handle: &Arc<HandleInner>,
         reply: &mut oneshot::Sender<Result<Ungiven>>,
         until: Option<Instant>,
     ) -> Result<Arc<LeaseInner>> {
-        let clock = handle.context.clock();
+        let (context, clock) = (&self.handle.context, self.handle.context.clock());
         let (mut backoff, mut position) = (Backoff::new(), None);
         // Before the first request, so that no grant is missed.
-        let mut waiter =
-            until.map(|_| WaiterGuard::new(&handle.context, &handle.siblings().notifier, self.terms.acquire_id.number));
+        let mut waiter = until.map(|_| WaiterGuard::new(context, self.terms.acquire_id.number));
         // An acquire that does not wait has no end of its own.
         let end = until.unwrap_or(Instant::MAX);
         loop {
             // The last attempt does not wait: it is granted the key or leaves the queue.
             let is_waiter = until.is_some_and(|until| clock.now() < until);
-            let answer =
-                retry::until_definite(self.limit.next(&handle.context), handle.context.settings.attempt, |deadline| {
-                    // Checked between attempts only: a request that was sent must end before it can be taken back.
-                    let stop = if handle.context.closing.is_cancelled() {
-                        Some(shut_down_error())
-                    } else {
-                        reply.is_closed().then(abandoned_error)
-                    };
-                    async move {
-                        match stop {
-                            Some(error) => Err(error),
-                            None => self.attempt(&handle.context, is_waiter, deadline).await,
-                        }
+            let answer = retry::until_definite(self.limit.next(context), context.settings.attempt, |deadline| {
+                // Checked between attempts only: a request that was sent must end before it can be taken back.
+                let stop = self.stopped(reply).now_or_never();
+                async move {
+                    match stop {
+                        Some(stop) => Err(stop),
+                        None => self.attempt(context, is_waiter, deadline).await,
                     }
-                });
+                }
+            });
             let place = match answer.await {
                 Ok(AcquireReply::Granted(lease)) => return Ok(lease),
                 Ok(AcquireReply::Queued(place)) => place,
@@ -221,32 +218,40 @@ impl AcquireTask {
                 let poll_at = self.next_poll(&place, is_notified, &mut backoff).min(end);
                 let wake = tokio::select! {
                     biased;
-                    () = reply.closed() => return Err(abandoned_error()),
-                    () = handle.context.closing.cancelled() => return Err(shut_down_error()),
-                    wake = waiter.woken() => wake,
-                    () = clock.sleep_until(poll_at) => Wake::Poll,
+                    stop = self.stopped(reply) => return Err(stop),
+                    wake = waiter.wakes.recv() => wake,
+                    () = clock.sleep_until(poll_at) => None,
                 };
                 // If the listener now covers the time since the waiter was queued, no poll is needed.
-                if !matches!(wake, Wake::Listening) || !waiter.listen_since(place.hlc) {
+                if !matches!(wake, Some(Notification::Started { .. })) || !waiter.listen_since(place.hlc) {
                     break wake;
                 }
             };
             // A token that is not larger was granted before the answer, and expired before it.
-            if let Wake::Granted { token, at } = wake
+            if let Some(Notification::Granted { token, at, .. }) = wake
                 && token > place.version
             {
                 // The key was granted after the answer, so also after `place.sent`.
-                let settings = &handle.context.settings;
+                let settings = &context.settings;
                 let deadline = place.sent.after(settings.validity(self.wait_ttl));
                 if clock.now() < deadline {
                     let last = self.terms.hold.max.map(|max| settings.less_drift(Duration::from_millis(max)));
                     let last_deadline = last.map(|last| place.sent.after(last));
-                    let lease = self.new_lease((token, place.hlc), clock, deadline, last_deadline);
+                    let lease = self.new_lease((token, place.hlc), (deadline, last_deadline));
                     lease.record_round_trip(place.answered.since(place.sent));
-                    self.report.handed_over(token, at, &place);
+                    self.report_hand_over(token, at, &place);
                     return Ok(lease);
                 }
             }
+        }
+    }
+
+    /// Waits until the acquire must end without a lease.
+    async fn stopped(&self, reply: &mut oneshot::Sender<Result<Ungiven>>) -> Error {
+        tokio::select! {
+            biased;
+            () = reply.closed() => abandoned_error(),
+            () = self.handle.context.closing.cancelled() => shut_down_error(),
         }
     }
 
@@ -275,15 +280,9 @@ impl AcquireTask {
         keep.before(Duration::from_nanos(u64::try_from(beyond).unwrap_or_default()))
     }
 
-    fn new_lease(
-        &self,
-        granted: (FencingToken, HybridTime),
-        clock: Clock,
-        deadline: Instant,
-        last_deadline: Option<Instant>,
-    ) -> Arc<LeaseInner> {
-        let (key, stalled_after) = (self.key.clone(), self.stalled_after);
-        Arc::new(LeaseInner::new(key, &self.terms, granted, clock, deadline, last_deadline, stalled_after))
+    fn new_lease(&self, granted: (FencingToken, HybridTime), deadlines: (Instant, Option<Instant>)) -> Arc<LeaseInner> {
+        let (key, clock, keeper) = (self.key.clone(), self.handle.context.clock(), &self.handle.mailbox);
+        Arc::new(LeaseInner::new(key, &self.terms, granted, clock, deadlines, self.stalled_after, keeper))
     }
 
     /// Sends the request once.
@@ -333,14 +332,14 @@ impl AcquireTask {
                         format_duration(self.wait_ttl.duration())
                     )));
                 }
-                let lease = self.new_lease((token, hlc), clock, deadline, last_deadline);
+                let lease = self.new_lease((token, hlc), (deadline, last_deadline));
                 lease.record_round_trip(clock.now().since(sent));
                 lease.record_granted_value(value);
                 Ok(AcquireReply::Granted(lease))
             }
             Outcome::Queued { position, version, holder } if is_waiter => {
                 debug!(position, holder = ?holder.terms.owner, token = %holder.version, "waiting");
-                self.report.queued(position);
+                self.report_queued(position);
                 let free = free(&holder);
                 let (answered, now) = (clock.now(), at.map(|at| at.now).unwrap_or_default());
                 Ok(AcquireReply::Queued(QueuePlace { sent, answered, hlc, now, version, position, free }))
@@ -380,50 +379,14 @@ impl AcquireTask {
             }
         }
     }
-}
-
-/// The error of an acquire whose caller is gone. No caller receives it.
-fn abandoned_error() -> Error {
-    Error::invalid("the caller no longer waits")
-}
-
-/// What the observers of an acquire need. If the acquire ends without a report, as with its runtime, dropping this reports
-/// that it was abandoned.
-pub(crate) struct AcquireReport {
-    observers: Observers,
-    clock: Clock,
-    key: Key,
-    mode: AcquireMode,
-    is_campaign: bool,
-    /// When it began.
-    began: Instant,
-    /// Its first place in the queue.
-    position: OnceLock<usize>,
-    is_finished: AtomicBool,
-}
-
-impl AcquireReport {
-    pub(crate) fn new(observers: Observers, clock: Clock, key: &Key, on_held: &OnHeld, is_campaign: bool) -> Self {
-        let mode = AcquireMode::of(on_held);
-        Self {
-            observers,
-            clock,
-            key: key.clone(),
-            mode,
-            is_campaign,
-            began: clock.now(),
-            position: OnceLock::new(),
-            is_finished: AtomicBool::new(false),
-        }
-    }
 
     /// How long the acquire has taken.
     fn waited(&self) -> Duration {
-        self.clock.now().since(self.began)
+        self.handle.context.clock().now().since(self.began)
     }
 
     /// Reports the first place in the queue.
-    fn queued(&self, position: usize) {
+    fn report_queued(&self, position: usize) {
         if self.position.set(position).is_ok() {
             Span::current().record("position", position);
             let (key, is_campaign) = (&self.key, self.is_campaign);
@@ -432,36 +395,38 @@ impl AcquireReport {
     }
 
     /// Reports a hand-over that the waiter was notified of. `at`: when the store granted the key.
-    fn handed_over(&self, token: FencingToken, at: Option<StoreTime>, place: &QueuePlace) {
+    fn report_hand_over(&self, token: FencingToken, at: Option<StoreTime>, place: &QueuePlace) {
         self.observers.emit(|| {
             // The store read its clock for the last answer after `sent`.
             let granted = at.map(|at| place.sent.after(at.since(place.now)));
-            let took = granted.map(|granted| self.clock.now().since(granted));
+            let took = granted.map(|granted| self.handle.context.clock().now().since(granted));
             HandleEvent::HandedOver { key: &self.key, token, took }
         });
     }
 
     /// Reports the grant, and ends the span.
-    fn granted(&self, span: Span, lease: &LeaseInner) {
-        let (outcome, waited) = (AcquireOutcome::Granted(lease.token), self.waited());
-        self.is_finished.store(true, Ordering::Relaxed);
-        end_span(span, outcome, waited);
-        lease.observe(&self.observers, self.is_campaign, self.finished(outcome, waited));
+    fn report_grant(&self, span: Span, lease: &LeaseInner) {
+        let finished = self.finish(AcquireOutcome::Granted(lease.token), Some(span));
+        lease.observe(&self.observers, self.is_campaign, finished);
     }
 
     /// Reports the failure, and ends the span.
-    fn failed(&self, span: Span, error: &Error, is_abandoned: bool) {
+    fn report_failure(&self, span: Span, error: &Error, is_abandoned: bool) {
         let outcome = if is_abandoned { AcquireOutcome::Abandoned } else { AcquireOutcome::Failed(error) };
-        let waited = self.waited();
-        self.is_finished.store(true, Ordering::Relaxed);
-        end_span(span, outcome, waited);
-        self.observers.emit(|| self.finished(outcome, waited));
+        let finished = self.finish(outcome, Some(span));
+        self.observers.emit(|| finished);
     }
 
-    fn finished<'a>(&'a self, outcome: AcquireOutcome<'a>, waited: Duration) -> HandleEvent<'a> {
+    /// Ends the span, and returns the event of the end, which is not reported again.
+    fn finish<'a>(&'a self, outcome: AcquireOutcome<'a>, span: Option<Span>) -> HandleEvent<'a> {
+        self.is_reported.store(true, Ordering::Relaxed);
+        let waited = self.waited();
+        if let Some(span) = span {
+            end_span(span, outcome, waited);
+        }
         HandleEvent::AcquireFinished {
             key: &self.key,
-            mode: self.mode,
+            mode: AcquireMode::of(&self.on_held),
             outcome,
             waited,
             position: self.position.get().copied(),
@@ -470,12 +435,17 @@ impl AcquireReport {
     }
 }
 
-impl Drop for AcquireReport {
+impl Drop for AcquireTask {
     fn drop(&mut self) {
-        if !*self.is_finished.get_mut() {
-            self.observers.emit(|| self.finished(AcquireOutcome::Abandoned, self.waited()));
+        if !*self.is_reported.get_mut() {
+            self.observers.emit(|| self.finish(AcquireOutcome::Abandoned, None));
         }
     }
+}
+
+/// The error of an acquire whose caller is gone. No caller receives it.
+fn abandoned_error() -> Error {
+    Error::invalid("the caller no longer waits")
 }
 
 /// Ends the span of an acquire before its caller has the answer, so that the span ends before that of the caller.

@@ -1,10 +1,7 @@
 //! What each request of a handle needs: the store, the settings, the clock, the tasks and the shutdown.
 
 use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::Duration,
 };
 
@@ -13,7 +10,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
 use crate::{
-    engine::{retry, settings::Settings},
+    engine::{retry, settings::Settings, siblings::Siblings},
     record::{Filter, ListedLease, Position},
     store::{
         Store,
@@ -45,18 +42,18 @@ pub(crate) struct Context {
     pub(crate) tasks: TaskTracker,
     /// When all tasks must have ended. Set by the shutdown.
     end: OnceLock<Instant>,
-    /// Whether this handle or a sibling has checked the store.
-    is_prepared: Arc<AtomicBool>,
     /// The runtime of the tasks.
     pub(crate) home: Arc<Home>,
+    /// What the handle shares with its siblings.
+    pub(crate) siblings: Arc<Siblings>,
 }
 
 impl Context {
     pub(crate) fn new(
         store: Arc<dyn Store>,
         settings: Settings,
-        is_prepared: Arc<AtomicBool>,
         home: Arc<Home>,
+        siblings: Arc<Siblings>,
     ) -> Arc<Self> {
         let since = store.clock().now();
         Arc::new(Self {
@@ -66,8 +63,8 @@ impl Context {
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
             end: OnceLock::new(),
-            is_prepared,
             home,
+            siblings,
         })
     }
 
@@ -77,7 +74,7 @@ impl Context {
 
     /// Starts a task of this handle.
     pub(crate) fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-        self.home.spawn(&self.tasks, task)
+        self.tasks.spawn_on(task, self.home.runtime())
     }
 
     /// The deadline of an operation that begins now.
@@ -101,9 +98,10 @@ impl Context {
 
     /// Checks the store before the first request.
     pub(crate) async fn prepare(&self, deadline: Deadline) -> Result<()> {
-        if !self.is_prepared.load(Ordering::Acquire) {
+        let is_prepared = &self.siblings.is_prepared;
+        if !is_prepared.load(Ordering::Acquire) {
             self.store.prepare(deadline).await?;
-            self.is_prepared.store(true, Ordering::Release);
+            is_prepared.store(true, Ordering::Release);
         }
         Ok(())
     }

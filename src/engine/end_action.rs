@@ -1,23 +1,18 @@
 //! What happens at the store to a lease that has ended in this process. This is plain data: `release.rs` acts on it.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use tracing::Span;
+use tokio::sync::SetOnce;
 
 use crate::{
-    engine::{lease_state::ReleaseOutcome, release_batch::PendingOutcome},
+    engine::lease_state::ReleaseOutcome,
     record::RunReport,
-    types::{json::Json, lease_id::LeaseId, lock::lock, token::FencingToken},
+    types::{json::Json, lease_id::LeaseId, token::FencingToken},
 };
 
 /// What happens to a lease at the store. Without one it is released.
 #[derive(Debug)]
 pub(crate) enum EndAction {
-    /// The lease is released, and the caller waits for that.
-    Release(CallerSpan),
     /// Nothing: its ttl ends the lease.
     Orphan,
     /// The lease is transferred to this lease id.
@@ -33,6 +28,19 @@ pub(crate) enum EndAction {
     /// The lease is released although its minimum hold is not over: no work has run under it.
     TakeBack,
 }
+
+/// The outcome of a batch, for each of its leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BatchOutcome {
+    Released,
+    /// The store did not confirm the release of all leases: each is released alone.
+    Unconfirmed,
+    /// There was no command, or no time for it: each lease is released alone, if there is time for that.
+    Unsent,
+}
+
+/// It comes later. Those that wait for it wake in the order in which they wait, because drawn programs must repeat.
+pub(crate) type PendingOutcome = Arc<SetOnce<BatchOutcome>>;
 
 /// The completion of a tick.
 #[derive(Debug)]
@@ -54,30 +62,8 @@ pub(crate) struct ValueWrite {
     pub(crate) releases: bool,
 }
 
-impl EndAction {
-    /// Takes the span of the caller that waits, if it is in one.
-    pub(crate) fn take_caller_span(&self) -> Option<Box<Span>> {
-        match self {
-            Self::Release(CallerSpan(span)) => lock(span).take(),
-            _ => None,
-        }
-    }
-}
-
-/// The span of a caller that waits for a release. It is taken out of here, because a span ends when all of its handles
-/// are dropped, and the state of a lease can outlive the release.
-#[derive(Debug)]
-pub(crate) struct CallerSpan(Mutex<Option<Box<Span>>>);
-
-impl CallerSpan {
-    pub(crate) fn current() -> Self {
-        let span = Span::current();
-        Self(Mutex::new((!span.is_none()).then(|| Box::new(span))))
-    }
-}
-
 /// What was done at the store when the lease had ended.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum End {
     /// The lease was left to its ttl.
     Orphaned,

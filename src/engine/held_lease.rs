@@ -1,18 +1,14 @@
 //! The lease as its holder has it. Dropping it ends the lease.
 
 use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{self, Poll},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
-
-use tokio::sync::oneshot;
 
 use crate::{
     engine::{
         context::Context,
-        end_action::End,
+        end_action::{End, EndAction},
         handle_inner::HandleInner,
         lease_inner::LeaseInner,
         lease_state::{LeaseState, ReleaseOutcome},
@@ -59,70 +55,46 @@ impl Lease {
     pub(crate) async fn wait_for_end(&self) -> Result<End> {
         self.inner.wait_for_end(&self.handle.context).await
     }
+
+    /// Ends a lease that its caller does not have yet: no work has run under it, so a minimum hold does not apply.
+    pub(super) fn take_back(&self) {
+        self.inner.end_with(EndAction::TakeBack, &LeaseState::RELEASED);
+    }
 }
 
 impl LeaseInner {
-    /// Waits until the lease has ended at the store, and returns how. If the future is dropped before, the
-    /// next call waits.
+    /// Waits until the lease has ended at the store, and returns how. Later calls return the same, but only the first one
+    /// returns an error.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped before, the next call waits.
     pub(crate) async fn wait_for_end(&self, context: &Context) -> Result<End> {
-        let released = lock(&self.released).take();
-        // A transfer or a release with a value took it before this call.
-        let Some(released) = released.map(|released| Waiting { lease: self, released: Some(released) }) else {
-            return Ok(End::Released(match self.state() {
-                LeaseState::Lost { cause } => ReleaseOutcome::AlreadyLost { cause },
-                LeaseState::Ended { reason: EndReason::Transferred } => ReleaseOutcome::AlreadyTransferred,
-                // A shutdown came before the transfer, which took its outcome.
-                _ => ReleaseOutcome::Unknown,
-            }));
-        };
-        let Some(end) = context.operation_deadline().later_by(TASK_MARGIN).wait_for(released).await else {
+        let Some(done) = context.operation_deadline().later_by(TASK_MARGIN).wait_for(self.done.wait()).await else {
             return Err(Error::unavailable(
                 "the handle did not end the lease within the operation timeout: drive the runtime in which the handle was made; otherwise the lease ends with its ttl, or by a revocation if it has no expiry",
             ));
         };
-        end.unwrap_or_else(|source| {
-            let gone = "the runtime that kept the lease has ended: the lease ends with its ttl, or by a revocation if it has no expiry";
-            Err(Error::unavailable(gone).caused_by(source))
-        })
-    }
-}
-
-impl LeaseInner {
-    /// Leaves it to the next call that waits for the end to tell this outcome.
-    pub(crate) fn leave_outcome(&self, outcome: ReleaseOutcome) {
-        let (released, next) = oneshot::channel();
-        drop(released.send(Ok(End::Released(outcome))));
-        *lock(&self.released) = Some(next);
-    }
-}
-
-/// Waits for what was done at the store. If it is dropped before, the next call on the lease can wait.
-struct Waiting<'a> {
-    lease: &'a LeaseInner,
-    released: Option<oneshot::Receiver<Result<End>>>,
-}
-
-impl Future for Waiting<'_> {
-    type Output = std::result::Result<Result<End>, oneshot::error::RecvError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> Poll<Self::Output> {
-        let Some(released) = &mut self.released else { return Poll::Pending };
-        let done = task::ready!(Pin::new(released).poll(context));
-        self.released = None;
-        Poll::Ready(done)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if let Some(released) = self.released.take() {
-            *lock(&self.lease.released) = Some(released);
+        let mut done = lock(done);
+        if let Some(Ok(end)) = &*done {
+            return Ok(end.clone());
         }
+        done.take().unwrap_or_else(|| {
+            Ok(End::Released(match self.state() {
+                LeaseState::Lost { cause } => ReleaseOutcome::AlreadyLost { cause },
+                LeaseState::Ended { reason: EndReason::Transferred } => ReleaseOutcome::AlreadyTransferred,
+                _ => ReleaseOutcome::Unknown,
+            }))
+        })
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.inner.end(&LeaseState::RELEASED);
+        if self.inner.is_ungiven.load(Ordering::Acquire) {
+            self.take_back();
+        } else {
+            self.inner.end(&LeaseState::RELEASED);
+        }
     }
 }

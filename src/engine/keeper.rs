@@ -10,10 +10,14 @@
 //! - Each lease ends in this process: if a runtime drops the task, it ends all its leases.
 //! - The clock is read every two seconds, so the keeper notices that the machine was suspended.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
+    sync::{OwnedSemaphorePermit, Semaphore},
     task::yield_now,
 };
 use tracing::Span;
@@ -21,23 +25,24 @@ use tracing::Span;
 use crate::{
     engine::{
         context::Context,
-        end_action::End,
+        end_action::{End, PendingOutcome},
         handle_inner::HandleInner,
         held_lease::Lease,
-        in_flight,
         lease_inner::LeaseInner,
         lease_state::LeaseState,
         mailbox::Message,
-        refresh::{self, Confirmed, PartAnswer, Refreshing},
+        notifier,
+        refresh::{self, Confirmed, Refreshing},
         release::{self, is_joint},
-        release_batch::{PendingOutcome, ReleaseBatch},
-        schedule::{Kept, Part, PartEnd, Single, SingleEnd, Todo},
+        release_batch::ReleaseBatch,
+        schedule::{Kept, Part, PartEnd, Single, Todo},
     },
     record::lease_refs,
     spans,
     store::{BoxFuture, pool::RefreshPermits},
     types::{
         error::{Error, Result},
+        instant::Instant,
         lock::lock,
         token::HybridTime,
         ttl::Ttl,
@@ -51,27 +56,28 @@ const LISTEN_AFTER: Duration = Duration::from_secs(1);
 /// How many messages the keeper reads before other tasks of its runtime get a turn.
 const TURN: usize = 512;
 
-/// How many leases the shutdown ends at a time. One command releases those under which no work runs.
+/// How many leases the shutdown ends before other tasks of the keeper's runtime get a turn.
 const SHUTDOWN_TURN: usize = 200;
 
 /// Keeps a lease from now on, and returns the holder's side of it.
 pub(crate) fn keep(handle: &Arc<HandleInner>, lease: &Arc<LeaseInner>, (ttl, refreshing): (Ttl, Refreshing)) -> Lease {
     let (context, number) = (&handle.context, lease.acquire_id.number);
-    let (released, done) = oneshot::channel();
-    *lock(&lease.released) = Some(done);
     let held = Lease::new(Arc::clone(handle), Arc::clone(lease));
-    handle.siblings().notifier.add_holder(lease);
+    handle.siblings().registry.add_holder(lease);
     let now = context.clock().now();
     // A waiter's granted request was sent a while ago, and the deadline counts from then. The deadline of a lease that is
     // resumed with a shorter ttl is further away.
     let sent = lease.deadline().before(context.settings.validity(ttl)).min(now);
-    let kept = Kept::new(Arc::clone(lease), released, (ttl, refreshing), sent, now.after(LISTEN_AFTER));
+    let kept = Kept::new(Arc::clone(lease), (ttl, refreshing), sent, now.after(LISTEN_AFTER));
     lock(&handle.schedule).add(number, kept);
     if handle.mailbox.open() {
         let keeper = Keeper { handle: Arc::clone(handle), is_done: false };
         context.spawn(keeper.run());
     }
-    lease.set_keeper(&handle.mailbox);
+    // It may have ended before it was on the schedule.
+    if lease.recorded_state().is_over() {
+        lease.tell_end();
+    }
     held
 }
 
@@ -81,26 +87,21 @@ struct Keeper {
     is_done: bool,
 }
 
-/// A lease that has ended and is acted on at the store.
+/// A lease that has ended and is acted on at the store. When this is dropped, the lease is registered no more, and calls that
+/// wait for its end are answered.
 struct Ending {
-    /// Before what a caller waits for.
-    registration: Registration,
-    released: oneshot::Sender<Result<End>>,
-    /// The batch that releases it.
-    batch: Option<PendingOutcome>,
-}
-
-/// Ends when it is dropped.
-struct Registration {
     handle: Arc<HandleInner>,
     lease: Arc<LeaseInner>,
+    /// What was done. `None`: its runtime has ended before.
+    end: Option<Result<End>>,
 }
 
 /// An answer to a request that the keeper has sent.
 enum Answer {
-    Part(Part, PartAnswer),
+    /// When the part was sent, its span, and whether all its leases are refreshed.
+    Part(Part, (Instant, Span, Result<bool>)),
     /// `None`: the lease has ended before.
-    Single(Single, Span, Option<Result<Option<Confirmed>>>),
+    Single(Single, Span, Result<Option<Confirmed>>),
 }
 
 impl Keeper {
@@ -114,21 +115,22 @@ impl Keeper {
         let HandleInner { context, schedule, mailbox, .. } = &*handle;
         let RefreshPermits { parts, singles, retries } = &*handle.siblings().refresh_permits;
         let clock = context.clock();
-        let mut sent = Vec::new();
+        // Permits bound how many there are. The answer to a late attempt still counts.
+        let mut sent = FuturesUnordered::new();
         loop {
             if self.read_messages() {
                 yield_now().await;
                 continue;
             }
             if context.closing.is_cancelled() {
-                let ended = lock(schedule).end(SHUTDOWN_TURN);
-                for lease in &ended {
+                let ended = lock(schedule).take(SHUTDOWN_TURN);
+                let ended = self.ends(ended, |lease| {
                     lease.end_untold(None, &LeaseState::SHUT_DOWN);
-                }
+                });
                 if !ended.is_empty() {
-                    // Work in this runtime that stops when its lease ends stops now.
+                    self.handle.releases.record_ended(ended.len());
+                    self.begin_ends(ended);
                     yield_now().await;
-                    self.release_at_shutdown(&ended);
                     continue;
                 }
             }
@@ -136,7 +138,7 @@ impl Keeper {
                 let mut schedule = lock(schedule);
                 if schedule.is_empty() && mailbox.close_if_empty() {
                     // Attempts in flight keep permits, and this task returns without their answers.
-                    drop(schedule.take_all());
+                    drop(schedule.clear());
                     self.is_done = true;
                     return;
                 }
@@ -152,11 +154,12 @@ impl Keeper {
             tokio::select! {
                 biased;
                 () = context.closing.cancelled(), if !context.closing.is_cancelled() => {}
-                answer = in_flight::next_answer(&mut sent), if !sent.is_empty() => self.take(answer),
-                permit = Arc::clone(parts).acquire_owned(), if part.is_some() => {
-                    if let (Some(ttl), Ok(permit)) = (part, permit) {
-                        sent.extend(self.send_part(ttl, permit));
-                    }
+                Some(answer) = sent.next() => match answer {
+                    Answer::Part(part, answer) => self.handle_part(&part, answer),
+                    Answer::Single(single, span, answer) => self.handle_single(&single, &span, answer),
+                },
+                permits = acquire([parts]), if part.is_some() => {
+                    sent.extend(part.and_then(|ttl| self.send_part(ttl, permits)));
                 }
                 permits = acquire([singles]), if single.is_some() => {
                     sent.extend(single.and_then(|ttl| self.send_single(ttl, permits)));
@@ -180,69 +183,48 @@ impl Keeper {
             match message {
                 Message::Refresh(number, command) => schedule.request(number, now, command),
                 Message::Progress(number) => schedule.recheck(number),
-                Message::End(number) => {
-                    let ended = schedule.remove(number);
+                Message::End(numbers) => {
+                    let ended: Vec<_> = numbers.into_iter().filter_map(|number| schedule.remove(number)).collect();
                     drop(schedule);
-                    if let Some(kept) = ended {
-                        self.begin_end(kept, None);
-                    }
-                }
-                Message::EndSet(numbers) => {
-                    let ended = numbers.into_iter().filter_map(|number| schedule.remove(number)).collect();
-                    drop(schedule);
-                    self.begin_ends(ended, false);
+                    self.begin_ends(self.ends(ended, |_| {}));
                 }
             }
         }
         is_more
     }
 
-    /// Releases leases that the shutdown has ended.
-    fn release_at_shutdown(&self, ended: &[Arc<LeaseInner>]) {
-        let kept: Vec<_> = {
-            let mut schedule = lock(&self.handle.schedule);
-            ended.iter().filter_map(|lease| schedule.remove(lease.acquire_id.number)).collect()
+    /// Ends leases that are on the schedule no more, by this function, unless they have ended.
+    fn ends(&self, kept: impl IntoIterator<Item = Kept>, end: impl Fn(&LeaseInner)) -> Vec<Ending> {
+        // The refreshes for their holders are dropped with the rest, after the leases have ended.
+        let end = |Kept { lease, .. }| {
+            end(&lease);
+            Ending { handle: Arc::clone(&self.handle), lease, end: None }
         };
-        self.handle.releases.record_ended(kept.len());
-        self.begin_ends(kept, true);
+        kept.into_iter().map(end).collect()
     }
 
-    /// Starts a task for each of these leases, and a command that releases those that only need to be released.
-    fn begin_ends(&self, ended: Vec<Kept>, is_shutdown: bool) {
-        let (joint, others): (Vec<_>, Vec<_>) = ended.into_iter().partition(|kept| is_joint(&kept.lease));
+    /// Starts a task for each of these leases, which acts on its end at the store, and a command that releases those of a set.
+    fn begin_ends(&self, ended: Vec<Ending>) {
+        let (joint, others): (Vec<_>, Vec<_>) = ended.into_iter().partition(|ending| is_joint(&ending.lease));
         let batch = (joint.len() > 1).then(|| {
             let (batch, pending) = ReleaseBatch::new();
-            let leases = lease_refs(joint.iter().map(|Kept { lease, .. }| (lease.key.clone(), lease.token)));
-            let handle = Arc::clone(&self.handle);
-            self.context().spawn(async move {
-                let context = &*handle.context;
-                if is_shutdown {
-                    handle.releases.send(context, batch, leases).await;
-                } else {
-                    batch.send(context, leases, context.attempt_deadline()).await;
-                }
-            });
+            let leases = lease_refs(joint.iter().map(|Ending { lease, .. }| (lease.key.clone(), lease.token)));
+            let context = Arc::clone(self.context());
+            self.context().spawn(async move { batch.send(&context, leases, context.attempt_deadline()).await });
             pending
         });
-        for kept in joint {
-            self.begin_end(kept, batch.clone());
+        for ending in joint {
+            self.context().spawn(ending.run(batch.clone()));
         }
-        for kept in others {
-            self.begin_end(kept, None);
+        for ending in others {
+            self.context().spawn(ending.run(None));
         }
-    }
-
-    /// Starts a task that acts at the store on the end of a lease, and replies.
-    fn begin_end(&self, kept: Kept, batch: Option<PendingOutcome>) {
-        let Kept { lease, released, .. } = kept;
-        let registration = Registration { handle: Arc::clone(&self.handle), lease };
-        self.context().spawn(Ending { registration, released, batch }.run());
     }
 
     /// Does what is due now.
-    fn act(&self, todo: Todo, sent: &mut Vec<BoxFuture<Answer>>) {
-        for (lease, cause) in todo.lost {
-            lease.lose(cause);
+    fn act(&self, todo: Todo, sent: &mut FuturesUnordered<BoxFuture<Answer>>) {
+        for (kept, cause) in todo.lost {
+            self.begin_ends(self.ends([kept], |lease| lease.lose(cause.clone())));
         }
         for lease in todo.silent {
             lease.record_at_risk(&refresh::unanswered_error());
@@ -260,15 +242,15 @@ impl Keeper {
 
     /// Starts a listener if there is none, for what happens after this hybrid time.
     fn listen_since(&self, hlc: HybridTime) {
-        self.handle.siblings().notifier.listen(self.context(), hlc);
+        notifier::listen(self.context(), hlc);
     }
 
     /// Sends a part of a class, if there are leases for it.
-    fn send_part(&self, ttl: Ttl, permit: OwnedSemaphorePermit) -> Option<BoxFuture<Answer>> {
+    fn send_part(&self, ttl: Ttl, permits: Vec<OwnedSemaphorePermit>) -> Option<BoxFuture<Answer>> {
         let context = Arc::clone(self.context());
         let clock = context.clock();
-        let is_listener_missing = self.handle.siblings().notifier.is_listener_missing(clock.now());
-        let part = lock(&self.handle.schedule).send_part(ttl, clock, permit, is_listener_missing)?;
+        let is_listener_missing = self.handle.siblings().registry.is_listener_missing(clock.now());
+        let part = lock(&self.handle.schedule).send_part(ttl, clock, permits, is_listener_missing)?;
         Some(Box::pin(async move {
             let leases = lease_refs(part.members.iter().map(|(_, lease)| (lease.key.clone(), lease.token)));
             let answer = refresh::attempt_part(&context, &leases, part.ttl, part.deadline).await;
@@ -286,24 +268,16 @@ impl Keeper {
             let attempt = refresh::attempt(span.clone(), &context, lease, *ttl, metadata.as_ref(), None, *deadline);
             let answer = tokio::select! {
                 biased;
-                () = lease.ended.cancelled() => None,
-                answer = attempt => Some(answer),
+                () = lease.ended.cancelled() => Ok(None),
+                answer = attempt => answer,
             };
             Answer::Single(single, span, answer)
         }))
     }
 
-    fn take(&self, answer: Answer) {
-        match answer {
-            Answer::Part(part, answer) => self.handle_part(&part, answer),
-            Answer::Single(single, span, answer) => self.handle_single(&single, &span, answer),
-        }
-    }
-
     /// Handles the answer to a part. Deadlines and states are changed before the lock is taken, because that wakes their
     /// followers.
-    fn handle_part(&self, part: &Part, answer: PartAnswer) {
-        let PartAnswer { sent, refreshed, span } = answer;
+    fn handle_part(&self, part: &Part, (sent, span, refreshed): (Instant, Span, Result<bool>)) {
         let now = self.context().clock().now();
         let until = sent.after(self.context().settings.validity(part.ttl));
         let mut confirmed = Vec::new();
@@ -331,28 +305,28 @@ impl Keeper {
     }
 
     /// Handles the answer to a refresh of one lease.
-    fn handle_single(&self, single: &Single, span: &Span, answer: Option<Result<Option<Confirmed>>>) {
+    fn handle_single(&self, single: &Single, span: &Span, answer: Result<Option<Confirmed>>) {
         let (now, validity) = (self.context().clock().now(), self.context().settings.validity(single.ttl));
         let mut hlc = None;
         let end = match answer {
-            Some(Ok(Some(confirmed))) if single.lease.extend_deadline(confirmed.sent.after(validity)) => {
+            Ok(Some(confirmed)) if single.lease.extend_deadline(confirmed.sent.after(validity)) => {
                 hlc = Some(confirmed.hlc);
-                SingleEnd::Confirmed(confirmed.sent)
+                Ok(Some(confirmed.sent))
             }
-            Some(Err(error)) => {
+            Err(error) => {
                 let is_risk = lock(&self.handle.schedule).is_risk(single);
                 refresh::record_error(span, &error, || is_risk && single.lease.record_at_risk(&error));
-                SingleEnd::Failed(error)
+                Err(error)
             }
             // The state says that the lease is over.
-            _ => SingleEnd::Void,
+            Ok(_) => Ok(None),
         };
-        let ended = lock(&self.handle.schedule).end_single(single, end, now);
+        let (reply, is_listening) = lock(&self.handle.schedule).end_single(single, end, now);
         // Listens again if the listener has failed since.
-        if let Some(hlc) = hlc.filter(|_| ended.listens) {
+        if let Some(hlc) = hlc.filter(|_| is_listening) {
             self.listen_since(hlc);
         }
-        if let Some((reply, error)) = ended.reply {
+        if let Some((reply, error)) = reply {
             drop(reply.send(error.map_or(Ok(()), Err)));
         }
     }
@@ -364,32 +338,29 @@ impl Drop for Keeper {
             return;
         }
         drop(self.handle.mailbox.close());
-        let leases: Vec<_> = lock(&self.handle.schedule).take_all().collect();
-        for (_, Kept { lease, released, .. }) in leases {
-            lease.end(&LeaseState::SHUT_DOWN);
-            drop(Registration { handle: Arc::clone(&self.handle), lease });
-            drop(released);
-        }
+        let leases = lock(&self.handle.schedule).clear();
+        drop(self.ends(leases, |lease| lease.end(&LeaseState::SHUT_DOWN)));
     }
 }
 
 impl Ending {
-    async fn run(self) {
-        let Self { registration, released, batch } = self;
-        let end = release::run(&registration.handle, &registration.lease, batch).await;
-        drop(registration);
-        drop(released.send(end));
+    async fn run(mut self, batch: Option<PendingOutcome>) {
+        self.end = Some(release::run(&self.handle, &self.lease, batch).await);
     }
 }
 
-impl Drop for Registration {
+impl Drop for Ending {
     fn drop(&mut self) {
-        let Self { handle, lease } = self;
-        handle.siblings().notifier.remove_holder(&handle.context, lease);
+        let Self { handle, lease, end } = self;
+        // Before what a caller waits for.
+        handle.siblings().registry.remove_holder(lease);
+        let gone = "the runtime that kept the lease has ended: the lease ends with its ttl, or by a revocation if it has no expiry";
+        let end = end.take().unwrap_or_else(|| Err(Error::unavailable(gone)));
+        drop(lease.done.set(Mutex::new(Some(end))));
     }
 }
 
-/// Waits for the permits of a single refresh: that of a lease that has failed before needs one of the retries, too.
+/// Waits for the permits of a refresh: a single one of a lease that has failed before needs one of the retries, too.
 async fn acquire<const MANY: usize>(semaphores: [&Arc<Semaphore>; MANY]) -> Vec<OwnedSemaphorePermit> {
     let mut permits = Vec::new();
     for semaphore in semaphores {

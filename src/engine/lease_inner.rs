@@ -20,12 +20,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{SetOnce, watch};
 use tokio_util::{
     sync::CancellationToken,
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
-use tracing::{debug, warn};
+use tracing::{Span, debug, warn};
 
 use crate::{
     engine::{
@@ -71,7 +71,9 @@ pub(crate) struct LeaseInner {
     pub(crate) grace: u64,
     /// The store's hybrid time at the last answer before the grant, or at the grant.
     pub(crate) hlc: HybridTime,
-    clock: Clock,
+    pub(super) clock: Clock,
+    /// Where its keeper gets messages.
+    keeper: Arc<Mailbox>,
     /// The last write of the value under this lease that is known. 0: none.
     pub(crate) last_write: AtomicU64,
     /// How long the holder may report no progress.
@@ -81,8 +83,11 @@ pub(crate) struct LeaseInner {
     pub(crate) is_ungiven: AtomicBool,
     /// What happens to the lease at the store instead of a plain release.
     pub(crate) end_action: OnceLock<EndAction>,
-    /// Receives what was done at the store when the lease had ended. `None`: a call took it.
-    pub(crate) released: Mutex<Option<oneshot::Receiver<Result<End>>>>,
+    /// The span of a caller that waits for the release. It is taken out of here, because a span ends when all of its handles
+    /// are dropped, and the state of a lease can outlive the release.
+    pub(crate) caller: Mutex<Option<Box<Span>>>,
+    /// What was done at the store when the lease had ended: set after the last request. `None`: a call took the error.
+    pub(crate) done: SetOnce<Mutex<Option<Result<End>>>>,
     /// Cancelled after the state has become `Lost` or `Ended`.
     pub(crate) ended: CancellationToken,
 }
@@ -90,8 +95,6 @@ pub(crate) struct LeaseInner {
 /// What changes while a lease is held.
 struct Held {
     state: LeaseState,
-    /// Where its keeper gets messages. `None`: it has none yet.
-    keeper: Option<Arc<Mailbox>>,
     /// Whether no other lease can be granted while this one is held. A downgrade ends that.
     is_exclusive: bool,
     granted_value: GrantedValue,
@@ -143,13 +146,12 @@ impl LeaseInner {
         terms: &LeaseSpec,
         (token, hlc): (FencingToken, HybridTime),
         clock: Clock,
-        deadline: Instant,
-        last_deadline: Option<Instant>,
+        (deadline, last_deadline): (Instant, Option<Instant>),
         stalled_after: Option<Duration>,
+        keeper: &Arc<Mailbox>,
     ) -> Self {
         let held = Held {
             state: LeaseState::Held,
-            keeper: None,
             is_exclusive: terms.sharing.is_exclusive(),
             granted_value: GrantedValue::Unknown,
             deadline: last_deadline.into_iter().fold(deadline, Instant::min),
@@ -170,12 +172,14 @@ impl LeaseInner {
             grace: terms.grace,
             hlc,
             clock,
+            keeper: Arc::clone(keeper),
             last_write: AtomicU64::new(0),
             stalled_after,
             held: Mutex::new(held),
             is_ungiven: AtomicBool::new(false),
             end_action: OnceLock::new(),
-            released: Mutex::new(None),
+            caller: Mutex::new(None),
+            done: SetOnce::new(),
             ended: CancellationToken::new(),
         }
     }
@@ -272,7 +276,7 @@ impl LeaseInner {
         let Some(after) = self.stalled_after else { return };
         let before = self.lock().stalls_at.replace(self.clock.now().after(after));
         if before.is_none() {
-            self.tell_keeper(Message::Progress(self.acquire_id.number));
+            self.keeper.send(Message::Progress(self.acquire_id.number));
         }
     }
 
@@ -287,28 +291,14 @@ impl LeaseInner {
         self.lock().stalls_at
     }
 
-    /// Sets the mailbox of the keeper. The lease sends it a message when it ends, or at once if it has ended.
-    pub(crate) fn set_keeper(&self, keeper: &Arc<Mailbox>) {
-        let is_over = {
-            let mut held = self.lock();
-            held.keeper = Some(Arc::clone(keeper));
-            held.state.is_over()
-        };
-        if is_over {
-            self.tell_keeper(Message::End(self.acquire_id.number));
-        }
-    }
-
-    /// Requests a refresh. If the lease has no keeper, or has ended, the reply is dropped.
+    /// Requests a refresh. If no keeper runs, or the lease has ended, the reply is dropped.
     pub(crate) fn request_refresh(&self, command: RefreshCommand) {
-        self.tell_keeper(Message::Refresh(self.acquire_id.number, Box::new(command)));
+        self.keeper.send(Message::Refresh(self.acquire_id.number, Box::new(command)));
     }
 
-    fn tell_keeper(&self, message: Message) {
-        let keeper = self.lock().keeper.clone();
-        if let Some(keeper) = keeper {
-            keeper.send(message);
-        }
+    /// Tells the keeper that the lease has ended.
+    pub(super) fn tell_end(&self) {
+        self.keeper.send(Message::End(vec![self.acquire_id.number]));
     }
 
     /// Notes that work runs which must stop when the lease ends, until the token is dropped. Call it before the check that
@@ -372,19 +362,17 @@ impl LeaseInner {
 
     /// Ends the lease, unless it has ended, and sets what happens to it at the store, unless an earlier call has set that. Returns
     /// whether this call did both: the outcome of another action is not that of this call.
-    pub(crate) fn end_with(&self, action: EndAction, end: &LeaseState) -> bool {
-        let is_ended = self.end_untold(Some(action), end);
-        if is_ended.is_some() {
-            self.tell_keeper(Message::End(self.acquire_id.number));
+    pub(crate) fn end_with(&self, action: impl Into<Option<EndAction>>, end: &LeaseState) -> bool {
+        let is_set = self.end_untold(action.into(), end);
+        if is_set.is_some() {
+            self.tell_end();
         }
-        is_ended == Some(true)
+        is_set == Some(true)
     }
 
     /// Ends the lease, unless it has ended.
     pub(crate) fn end(&self, end: &LeaseState) {
-        if self.end_untold(None, end).is_some() {
-            self.tell_keeper(Message::End(self.acquire_id.number));
-        }
+        self.end_with(None::<EndAction>, end);
     }
 
     /// Ends the lease, unless it has ended, and sends the keeper no message: the caller does. Returns whether this call has set what
@@ -502,7 +490,7 @@ pub(crate) fn end_together<'a>(leases: impl IntoIterator<Item = &'a Arc<LeaseInn
         }
     }
     if let Some(last) = last {
-        last.tell_keeper(Message::EndSet(ended));
+        last.keeper.send(Message::End(ended));
     }
 }
 

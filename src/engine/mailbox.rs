@@ -6,7 +6,7 @@
 //!
 //! Invariant: a message is read by a task, or dropped when the task ends, with its reply.
 
-use std::{collections::VecDeque, mem, sync::Mutex};
+use std::{collections::VecDeque, sync::Mutex};
 
 use tokio::sync::{Notify, futures::Notified, oneshot};
 
@@ -19,10 +19,8 @@ pub(crate) enum Message {
     Refresh(u64, Box<RefreshCommand>),
     /// The holder can stall from now on.
     Progress(u64),
-    /// The lease has ended in this process.
-    End(u64),
-    /// The leases of a set have ended in this process.
-    EndSet(Vec<u64>),
+    /// The leases have ended in this process: one, or those of a set.
+    End(Vec<u64>),
 }
 
 /// A refresh that the holder requests.
@@ -39,34 +37,32 @@ pub(crate) struct RefreshCommand {
 
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
-    content: Mutex<Content>,
+    /// `None`: it is closed.
+    messages: Mutex<Option<VecDeque<Message>>>,
     added: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Content {
-    is_open: bool,
-    messages: VecDeque<Message>,
 }
 
 impl Mailbox {
     /// Opens it and wakes the task. Returns whether it was closed: then the caller starts the task.
     pub(crate) fn open(&self) -> bool {
-        let was_open = mem::replace(&mut lock(&self.content).is_open, true);
+        let was_closed = {
+            let mut messages = lock(&self.messages);
+            let was_closed = messages.is_none();
+            messages.get_or_insert_default();
+            was_closed
+        };
         self.added.notify_one();
-        !was_open
+        was_closed
     }
 
     /// Adds a message, or drops it if no task runs.
     pub(crate) fn send(&self, message: Message) {
-        let refused = {
-            let mut content = lock(&self.content);
-            if content.is_open {
-                content.messages.push_back(message);
+        let refused = match &mut *lock(&self.messages) {
+            Some(messages) => {
+                messages.push_back(message);
                 None
-            } else {
-                Some(message)
             }
+            None => Some(message),
         };
         // Not under the lock: it wakes the caller that waits for the reply.
         drop(refused);
@@ -80,22 +76,18 @@ impl Mailbox {
 
     /// Takes up to so many messages, the oldest first.
     pub(crate) fn take(&self, most: usize) -> Vec<Message> {
-        let messages = &mut lock(&self.content).messages;
-        messages.drain(..most.min(messages.len())).collect()
+        let mut messages = lock(&self.messages);
+        messages.iter_mut().flat_map(|messages| messages.drain(..most.min(messages.len()))).collect()
     }
 
     /// Closes it if there is no message. Returns whether it did.
     pub(crate) fn close_if_empty(&self) -> bool {
-        let mut content = lock(&self.content);
-        content.is_open = !content.messages.is_empty();
-        !content.is_open
+        lock(&self.messages).take_if(|messages| messages.is_empty()).is_some()
     }
 
     /// Closes it, and returns the messages that were not read.
-    pub(crate) fn close(&self) -> VecDeque<Message> {
-        let mut content = lock(&self.content);
-        content.is_open = false;
-        mem::take(&mut content.messages)
+    pub(crate) fn close(&self) -> Option<VecDeque<Message>> {
+        lock(&self.messages).take()
     }
 }
 
@@ -118,13 +110,13 @@ mod tests {
         assert_eq!(reply.try_recv().unwrap_err(), TryRecvError::Closed);
         assert!(mailbox.open() && !mailbox.open());
         let (asked, mut reply) = refresh();
-        mailbox.send(Message::End(7));
+        mailbox.send(Message::End(vec![7]));
         mailbox.send(asked);
         assert!(!mailbox.close_if_empty(), "its task goes on");
-        assert!(matches!(mailbox.take(1)[..], [Message::End(7)]));
+        assert!(matches!(&mailbox.take(1)[..], [Message::End(ended)] if *ended == [7]));
         assert_eq!(reply.try_recv().unwrap_err(), TryRecvError::Empty);
         drop(mailbox.close());
         assert_eq!(reply.try_recv().unwrap_err(), TryRecvError::Closed);
-        assert!(mailbox.close_if_empty() && mailbox.open());
+        assert!(mailbox.open() && mailbox.close_if_empty());
     }
 }

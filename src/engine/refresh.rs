@@ -49,11 +49,6 @@ impl Refreshing {
         }
     }
 
-    /// When a lease is due after a refresh that was sent at this time.
-    pub(crate) fn due_after(self, ttl: Ttl, sent: Instant) -> Instant {
-        self.interval(ttl).map_or(Instant::MAX, |interval| sent.after(interval))
-    }
-
     /// Refuses an interval that does not fit the ttl. A lease without expiry is refreshed at a third of `offer`.
     pub(crate) fn checked(self, ttl: Ttl, offer: Ttl) -> Result<Self> {
         let half = ttl.duration().checked_div(2).unwrap_or_default();
@@ -155,18 +150,14 @@ pub(crate) async fn attempt(
     sending.instrument(span.clone()).await
 }
 
-/// The answer to a refresh of a part.
-pub(crate) struct PartAnswer {
-    /// When it was about to be sent.
-    pub(crate) sent: Instant,
-    /// Whether the store has refreshed all its leases.
-    pub(crate) refreshed: Result<bool>,
-    /// The span of the request, for the error.
-    pub(crate) span: Span,
-}
-
-/// Sends one refresh of several leases. The caller records the error.
-pub(crate) async fn attempt_part(context: &Context, leases: &LeaseRefs, ttl: Ttl, deadline: Deadline) -> PartAnswer {
+/// Sends one refresh of several leases. Returns when it was about to be sent, its span, and whether the store has refreshed all
+/// its leases. The caller records the error.
+pub(crate) async fn attempt_part(
+    context: &Context,
+    leases: &LeaseRefs,
+    ttl: Ttl,
+    deadline: Deadline,
+) -> (Instant, Span, Result<bool>) {
     let (sent, span) = (context.clock().now(), spans::refresh(None, leases.len()));
     let answer = context.store.apply_batch(leases, &BatchRequest::Keep { ttl: ttl.millis() }, deadline);
     let refreshed = answer.instrument(span.clone()).await;
@@ -179,7 +170,7 @@ pub(crate) async fn attempt_part(context: &Context, leases: &LeaseRefs, ttl: Ttl
         Err(error) => RefreshOutcome::Failed(error),
     };
     report(&span, context, (None, leases.len()), outcome, sent);
-    PartAnswer { sent, refreshed, span }
+    (sent, span, refreshed)
 }
 
 /// Reports the answer to a request that refreshes leases, which was sent at `sent`, to its span and to the observers.

@@ -8,7 +8,10 @@
 //! - Each request can be sent twice with the effect of once.
 //! - A tick counts as completed only if a write of this lease says so, or a linearizable read.
 
-use std::{mem, sync::atomic::Ordering};
+use std::{
+    mem,
+    sync::{Arc, atomic::Ordering},
+};
 
 use tracing::{Instrument, debug, warn};
 
@@ -16,12 +19,11 @@ use crate::{
     engine::{
         confirm::{Proof, confirmed, loss_or_stale},
         context::Context,
-        end_action::{Completion, End, EndAction},
+        end_action::{BatchOutcome, Completion, End, EndAction, PendingOutcome},
         handle_inner::HandleInner,
         lease_inner::LeaseInner,
         lease_state::{LeaseState, ReleaseOutcome},
         observer::HandleEvent,
-        release_batch::{BatchOutcome, PendingOutcome},
         retry::{self, Limit},
         value::{self, PutEnd, keep_millis},
     },
@@ -32,6 +34,7 @@ use crate::{
         deadline::Deadline,
         error::{EndReason, Error, LossCause, Result},
         lease_id::LeaseId,
+        lock::lock,
         token::FencingToken,
     },
 };
@@ -41,12 +44,12 @@ const RELEASE_PART: f64 = 0.2;
 
 /// Acts at the store on a lease that has ended, and returns what it did. Its span is that of a release, and ends before
 /// the caller has the answer.
-pub(crate) async fn run(handle: &HandleInner, lease: &LeaseInner, batch: Option<PendingOutcome>) -> Result<End> {
+pub(crate) async fn run(handle: &Arc<HandleInner>, lease: &LeaseInner, batch: Option<PendingOutcome>) -> Result<End> {
     let context = &*handle.context;
     let began = context.clock().now();
-    let waiting = lease.end_action.get().and_then(EndAction::take_caller_span);
-    let span = spans::release(waiting.as_deref(), &lease.key, lease.token);
-    drop(waiting);
+    let caller = lock(&lease.caller).take();
+    let span = spans::release(caller.as_deref(), &lease.key, lease.token);
+    drop(caller);
     let end = finish(handle, lease, batch).instrument(span.clone()).await;
     span.record("outcome", end.as_ref().map_or_else(Error::kind, End::word));
     if !matches!(end, Ok(End::Orphaned)) {
@@ -78,47 +81,46 @@ fn report_failure(handle: &HandleInner, lease: &LeaseInner, error: &Error) {
     }
 }
 
-/// Whether a lease that has ended only needs to be released, by one command with those that have ended with it.
+/// Whether a lease has ended with the others of its set, and one command releases them.
 pub(crate) fn is_joint(lease: &LeaseInner) -> bool {
-    match lease.recorded_state() {
-        LeaseState::SHUT_DOWN => !lease.is_at_work() && !lease.is_ungiven.load(Ordering::Acquire),
-        LeaseState::RELEASED => matches!(lease.end_action.get(), Some(EndAction::Jointly)),
-        _ => false,
-    }
+    lease.recorded_state() == LeaseState::RELEASED && matches!(lease.end_action.get(), Some(EndAction::Jointly))
 }
 
-async fn finish(handle: &HandleInner, lease: &LeaseInner, batch: Option<PendingOutcome>) -> Result<End> {
+async fn finish(handle: &Arc<HandleInner>, lease: &LeaseInner, batch: Option<PendingOutcome>) -> Result<End> {
     let context = &*handle.context;
     let until = context.operation_deadline();
-    let is_alone = batch.is_none();
     let outcome = match batch {
-        Some(pending) => pending.wait().await,
+        Some(pending) => *pending.wait().await,
         None => BatchOutcome::Unsent,
     };
     match (lease.recorded_state(), lease.end_action.get()) {
-        (LeaseState::SHUT_DOWN, _) if is_alone && lease.is_at_work() => {
+        (LeaseState::SHUT_DOWN, _) if !lease.is_ungiven.load(Ordering::Acquire) => {
+            let worked = lease.is_at_work();
             let reserve = context.settings.operation_timeout.mul_f64(RELEASE_PART);
-            if until.sooner_by(reserve).wait_for(lease.work_ended()).await.is_none() {
+            if worked && until.sooner_by(reserve).wait_for(lease.work_ended()).await.is_none() {
                 return Err(Error::unavailable(
                     "the work under the lease has not ended since the shutdown, so the lease is not released: end the work when its lease ends, or raise `operation_timeout`",
                 ));
             }
-            release(context, lease, until, false).await.map(End::Released)
-        }
-        (LeaseState::SHUT_DOWN, _) if !lease.is_ungiven.load(Ordering::Acquire) => {
-            let until = handle.releases.deadline(context);
+            let (pending, is_first) = handle.releases.join((lease.key.clone(), lease.token));
+            if is_first {
+                let handle = Arc::clone(handle);
+                context.spawn(async move { handle.releases.send_next(&handle.context).await });
+            }
+            let outcome = *pending.wait().await;
+            let until = if worked { until } else { handle.releases.deadline(context) };
             if outcome == BatchOutcome::Unsent && until.has_passed() {
                 return Err(Error::unavailable(
                     "the shutdown had no time left to release the lease, which ends with its ttl, or by a revocation if it has no expiry: raise `operation_timeout`",
                 ));
             }
-            release_after(outcome, context, lease, until).await
+            release(outcome, context, lease, until).await
         }
         (LeaseState::Ended { reason: EndReason::Transferred }, Some(EndAction::Transfer(to))) => {
             let given = transfer(context, lease, *to).await;
             if matches!(given, Err(Error::Invalid { .. })) {
                 // No process holds the lease now, and it may have no expiry.
-                drop(release(context, lease, context.operation_deadline(), false).await);
+                drop(release(outcome, context, lease, context.operation_deadline()).await);
             }
             given.map(End::Transferred)
         }
@@ -128,12 +130,12 @@ async fn finish(handle: &HandleInner, lease: &LeaseInner, batch: Option<PendingO
         (LeaseState::Lost { cause }, Some(EndAction::WithGroup(group))) => {
             let outcome = tokio::select! {
                 biased;
-                outcome = group.clone().wait() => outcome,
+                outcome = group.wait() => *outcome,
                 // The caller may not poll the call that releases the group.
                 () = context.closing.cancelled() => BatchOutcome::Unconfirmed,
                 () = until.passed() => BatchOutcome::Unconfirmed,
             };
-            drop(release_after(outcome, context, lease, context.operation_deadline()).await);
+            drop(release(outcome, context, lease, context.operation_deadline()).await);
             Ok(End::Released(ReleaseOutcome::AlreadyLost { cause }))
         }
         (LeaseState::Lost { cause }, _) => Ok(End::Released(ReleaseOutcome::AlreadyLost { cause })),
@@ -155,39 +157,32 @@ async fn finish(handle: &HandleInner, lease: &LeaseInner, batch: Option<PendingO
         }
         (LeaseState::SHUT_DOWN, _) | (_, Some(EndAction::TakeBack)) => {
             let request = Request::Leave(record::Leave { lease: lease.id, acquire_id: lease.acquire_id });
-            send(context, lease, until, false, request).await.map(End::Released)
+            send(context, lease, until, false, request).await
         }
         (_, Some(EndAction::Orphan)) => Ok(End::Orphaned),
-        (
-            _,
-            Some(EndAction::Jointly | EndAction::Release(_) | EndAction::Transfer(_) | EndAction::WithGroup(_)) | None,
-        ) => release_after(outcome, context, lease, until).await,
+        (_, Some(EndAction::Jointly | EndAction::Transfer(_) | EndAction::WithGroup(_)) | None) => {
+            release(outcome, context, lease, until).await
+        }
     }
 }
 
 /// Releases a lease alone, unless its batch has released it.
-async fn release_after(outcome: BatchOutcome, context: &Context, lease: &LeaseInner, until: Deadline) -> Result<End> {
-    let released = match outcome {
-        BatchOutcome::Released => ReleaseOutcome::Released,
-        _ => release(context, lease, until, outcome == BatchOutcome::Unconfirmed).await?,
-    };
-    Ok(End::Released(released))
-}
-
-/// Releases a lease that this process has ended. `sent_before`: a release may have been sent already.
-async fn release(context: &Context, lease: &LeaseInner, until: Deadline, sent_before: bool) -> Result<ReleaseOutcome> {
+async fn release(outcome: BatchOutcome, context: &Context, lease: &LeaseInner, until: Deadline) -> Result<End> {
+    if outcome == BatchOutcome::Released {
+        return Ok(End::Released(ReleaseOutcome::Released));
+    }
     let release = Request::Release(record::Release { lease: lease.id, token: lease.token });
-    send(context, lease, until, sent_before, release).await
+    send(context, lease, until, outcome == BatchOutcome::Unconfirmed, release).await
 }
 
-/// Sends a request that releases the lease.
+/// Sends a request that releases the lease. `sent_before`: a release may have been sent already.
 async fn send(
     context: &Context,
     lease: &LeaseInner,
     until: Deadline,
     mut sent_before: bool,
     request: Request,
-) -> Result<ReleaseOutcome> {
+) -> Result<End> {
     let clock = context.clock();
     let released = retry::until_definite(until, Limit::growing(context.settings.attempt), |deadline| {
         let sent_before = mem::replace(&mut sent_before, true);
@@ -208,7 +203,7 @@ async fn send(
     });
     let released = released.await?;
     debug!(key = %lease.key, token = %lease.token, ?released, "released");
-    Ok(released)
+    Ok(End::Released(released))
 }
 
 /// Transfers a lease, which has ended in this process for that, to another lease id.

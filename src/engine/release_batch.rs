@@ -7,27 +7,30 @@
 //! outcome. If the store does not confirm the command, each lease is released alone. The leases of a group wait in the same way
 //! for the call that releases the group.
 //!
-//! At the shutdown, more than a few leases are released within two fifths of the operation timeout, because the process
+//! At the shutdown, each lease waits for the work under it, and then joins the next command. More than a few leases are released within two fifths of the operation timeout, because the process
 //! cannot end before. If the store needs longer, the ttls end the other leases.
 //!
 //! Invariant: the command is sent after all of its leases have ended in this process, and before their tasks end.
 
 use std::{
+    collections::VecDeque,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use tokio::sync::Semaphore;
-use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::debug;
 
 use crate::{
-    engine::context::Context,
-    record::{BatchRequest, LeaseRefs},
-    types::deadline::Deadline,
+    engine::{
+        context::Context,
+        end_action::{BatchOutcome, PendingOutcome},
+    },
+    record::{BatchRequest, LeaseRefs, lease_refs},
+    types::{deadline::Deadline, key::Key, lock::lock, token::FencingToken},
 };
 
 /// The most concurrent commands of the shutdown.
@@ -43,45 +46,24 @@ const FEW: usize = 64;
 /// The part of the operation timeout in which a shutdown releases more than a few leases.
 const BATCH_PART: f64 = 0.4;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BatchOutcome {
-    Released,
-    /// The store did not confirm the release of all leases: each is released alone.
-    Unconfirmed,
-    /// There was no command, or no time for it: each lease is released alone, if there is time for that.
-    Unsent,
-}
-
-/// The outcome of a batch, for one of its leases.
-#[derive(Clone, Debug)]
-pub(crate) struct PendingOutcome {
-    outcome: Arc<OnceLock<BatchOutcome>>,
-    // Its waiters wake in their order. Those of a `watch` channel wake in a random one, and drawn programs must repeat.
-    ended: CancellationToken,
-}
-
 /// Leases that are released together. If it is dropped without an outcome, each lease is released alone.
 #[derive(Debug)]
-pub(crate) struct ReleaseBatch {
-    outcome: Arc<OnceLock<BatchOutcome>>,
-    _ends: DropGuard,
-}
+pub(crate) struct ReleaseBatch(PendingOutcome);
 
-impl PendingOutcome {
-    pub(crate) async fn wait(self) -> BatchOutcome {
-        self.ended.cancelled().await;
-        self.outcome.get().copied().unwrap_or(BatchOutcome::Unconfirmed)
+impl Drop for ReleaseBatch {
+    fn drop(&mut self) {
+        drop(self.0.set(BatchOutcome::Unconfirmed));
     }
 }
 
 impl ReleaseBatch {
     pub(crate) fn new() -> (Self, PendingOutcome) {
-        let (outcome, ended) = (Arc::<OnceLock<_>>::default(), CancellationToken::new());
-        (Self { outcome: Arc::clone(&outcome), _ends: ended.clone().drop_guard() }, PendingOutcome { outcome, ended })
+        let pending = PendingOutcome::default();
+        (Self(Arc::clone(&pending)), pending)
     }
 
     pub(crate) fn set(self, outcome: BatchOutcome) {
-        self.outcome.get_or_init(|| outcome);
+        drop(self.0.set(outcome));
     }
 
     /// Sends the command.
@@ -95,9 +77,14 @@ impl ReleaseBatch {
     }
 }
 
+/// The most leases of a command of the shutdown.
+const MAX_LEASES: usize = 200;
+
 /// The releases of a handle that is shut down.
 #[derive(Debug)]
 pub(crate) struct ShutdownReleases {
+    /// More leases join the last one until it is full. Each has a task that sends it.
+    waiting: Mutex<VecDeque<WaitingBatch>>,
     senders: Semaphore,
     /// How many leases the shutdown has taken from the keeper.
     ended: AtomicUsize,
@@ -105,19 +92,40 @@ pub(crate) struct ShutdownReleases {
     unreleased: AtomicUsize,
 }
 
+/// A batch that is not sent yet.
+#[derive(Debug)]
+struct WaitingBatch {
+    batch: ReleaseBatch,
+    leases: Vec<(Key, FencingToken)>,
+}
+
 impl Default for ShutdownReleases {
     fn default() -> Self {
         let [ended, unreleased] = [0, 0].map(AtomicUsize::new);
-        Self { senders: Semaphore::new(MAX_SENDERS), ended, unreleased }
+        Self { waiting: Mutex::default(), senders: Semaphore::new(MAX_SENDERS), ended, unreleased }
     }
 }
 
 impl ShutdownReleases {
-    /// Releases leases that the shutdown has ended, when few other commands are in flight.
-    pub(crate) async fn send(&self, context: &Context, batch: ReleaseBatch, leases: LeaseRefs) {
+    /// Adds a lease to the batch that waits. Also returns whether the caller must start the task that sends it.
+    pub(crate) fn join(&self, lease: (Key, FencingToken)) -> (PendingOutcome, bool) {
+        let mut waiting = lock(&self.waiting);
+        if let Some(last) = waiting.back_mut().filter(|last| last.leases.len() < MAX_LEASES) {
+            last.leases.push(lease);
+            return (Arc::clone(&last.batch.0), false);
+        }
+        let (batch, pending) = ReleaseBatch::new();
+        waiting.push_back(WaitingBatch { batch, leases: vec![lease] });
+        (pending, true)
+    }
+
+    /// Sends the batch that has waited longest, when few are under way.
+    pub(crate) async fn send_next(&self, context: &Context) {
         let _permit = self.senders.acquire().await;
+        let next = lock(&self.waiting).pop_front();
+        let Some(WaitingBatch { batch, leases }) = next else { return };
         let attempt = context.settings.operation_timeout.checked_div(ATTEMPT_PART).unwrap_or_default();
-        batch.send(context, leases, self.deadline(context).or_after(attempt)).await;
+        batch.send(context, lease_refs(leases), self.deadline(context).or_after(attempt)).await;
     }
 
     /// When the releases must be confirmed.

@@ -71,19 +71,19 @@ pub(crate) async fn resume(handle: &Arc<HandleInner>, spec: ResumeSpec) -> Resul
     spec.id.ensure_some()?;
     let give_up = context.operation_deadline();
     // The caller may just have orphaned the lease: its end must be over.
-    let notifier = &handle.siblings().notifier;
-    give_up.wait_for(notifier.wait_for_ends(&spec.key)).await;
-    notifier.ensure_unheld(spec.id)?;
+    let registry = &handle.siblings().registry;
+    give_up.wait_for(registry.wait_for_ends(&spec.key)).await;
+    registry.ensure_unheld(spec.id)?;
     let found = find(context, &spec, give_up).await?;
     let (ttl, refreshing) = (found.ttl, found.refreshing);
     let limit = Limit::growing(context.settings.attempt);
     let acquire_id = handle.siblings().next_acquire_id();
     let confirmed =
-        retry::until_definite(give_up, limit, |answer_by| confirm(context, &spec, &found, acquire_id, answer_by));
+        retry::until_definite(give_up, limit, |answer_by| confirm(handle, &spec, &found, acquire_id, answer_by));
     let lease = confirmed.await?;
     // If the handle was shut down meanwhile, the lease stays as it is.
     context.ensure_open()?;
-    notifier.add_resumed(&lease)?;
+    registry.add_resumed(&lease)?;
     let (key, token) = (&lease.key, lease.token);
     lease.observe(&context.settings.observers, false, HandleEvent::Resumed { key, token });
     let held = keeper::keep(handle, &lease, (ttl, refreshing));
@@ -141,18 +141,20 @@ fn new_ttl(context: &Context, spec: &ResumeSpec, holder: &Holder, has_expiry: bo
 
 /// Sends one refresh, by which this handle is notified of a revocation. Returns the lease if the store confirms it.
 async fn confirm(
-    context: &Context,
+    handle: &HandleInner,
     spec: &ResumeSpec,
     found: &Found,
     acquire_id: AcquireId,
     answer_by: Deadline,
 ) -> Result<Arc<LeaseInner>> {
+    let context = &handle.context;
     let validity = context.settings.validity(found.ttl);
     let until = context.clock().now().after(validity).max(found.until);
     let granted = (spec.token, found.hlc);
     let (key, clock) = (spec.key.clone(), context.clock());
     let terms = LeaseSpec { acquire_id, ..found.terms.clone() };
-    let lease = Arc::new(LeaseInner::new(key, &terms, granted, clock, until, found.last_deadline, None));
+    let deadlines = (until, found.last_deadline);
+    let lease = Arc::new(LeaseInner::new(key, &terms, granted, clock, deadlines, None, &handle.mailbox));
     let span = spans::refresh(Some((&lease.key, lease.token)), 1);
     match refresh::attempt(span, context, &lease, found.ttl, None, Some(acquire_id), answer_by).await? {
         Some(Confirmed { sent, .. }) if lease.extend_deadline(sent.after(validity)) => Ok(lease),

@@ -43,10 +43,7 @@ mod class;
 mod kept;
 mod pace;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, mem, sync::Arc};
 
 use class::Class;
 pub(crate) use kept::Kept;
@@ -59,7 +56,7 @@ use crate::{
     types::{
         clock::Clock,
         deadline::Deadline,
-        error::{Error, LossCause},
+        error::{Error, LossCause, Result},
         instant::Instant,
         metadata::Metadata,
         token::HybridTime,
@@ -68,19 +65,13 @@ use crate::{
 };
 
 /// The leases that a keeper keeps, by the numbers of their acquires.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Schedule {
     /// The most leases of a part that the store wants.
     part_size: usize,
     leases: BTreeMap<u64, Kept>,
+    /// A handle has few, so each look at what is due visits all.
     classes: BTreeMap<Ttl, Class>,
-    /// When each class is checked next.
-    checks: BTreeSet<(Instant, Ttl)>,
-    /// The classes that wait for the permit of a part, by the time since when they can send it.
-    parts: BTreeSet<(Instant, Ttl)>,
-    /// The classes of which a lease waits to be refreshed alone: whether it has failed before, and since when none of the class
-    /// was sent.
-    singles: BTreeSet<(bool, Instant, Ttl)>,
     /// The number of the last attempt. They are in the order in which they were sent.
     attempts: u64,
 }
@@ -88,8 +79,8 @@ pub(crate) struct Schedule {
 /// What a keeper has to do.
 #[derive(Default)]
 pub(crate) struct Todo {
-    /// The leases whose time is over, and why.
-    pub(crate) lost: Vec<(Arc<LeaseInner>, LossCause)>,
+    /// The leases whose time is over, and why. They are on the schedule no more.
+    pub(crate) lost: Vec<(Kept, LossCause)>,
     /// The leases whose refreshes are unanswered for too long.
     pub(crate) silent: Vec<Arc<LeaseInner>>,
     /// The refreshes for holders that were not confirmed in time, and their last errors.
@@ -152,37 +143,14 @@ pub(crate) struct Single {
     pub(crate) deadline: Deadline,
 }
 
-/// How a single refresh ended.
-pub(crate) enum SingleEnd {
-    /// It is confirmed, and was sent at this time.
-    Confirmed(Instant),
-    /// The store has not answered, or refuses it.
-    Failed(Error),
-    /// The lease is over, or was confirmed too late.
-    Void,
-}
-
-/// What follows from the end of a single refresh.
-#[derive(Default)]
-pub(crate) struct SingleEffect {
-    /// The reply to the holder, and the error if its refresh was not confirmed.
-    pub(crate) reply: Option<Reply>,
-    /// Whether the handle listens for revocations of the lease.
-    pub(crate) listens: bool,
-}
+/// How a single refresh ended: when it was sent, if it is confirmed. `None`: the lease is over, or was confirmed too late. An error:
+/// the store has not answered, or refuses it.
+pub(crate) type SingleEnd = Result<Option<Instant>>;
 
 impl Schedule {
     /// For a store that wants parts of this size.
     pub(crate) fn new(part_size: usize) -> Self {
-        Self {
-            part_size,
-            leases: BTreeMap::new(),
-            classes: BTreeMap::new(),
-            checks: BTreeSet::new(),
-            parts: BTreeSet::new(),
-            singles: BTreeSet::new(),
-            attempts: 0,
-        }
+        Self { part_size, ..Self::default() }
     }
 
     /// Adds a lease, by the number of its acquire. The request that granted it was sent at `sent`.
@@ -197,27 +165,20 @@ impl Schedule {
 
     /// Takes out a lease that has ended.
     pub(crate) fn remove(&mut self, number: u64) -> Option<Kept> {
-        self.update(number, |kept| kept.stage = Stage::Over);
-        self.leases.remove(&number)
+        let kept = self.leases.remove(&number)?;
+        Class::in_need(&mut self.classes, kept.ttl).take_out(number, &kept);
+        Some(kept)
     }
 
-    /// Takes out all leases.
-    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = (u64, Kept)> {
-        std::mem::replace(self, Self::new(self.part_size)).leases.into_iter()
+    /// Takes out up to so many leases.
+    pub(crate) fn take(&mut self, most: usize) -> Vec<Kept> {
+        let numbers: Vec<_> = self.leases.keys().copied().take(most).collect();
+        numbers.into_iter().filter_map(|number| self.remove(number)).collect()
     }
 
-    /// Up to so many of the leases that are not over. From now on they are.
-    pub(crate) fn end(&mut self, most: usize) -> Vec<Arc<LeaseInner>> {
-        let live = self.leases.iter().filter(|(_, kept)| kept.stage != Stage::Over);
-        let numbers: Vec<_> = live.map(|(number, _)| *number).take(most).collect();
-        let mut ended = Vec::new();
-        for number in numbers {
-            self.update(number, |kept| {
-                kept.stage = Stage::Over;
-                ended.push(Arc::clone(&kept.lease));
-            });
-        }
-        ended
+    /// Takes out all leases, and forgets the attempts in flight.
+    pub(crate) fn clear(&mut self) -> Vec<Kept> {
+        mem::replace(self, Self::new(self.part_size)).leases.into_values().collect()
     }
 
     /// Queues a refresh for the holder. If the lease has ended, the reply is dropped.
@@ -230,35 +191,18 @@ impl Schedule {
         self.update(number, |_| {});
     }
 
-    /// The class of this ttl.
+    /// The class of this ttl, which is checked next.
     fn class(&mut self, ttl: Ttl) -> &mut Class {
-        self.touch(ttl);
-        self.classes.entry(ttl).or_insert_with(|| Class::of(ttl))
-    }
-
-    /// Makes sure that the class is checked.
-    fn touch(&mut self, ttl: Ttl) {
-        let class = self.classes.entry(ttl).or_insert_with(|| Class::of(ttl));
-        self.checks.remove(&(class.check_at, ttl));
-        class.check_at = Instant::ORIGIN;
-        self.checks.insert((class.check_at, ttl));
+        Class::in_need(&mut self.classes, ttl)
     }
 
     /// Changes a lease, and notes where it waits and when to check it.
     fn update(&mut self, number: u64, change: impl FnOnce(&mut Kept)) {
         let Some(kept) = self.leases.get_mut(&number) else { return };
-        let before = kept.ttl;
-        if let Some(class) = self.classes.get_mut(&before) {
-            class.take_out(number, kept);
-        }
+        Class::in_need(&mut self.classes, kept.ttl).take_out(number, kept);
         change(kept);
         kept.check_at = kept.next_check();
-        let ttl = kept.ttl;
-        self.touch(before);
-        self.touch(ttl);
-        if let (Some(class), Some(kept)) = (self.classes.get_mut(&ttl), self.leases.get(&number)) {
-            class.put_in(number, kept);
-        }
+        Class::in_need(&mut self.classes, kept.ttl).put_in(number, kept);
     }
 
     /// Changes those of these leases that were sent with this attempt and not since.
@@ -273,16 +217,22 @@ impl Schedule {
     /// Finds what to do now.
     pub(crate) fn collect(&mut self, now: Instant) -> Todo {
         let mut todo = Todo::default();
-        while let Some((check_at, ttl)) = self.checks.first().copied()
-            && check_at <= now
-        {
+        let due = self.classes.iter().filter(|(_, class)| class.check_at <= now);
+        for ttl in due.map(|(ttl, _)| *ttl).collect::<Vec<_>>() {
             self.check_class(ttl, now, &mut todo);
         }
-        todo.part = self.parts.first().map(|(_, ttl)| *ttl);
-        let retries = (true, Instant::ORIGIN, Ttl::MIN);
-        todo.single = self.singles.range(..retries).next().map(|(_, _, ttl)| *ttl);
-        todo.retry = self.singles.range(retries..).next().map(|(_, _, ttl)| *ttl);
-        todo.next = self.checks.first().map_or(Instant::MAX, |(check_at, _)| *check_at);
+        todo.next = Instant::MAX;
+        let [mut part, mut single, mut retry] = [(Instant::MAX, None); 3];
+        for (ttl, class) in &self.classes {
+            let queue = if class.has_failed { &mut retry } else { &mut single };
+            for (longest, since) in [(&mut part, class.part_at), (queue, class.queued_since)] {
+                if let Some(since) = since.filter(|since| *since < longest.0) {
+                    *longest = (since, Some(*ttl));
+                }
+            }
+            todo.next = todo.next.min(class.check_at);
+        }
+        (todo.part, todo.single, todo.retry) = (part.1, single.1, retry.1);
         todo
     }
 
@@ -300,38 +250,26 @@ impl Schedule {
         while let Some((check_at, number)) = self.classes.get(&ttl).and_then(|class| class.checks.first().copied())
             && check_at <= now
         {
-            self.update(number, |kept| kept.check(now, retry, todo));
+            match self.leases.get(&number).and_then(|kept| kept.find_loss(now)) {
+                Some(cause) => todo.lost.extend(self.remove(number).map(|kept| (kept, cause))),
+                None => self.update(number, |kept| kept.check(now, retry, todo)),
+            }
         }
         let Some(class) = self.classes.get_mut(&ttl) else { return };
-        if let Some(part_at) = class.listed.0.take() {
-            self.parts.remove(&(part_at, ttl));
-        }
-        if let Some((has_failed, since)) = class.listed.1.take() {
-            self.singles.remove(&(has_failed, since, ttl));
-        }
-        self.checks.remove(&(class.check_at, ttl));
         if class.checks.is_empty() && class.attempts.is_empty() {
             self.classes.remove(&ttl);
             return;
         }
         let single = class.first_queued().and_then(|number| self.leases.get(&number));
-        let has_failed = single.map(|kept| kept.failures > 0);
-        let (part_at, probe_at) = class.send_times(now, has_failed.is_some());
-        if let Some(at) = part_at.filter(|at| *at <= now) {
-            class.listed.0 = Some(at);
-            self.parts.insert((at, ttl));
-        }
-        class.listed.1 = has_failed.zip(class.queued_since);
-        if let Some((has_failed, since)) = class.listed.1 {
-            self.singles.insert((has_failed, since, ttl));
-        }
+        class.has_failed = single.is_some_and(|kept| kept.failures > 0);
+        let (part_at, probe_at) = class.send_times(now, single.is_some());
+        class.part_at = part_at.filter(|at| *at <= now);
         if probe_at.is_some_and(|at| at <= now) {
             todo.probes.push(ttl);
         }
         let later = [part_at, probe_at, class.attempts.late_after(now)].into_iter().flatten().filter(|at| *at > now);
         let next = class.checks.first().map_or(Instant::MAX, |(check_at, _)| *check_at);
         class.check_at = later.fold(next, Instant::min);
-        self.checks.insert((class.check_at, ttl));
     }
 
     /// Notes that these leases of a class are sent. Returns the number of the attempt.
@@ -357,7 +295,7 @@ impl Schedule {
     /// The leases of a part: those that are due, the earliest deadlines first, and those that are ready. One lease
     /// is no part, and is queued. So is one that must be refreshed alone to listen for revocations: the answer to a
     /// single refresh has a hybrid time from which to listen, and the answer to a part has none.
-    fn take_part(&mut self, now: Instant, ttl: Ttl, is_listener_missing: bool) -> Vec<(u64, Arc<LeaseInner>)> {
+    fn take_part(&mut self, now: Instant, ttl: Ttl, is_listener_missing: bool) -> Vec<u64> {
         let Some(class) = self.classes.get(&ttl) else { return Vec::new() };
         // An interval is at most half of the ttl, and a lease that is ready is past half of its interval.
         let ready_until = now.after(ttl.duration().checked_div(4).unwrap_or_default());
@@ -374,8 +312,7 @@ impl Schedule {
         if numbers.len() == 1 || (is_listener_missing && !numbers.is_empty()) {
             self.update(numbers.swap_remove(0), |kept| kept.queue(now, false));
         }
-        let member = |number| Some((number, Arc::clone(&self.leases.get(&number)?.lease)));
-        numbers.into_iter().filter_map(member).collect()
+        numbers
     }
 
     /// Takes the next part of a class, if there are leases for it.
@@ -383,19 +320,20 @@ impl Schedule {
         &mut self,
         ttl: Ttl,
         clock: Clock,
-        permit: OwnedSemaphorePermit,
+        permits: Vec<OwnedSemaphorePermit>,
         is_listener_missing: bool,
     ) -> Option<Part> {
         let now = clock.now();
         self.class(ttl).due_since = None;
-        let mut members = self.take_part(now, ttl, is_listener_missing);
+        let numbers = self.take_part(now, ttl, is_listener_missing);
+        let member = |number: &u64| Some((*number, Arc::clone(&self.leases.get(number)?.lease)));
+        let mut members: Vec<_> = numbers.iter().filter_map(member).collect();
         let until = members.iter().map(|(_, lease)| lease.deadline()).max()?;
         let round_trip = members.iter().map(|(_, lease)| lease.round_trip()).max()?;
         let class = self.class(ttl);
         let pace = class.pace;
         let (limit, late) = pace.times(true, round_trip, class.part_failures);
-        let numbers = members.iter().map(|(number, _)| *number).collect();
-        let number = self.send((ttl, now), now.after(late), numbers, vec![permit]);
+        let number = self.send((ttl, now), now.after(late), numbers, permits);
         // Keys that are neighbours are stored close to each other, too.
         members.sort_unstable_by(|(_, one), (_, other)| one.key.cmp(&other.key));
         Some(Part { ttl, number, members, deadline: pace.deadline(clock, until, limit) })
@@ -455,20 +393,16 @@ impl Schedule {
         (single.round.is_none() || single.round == current) && single.lease.deadline() <= single.ends_at
     }
 
-    /// Notes how a single refresh ended.
-    pub(crate) fn end_single(&mut self, single: &Single, end: SingleEnd, now: Instant) -> SingleEffect {
-        let is_answered = match &end {
-            SingleEnd::Confirmed(_) => true,
-            SingleEnd::Failed(error) => !matches!(error, Error::Unavailable { .. }),
-            SingleEnd::Void => false,
-        };
+    /// Notes how a single refresh ended. Returns the reply to the holder, and whether the handle listens for revocations of the
+    /// lease.
+    pub(crate) fn end_single(&mut self, single: &Single, end: SingleEnd, now: Instant) -> (Option<Reply>, bool) {
+        let is_answered = !matches!(end, Ok(None) | Err(Error::Unavailable { .. }));
         let class = self.class(single.class);
         let retry = class.pace.retry;
         class.attempts.end(single.number, is_answered);
-        let mut effect = SingleEffect::default();
+        let mut effect = (None, false);
         self.update(single.acquire, |kept| {
-            effect.reply = kept.end_single(single, end, now, retry);
-            effect.listens = kept.is_listening();
+            effect = (kept.end_single(single, end, now, retry), kept.listen_at.is_none());
         });
         effect
     }

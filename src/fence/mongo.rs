@@ -29,12 +29,9 @@ use mongodb::{
     Collection,
     bson::{Bson, Document, doc},
     error::Error as DriverError,
-    options::{
-        Acknowledgment, Collation, FindOneOptions, Hint, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
-    },
+    options::{Acknowledgment, FindOneOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern},
 };
 use token_field::TokenField;
-use tracing::Span;
 pub use work_error::{ByDeref, ByItself, WorkError};
 pub use write::FencedWrite;
 
@@ -90,14 +87,14 @@ impl<T: Send + Sync> Fence<T> for Collection<T> {
 }
 
 /// The writer: a lease, which is refused without a command once it has ended, or a bare token.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct FencedWriter<'a> {
     token: FencingToken,
     lease: Option<&'a (dyn Alive + 'a)>,
 }
 
 /// A lease that can end.
-pub(crate) trait Alive: Send + Sync {
+pub(crate) trait Alive: fmt::Debug + Send + Sync {
     fn check(&self) -> Result<()>;
 }
 
@@ -111,12 +108,6 @@ impl<'a> FencedWriter<'a> {
 impl From<FencingToken> for FencedWriter<'_> {
     fn from(token: FencingToken) -> Self {
         Self { token, lease: None }
-    }
-}
-
-impl fmt::Debug for FencedWriter<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FencedWriter").field("token", &self.token).finish_non_exhaustive()
     }
 }
 
@@ -189,25 +180,28 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
         Fenced { collection: collection.clone_with_type(), by: *by, field: field.clone(), timeout: *timeout }
     }
 
-    /// The span of a write.
-    fn span(&self) -> Span {
-        spans::fenced_write(self.collection.namespace(), self.by.token)
-    }
-
-    /// Refuses what can be refused without a command. Returns what a write needs to run, for which the user needs these
-    /// actions.
-    fn begin(&self, needs: &'static str) -> Result<Target> {
-        runtime::current()?;
-        if let Some(lease) = self.by.lease {
-            lease.check()?;
-        }
-        let token_field = TokenField::new(&self.field, self.by.token)?;
-        Ok(Target { documents: self.collection.clone_with_type(), token_field, timeout: self.timeout, needs })
+    /// Makes a write, for which the user needs these actions, in a span. Refuses first what can be refused without a command.
+    /// The write runs on a task of its own: if the caller is dropped, it still runs to its end.
+    async fn run<R, F>(&self, needs: &'static str, write: impl FnOnce(Target) -> Result<F>) -> Result<R>
+    where
+        R: Send + 'static,
+        F: Future<Output = Result<R>> + Send + 'static,
+    {
+        let writing = async {
+            let runtime = runtime::current()?;
+            if let Some(lease) = self.by.lease {
+                lease.check()?;
+            }
+            let token_field = TokenField::new(&self.field, self.by.token)?;
+            let documents = self.collection.clone_with_type();
+            let work = write(Target { documents, token_field, timeout: self.timeout, needs })?;
+            let done = task::run(&runtime, Deadline::after(Clock::Boot, self.timeout), async move { Ok(work.await) });
+            done.await.unwrap_or_else(|error| Err(error::unanswered(error, self.timeout)))
+        };
+        let span = spans::fenced_write(self.collection.namespace(), self.by.token);
+        spans::run(span, ("written", "the write failed"), writing).await
     }
 }
-
-/// How a write ends in its span.
-const ENDS: (&str, &str) = ("written", "the write failed");
 
 /// How often a write is sent that conflicts with another first write of its document. The second attempt finds the
 /// document; to conflict again takes a delete in between.
@@ -222,22 +216,7 @@ struct Target {
     needs: &'static str,
 }
 
-/// The options that make a filter mean the same in a read as in the write.
-#[derive(Clone, Default)]
-struct FilterOptions {
-    collation: Option<Collation>,
-    hint: Option<Hint>,
-    let_vars: Option<Document>,
-}
-
 impl Target {
-    /// Runs a write on a task of its own. If the caller is dropped, the task still runs to its end.
-    async fn run<R: Send + 'static>(self, work: impl Future<Output = Result<R>> + Send + 'static) -> Result<R> {
-        let timeout = self.timeout;
-        let done = task::run(&runtime::current()?, self.deadline(), async move { Ok(work.await) });
-        done.await.unwrap_or_else(|error| Err(error::unanswered(error, timeout)))
-    }
-
     /// The deadline of a command that is sent now.
     fn deadline(&self) -> Deadline {
         Deadline::after(Clock::Boot, self.timeout)
@@ -257,60 +236,39 @@ impl Target {
         error::translate(error, &namespace.db, &namespace.coll, self.needs)
     }
 
-    /// Sends a write of existing documents. If it has not `found` one, checks whether later holders wrote the documents
-    /// of its filter: then the error is `Fenced`.
-    async fn change<R, F>(
-        &self,
-        filter: &Document,
-        options: FilterOptions,
-        found: fn(&R) -> bool,
-        send: impl FnOnce() -> F,
-    ) -> Result<R>
-    where
-        F: Future<Output = mongodb::error::Result<R>>,
-    {
-        let done = send().await.map_err(|error| self.translate(error))?;
-        if !found(&done) {
-            self.ensure_not_blocked(self.token_field.blocked_filter(filter), options).await?;
-        }
-        Ok(done)
-    }
-
-    /// Sends a write that inserts the document `id` if its filter matches none. If the fence hides the document, or
-    /// another writer inserts it first, the insert fails on the `_id`.
-    async fn upsert<R, F>(&self, id: &Bson, mut send: impl FnMut() -> F) -> Result<R>
+    /// Sends a write, so many times at most. If it inserts the document `id`, and the fence hides that document or another
+    /// writer inserts it first, it fails on the `_id`.
+    async fn send<R, F>(&self, id: Option<&Bson>, max_attempts: u32, mut send: impl FnMut() -> F) -> Result<R>
     where
         F: Future<Output = mongodb::error::Result<R>>,
     {
         let mut attempts = 0_u32;
         loop {
-            let error = match send().await {
-                Err(error) if error::is_duplicate(&error) => error,
-                done => return done.map_err(|error| self.translate(error)),
+            let (id, error) = match (id, send().await) {
+                (Some(id), Err(error)) if error::is_duplicate(&error) => (id, error),
+                (_, done) => return done.map_err(|error| self.translate(error)),
             };
-            self.ensure_not_blocked(doc! { "_id": { "$eq": id } }, FilterOptions::default()).await?;
+            self.ensure_id_not_blocked(id).await?;
             // The document admits this token. So either it was inserted at this moment, or the caller's own filter does
             // not match it.
             attempts = attempts.saturating_add(1);
-            if attempts >= MAX_UPSERT_ATTEMPTS {
+            if attempts >= max_attempts {
                 return Err(self.translate(error));
             }
         }
     }
 
+    async fn ensure_id_not_blocked(&self, id: &Bson) -> Result<()> {
+        self.ensure_not_blocked(doc! { "_id": { "$eq": id } }, FindOneOptions::default()).await
+    }
+
     /// Refuses if a later holder wrote a document of the filter. The read is local to the primary: a larger token
-    /// proves a later holder, whether a majority has it or not.
-    async fn ensure_not_blocked(&self, filter: Document, options: FilterOptions) -> Result<()> {
-        let FilterOptions { collation, hint, let_vars } = options;
-        let mut options = FindOneOptions::builder()
-            .projection(self.token_field.projection())
-            .read_concern(ReadConcern::local())
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .max_time(server_time(self.deadline()))
-            .build();
-        options.collation = collation;
-        options.hint = hint;
-        options.let_vars = let_vars;
+    /// proves a later holder, whether a majority has it or not. The options make the filter mean the same as in the write.
+    async fn ensure_not_blocked(&self, filter: Document, mut options: FindOneOptions) -> Result<()> {
+        options.projection = Some(self.token_field.projection());
+        options.read_concern = Some(ReadConcern::local());
+        options.selection_criteria = Some(SelectionCriteria::ReadPreference(ReadPreference::Primary));
+        options.max_time = Some(server_time(self.deadline()));
         let found = self.documents.find_one(filter).with_options(options).await;
         match found.map_err(|error| self.translate(error))? {
             Some(found) => self.token_field.refused_by(&found),

@@ -2,11 +2,8 @@
 
 use std::{collections::HashMap, sync::Mutex};
 
-use crate::types::{
-    error::{Error, Result},
-    lock::lock,
-    token::FencingToken,
-};
+use super::FenceGate;
+use crate::types::{error::Result, lock::lock, token::FencingToken};
 
 /// A table in memory in which each row keeps the largest token that wrote it, and refuses smaller ones: it stands in for a
 /// fenced storage in tests.
@@ -34,14 +31,16 @@ use crate::types::{
 /// ```
 #[derive(Debug)]
 pub struct FencedTable<V> {
-    rows: Mutex<HashMap<String, (FencingToken, V)>>,
+    rows: Mutex<HashMap<String, V>>,
+    /// Used under the lock of the rows.
+    gate: FenceGate,
 }
 
 impl<V> FencedTable<V> {
     /// Creates an empty table.
     #[must_use]
     pub fn new() -> Self {
-        Self { rows: Mutex::default() }
+        Self { rows: Mutex::default(), gate: FenceGate::new() }
     }
 
     /// Returns the value of a row. `None`: nothing has written it.
@@ -50,7 +49,7 @@ impl<V> FencedTable<V> {
     where
         V: Clone,
     {
-        lock(&self.rows).get(id.as_ref()).map(|(_, value)| value.clone())
+        lock(&self.rows).get(id.as_ref()).cloned()
     }
 
     /// Leaves the token in a row, and returns its value: from then on, smaller tokens are refused. `None`: nothing has written
@@ -58,26 +57,20 @@ impl<V> FencedTable<V> {
     ///
     /// # Errors
     ///
-    /// [`Error::Fenced`] if a larger token has written it. The row stays as it is.
+    /// [`Error::Fenced`](crate::Error::Fenced) if a larger token has written it. The row stays as it is.
     pub fn claim(&self, token: FencingToken, id: impl AsRef<str>) -> Result<Option<V>>
     where
         V: Clone,
     {
-        match lock(&self.rows).get_mut(id.as_ref()) {
-            Some((newer, _)) if *newer > token => Err(Error::Fenced { newer: *newer }),
-            Some((mark, value)) => {
-                *mark = token;
-                Ok(Some(value.clone()))
-            }
-            None => Ok(None),
-        }
+        let rows = lock(&self.rows);
+        rows.get(id.as_ref()).map(|value| self.gate.admit(id.as_ref(), token).map(|()| value.clone())).transpose()
     }
 
     /// Writes a row.
     ///
     /// # Errors
     ///
-    /// [`Error::Fenced`] if a larger token has written it. The row stays as it is.
+    /// [`Error::Fenced`](crate::Error::Fenced) if a larger token has written it. The row stays as it is.
     pub fn write(&self, token: FencingToken, id: impl AsRef<str>, value: V) -> Result<()> {
         self.update(token, id, |_before| value)
     }
@@ -86,15 +79,12 @@ impl<V> FencedTable<V> {
     ///
     /// # Errors
     ///
-    /// [`Error::Fenced`] if a larger token has written it. `change` is not called, and the row stays as it is.
+    /// [`Error::Fenced`](crate::Error::Fenced) if a larger token has written it. `change` is not called, and the row stays as it is.
     pub fn update(&self, token: FencingToken, id: impl AsRef<str>, change: impl FnOnce(Option<&V>) -> V) -> Result<()> {
         let mut rows = lock(&self.rows);
-        let before = rows.get(id.as_ref());
-        if let Some((newer, _)) = before.filter(|(mark, _)| *mark > token) {
-            return Err(Error::Fenced { newer: *newer });
-        }
-        let value = change(before.map(|(_, value)| value));
-        rows.insert(id.as_ref().to_owned(), (token, value));
+        self.gate.admit(id.as_ref(), token)?;
+        let value = change(rows.get(id.as_ref()));
+        rows.insert(id.as_ref().to_owned(), value);
         Ok(())
     }
 }

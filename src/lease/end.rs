@@ -1,17 +1,22 @@
 //! How a lease ends at the store: by a release, a completed tick, a take-back, its ttl or a transfer to another process.
 
-use std::sync::Arc;
+use std::{slice, sync::Arc};
 
-use super::Lease;
+use tokio_util::sync::CancellationToken;
+use tracing::Span;
+
+use super::{Granted, Lease};
 use crate::{
     engine::{
-        end_action::{CallerSpan, Completion, End, EndAction},
+        end_action::{Completion, End, EndAction},
+        lease_inner::LeaseInner,
         lease_state::{LeaseState, ReleaseOutcome},
         release,
     },
     types::{
         error::{EndReason, Error, Result},
         lease_id::LeaseId,
+        lock::lock,
         token::FencingToken,
     },
 };
@@ -26,11 +31,6 @@ impl Lease {
     ///
     /// This sends nothing and waits for nothing. A refresh in the background that is in flight may still be applied.
     pub fn orphan(self) {
-        self.leave_to_expire();
-    }
-
-    /// Makes the drop of the lease leave it to expire.
-    pub(crate) fn leave_to_expire(&self) {
         // A transfer whose future was dropped has set it before, and ends the lease.
         self.lease_inner().end_action.get_or_init(|| EndAction::Orphan);
     }
@@ -75,38 +75,21 @@ impl Lease {
         }
         match self.wait_for_end().await? {
             End::Transferred(token) => Ok(token),
-            End::Released(ReleaseOutcome::AlreadyLost { cause }) => Err(self.lease_inner().lost_error(cause)),
-            End::Released(_) | End::ReleasedWithValue | End::Completed | End::Orphaned => {
-                Err(self.lease_inner().end_error())
-            }
+            end => Err(end_error(self.lease_inner(), end.outcome())),
         }
     }
 
     /// Releases the lease, and returns whether it was held until then: see [`release`](Self::release).
     pub(crate) async fn end_by_release(&self) -> Result<ReleaseOutcome> {
-        self.lease_inner().end_with(EndAction::Release(CallerSpan::current()), &LeaseState::RELEASED);
+        // The span of a release that another call has begun, as for a set, is not below this one.
+        if !self.lease_inner().recorded_state().is_over() {
+            *lock(&self.lease_inner().caller) = Some(Box::new(Span::current()));
+        }
+        self.lease_inner().end(&LeaseState::RELEASED);
         let end = self.wait_for_end().await;
         // If the lease was lost, its task has ended before and taken nothing.
-        drop(self.lease_inner().end_action.get().and_then(EndAction::take_caller_span));
+        drop(lock(&self.lease_inner().caller).take());
         Ok(end?.outcome())
-    }
-
-    /// Releases the lease after its work has ended. Returns an error if the lease was lost before.
-    pub(crate) async fn end_work(&self) -> Result<()> {
-        match self.end_by_release().await {
-            Ok(outcome) => self.ensure_held_to_release(outcome),
-            // The ttl ends the lease, and the release has recorded the error.
-            Err(_recorded) => Ok(()),
-        }
-    }
-
-    /// Returns an error if this outcome of its release shows that the lease was not held until then.
-    pub(crate) fn ensure_held_to_release(&self, outcome: ReleaseOutcome) -> Result<()> {
-        match outcome {
-            ReleaseOutcome::AlreadyLost { cause } => Err(self.lease_inner().lost_error(cause)),
-            ReleaseOutcome::AlreadyTransferred => Err(self.lease_inner().end_error()),
-            ReleaseOutcome::Released | ReleaseOutcome::Unknown => Ok(()),
-        }
     }
 
     /// Completes a tick and releases the lease, in one write. The lease may have expired, if the key was not granted since.
@@ -122,5 +105,31 @@ impl Lease {
             // The lease was lost before. Its task has sent nothing, or a shutdown has released it.
             _ => release::complete(self.context(), self.lease_inner(), &completion).await,
         }
+    }
+}
+
+impl Granted for Lease {
+    fn leases(&self) -> &[Lease] {
+        slice::from_ref(self)
+    }
+
+    fn ended(&self) -> &CancellationToken {
+        &self.lease_inner().ended
+    }
+
+    async fn release_after_work(&self) -> Result<()> {
+        match self.end_by_release().await {
+            // After an error the ttl ends the lease, and the release has recorded the error.
+            Ok(ReleaseOutcome::Released | ReleaseOutcome::Unknown) | Err(_) => Ok(()),
+            Ok(outcome) => Err(end_error(self.lease_inner(), outcome)),
+        }
+    }
+}
+
+/// The error of a lease whose end at the store was not that of the caller.
+pub(crate) fn end_error(lease: &LeaseInner, outcome: ReleaseOutcome) -> Error {
+    match outcome {
+        ReleaseOutcome::AlreadyLost { cause } => lease.lost_error(cause),
+        _ => lease.end_error(),
     }
 }

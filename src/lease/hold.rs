@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Lease, state_stream, work};
 use crate::{
     engine::{
-        confirm::{Proof, confirmed, loss_of, loss_or_stale},
+        confirm::{Proof, confirmed, loss_of, loss_or_stale, stale_error},
         context::Context,
         held_lease::TASK_MARGIN,
         lease_state::{LeaseState, ReleaseOutcome},
@@ -17,8 +17,9 @@ use crate::{
     },
     record::Request,
     spans,
-    store::answers::Applied,
+    store::answers::{Applied, Snapshot},
     types::{
+        deadline::Deadline,
         error::{Error, Result},
         key::Key,
         lease_id::LeaseId,
@@ -73,10 +74,8 @@ impl Lease {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
-        // Before the work, so that it is dropped after it.
-        let _at_work = self.lease_inner().begin_work();
-        work::run_while_held(&self.lease_inner().ended, || self.check(), pin!(work)).await
+    pub fn run<F: Future>(&self, work: F) -> impl Future<Output = Result<F::Output>> {
+        work::run_under(self, work)
     }
 
     /// Releases the lease, and returns whether it was held until then.
@@ -303,43 +302,58 @@ impl Lease {
 
     /// Checks whether the lease is held at this moment, as part of an operation that has a span and records the error.
     pub(crate) async fn confirm(&self) -> Result<()> {
-        self.lease_inner().check()?;
-        let context = self.context();
-        context.ensure_open()?;
-        if !context.store.capabilities().linearizable_reads {
+        self.check()?;
+        if !self.context().store.capabilities().linearizable_reads {
             return Err(Error::invalid(
                 "the reads of this store can be outdated, so they verify nothing: rely on the token and a fence",
             ));
         }
-        let until = context.operation_deadline();
-        retry::until_definite(until, context.settings.attempt, |deadline| async move {
-            let read = context.store.read_held(self.key(), deadline).await?;
-            if let Some(cause) = loss_of(self.lease_inner(), read.as_ref()) {
-                self.lease_inner().lose(cause);
+        self.read_held().await.map(drop)
+    }
+
+    /// Reads the record in which the lease holds the key, which is no older than the grant. If the reads of the store cannot
+    /// be outdated, a read that shows no such holder ends the lease.
+    pub(crate) async fn read_held(&self) -> Result<Option<Snapshot>> {
+        let (lease, store) = (self.lease_inner(), &self.context().store);
+        let can_be_outdated = !store.capabilities().linearizable_reads;
+        self.until_lost(|deadline| async move {
+            let read = store.read_held(&lease.key, deadline).await?;
+            match loss_of(lease, read.as_ref()) {
+                None => Ok(read),
+                Some(_) if can_be_outdated => Err(stale_error()),
+                Some(cause) => {
+                    lease.lose(cause);
+                    Err(lease.end_error())
+                }
             }
-            Ok(())
         })
-        .await?;
-        self.lease_inner().check()
+        .await
     }
 
     /// Sends a request of the holder until its outcome is known, while the lease is held. If the store has no such holder,
     /// and a read confirms it, the lease is lost.
     pub(super) async fn send(&self, request: Request) -> Result<Applied> {
-        let (lease, context) = (self.lease_inner(), self.context());
-        context.ensure_open()?;
-        let sent = retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| {
-            let request = request.clone();
-            async move {
-                match confirmed(context, &lease.key, request, deadline).await? {
-                    Proof::Answer(answer) => Ok(answer),
-                    Proof::Record(read) => {
-                        lease.lose(loss_or_stale(lease, read.as_ref())?);
-                        Err(lease.end_error())
-                    }
+        let (lease, context, request) = (self.lease_inner(), self.context(), &request);
+        self.until_lost(|deadline| async move {
+            match confirmed(context, &lease.key, request.clone(), deadline).await? {
+                Proof::Answer(answer) => Ok(answer),
+                Proof::Record(read) => {
+                    lease.lose(loss_or_stale(lease, read.as_ref())?);
+                    Err(lease.end_error())
                 }
             }
-        });
+        })
+        .await
+    }
+
+    /// Repeats an attempt until its outcome is known or the lease is over.
+    async fn until_lost<T, F>(&self, attempt: impl FnMut(Deadline) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let (lease, context) = (self.lease_inner(), self.context());
+        context.ensure_open()?;
+        let sent = retry::until_definite(context.operation_deadline(), context.settings.attempt, attempt);
         work::run_while_held(&lease.ended, || lease.check(), pin!(sent)).await?
     }
 

@@ -1,16 +1,13 @@
 //! A stream of the states of a lease.
 
 use std::{
-    fmt,
-    future::poll_fn,
+    fmt, future,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
-use futures_core::Stream;
-use tokio::sync::watch::Receiver;
-use tokio_util::sync::ReusableBoxFuture;
+use futures_util::{Stream, StreamExt, stream};
 
 use crate::engine::{lease_inner::LeaseInner, lease_state::LeaseState};
 
@@ -40,14 +37,23 @@ use crate::engine::{lease_inner::LeaseInner, lease_state::LeaseState};
 #[must_use = "a stream of states does nothing until it is polled"]
 pub struct StateStream {
     lease: Arc<LeaseInner>,
-    change: ReusableBoxFuture<'static, Receiver<LeaseState>>,
-    is_over: bool,
+    changes: Pin<Box<dyn Stream<Item = LeaseState> + Send + Sync>>,
 }
 
 impl StateStream {
     pub(crate) fn new(lease: &Arc<LeaseInner>) -> Self {
-        let change = ReusableBoxFuture::new(next_change(lease.watch()));
-        Self { lease: Arc::clone(lease), change, is_over: false }
+        let changes = stream::unfold(Some(lease.watch()), |changes| async move {
+            let mut changes = changes?;
+            // The sender lives as long as this stream, which keeps the `LeaseInner`.
+            if changes.changed().await.is_err() {
+                future::pending::<()>().await;
+            }
+            let state = changes.borrow_and_update().clone();
+            let rest = (!state.is_over()).then_some(changes);
+            Some((state, rest))
+        });
+        // A caller may poll it after its end, which `unfold` answers with a panic.
+        Self { lease: Arc::clone(lease), changes: Box::pin(changes.fuse()) }
     }
 
     /// The state now. Needs no request.
@@ -65,26 +71,7 @@ impl StateStream {
     ///
     /// Dropping the future loses nothing: the next call returns the state that this one would have returned.
     pub async fn changed(&mut self) -> Option<LeaseState> {
-        poll_fn(|context| self.poll_change(context)).await
-    }
-
-    fn poll_change(&mut self, context: &mut Context<'_>) -> Poll<Option<LeaseState>> {
-        if self.is_over {
-            return Poll::Ready(None);
-        }
-        let mut changes = ready!(self.change.poll(context));
-        let state = changes.borrow_and_update().clone();
-        self.change.set(next_change(changes));
-        self.is_over = state.is_over();
-        Poll::Ready(Some(state))
-    }
-}
-
-/// Waits for the next change. The sender lives as long as the stream, which keeps the `LeaseInner`.
-async fn next_change(mut changes: Receiver<LeaseState>) -> Receiver<LeaseState> {
-    match changes.changed().await {
-        Ok(()) => changes,
-        Err(_closed) => std::future::pending().await,
+        self.changes.next().await
     }
 }
 
@@ -92,7 +79,7 @@ impl Stream for StateStream {
     type Item = LeaseState;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<LeaseState>> {
-        self.poll_change(context)
+        self.changes.poll_next_unpin(context)
     }
 }
 

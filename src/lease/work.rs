@@ -7,7 +7,15 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
+use super::{Granted, Lease};
 use crate::types::error::Result;
+
+/// Runs `work` while all leases are held.
+pub(crate) async fn run_under<F: Future>(held: &impl Granted, work: F) -> Result<F::Output> {
+    // Before the work, so that it is dropped after it.
+    let _at_work: Vec<_> = held.leases().iter().map(|lease| lease.lease_inner().begin_work()).collect();
+    run_while_held(held.ended(), || held.leases().iter().try_for_each(Lease::check), pin!(work)).await
+}
 
 /// Polls `work` until it returns or `check` fails. The value of work that returns after the deadline is refused, too.
 pub(crate) async fn run_while_held<F: Future>(

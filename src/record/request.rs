@@ -182,8 +182,7 @@ impl Raise {
     /// The record is kept at least until this time: the end of the second that the token stands for. After it the clock
     /// alone numbers larger tokens, and the key no longer needs the record.
     pub(crate) fn keep_until(self) -> StoreTime {
-        let end = HybridTime::from(self.to).seconds.saturating_add(1).saturating_mul(1_000);
-        StoreTime::from_millis(i64::try_from(end).unwrap_or(i64::MAX))
+        StoreTime::default().after(HybridTime::from(self.to).seconds.saturating_add(1).saturating_mul(1_000))
     }
 }
 

@@ -529,7 +529,9 @@ impl State {
             // Farther than it must be, so that most writes do not change the index on it.
             _ => end.after(more.min(Ttl::MAX.millis())),
         };
-        let expires_at = expires_at.max(at.hybrid()).max(keep_until);
+        // No sooner than the second of the hybrid clock.
+        let second = StoreTime::default().after(at.hlc.seconds.saturating_mul(1_000));
+        let expires_at = expires_at.max(second).max(keep_until);
         Some(Record { version, holders, queue, handover, last_seen: at.now, expires_at, history, done, runs, value })
     }
 }

@@ -103,7 +103,7 @@ pub(super) struct Turn<S: SendTogether> {
     key: Key,
     /// How long it waits for an answer.
     patience: Duration,
-    /// Whether the key is without a turn, or another one has the queue.
+    /// Whether the key has no queue any more.
     is_over: bool,
 }
 
@@ -119,16 +119,12 @@ pub(super) async fn apply<S: SendTogether>(
     deadline: Deadline,
 ) -> Result<Applied> {
     runtime::current()?;
-    let (answer, mut answered) = oneshot::channel();
+    let (answer, answered) = oneshot::channel();
     let queued = Queued { request, deadline, min_remaining: min_remaining(deadline), answer };
     if let Some(turn) = Turn::first(sender, key, queued) {
         turn.pass_on();
     }
-    let answered = tokio::select! {
-        biased;
-        answer = &mut answered => answer,
-        () = deadline.passed() => return Err(late_error(key, deadline)),
-    };
+    let Some(answered) = deadline.wait_for(answered).await else { return Err(late_error(key, deadline)) };
     answered.unwrap_or_else(|ended| Err(runtime::ended(ended)))
 }
 
@@ -248,11 +244,12 @@ impl<S: SendTogether> Turn<S> {
         let has_turn = all.contains_key(key);
         all.entry(key.clone()).or_default().push_back(queued);
         drop(all);
-        (!has_turn).then(|| Self::new(sender, key, S::PATIENCE))
-    }
-
-    fn new(sender: &Arc<S>, key: &Key, patience: Duration) -> Self {
-        Self { sender: Arc::clone(sender), key: key.clone(), patience, is_over: false }
+        (!has_turn).then(|| Self {
+            sender: Arc::clone(sender),
+            key: key.clone(),
+            patience: S::PATIENCE,
+            is_over: false,
+        })
     }
 
     pub(super) fn key(&self) -> &Key {
@@ -275,17 +272,17 @@ impl<S: SendTogether> Turn<S> {
             if let Some(queue) = queues.get_mut(&self.key) {
                 take_more::<S>(queue, &self.key, &mut requests);
             }
-            self.is_over = true;
             if requests.is_empty() {
                 queues.remove(&self.key);
+                self.is_over = true;
                 return;
             }
         }
-        let turn = Self::new(&self.sender, &self.key, self.patience);
         let sender = Arc::clone(&self.sender);
+        let runtime = sender.home().runtime().clone();
         #[allow(clippy::disallowed_methods, reason = "owned by the callers that wait for its answers, or by the store")]
-        let _task = self.sender.home().runtime().spawn(async move {
-            if let Some(turn) = sender.send(turn, requests).await {
+        let _task = runtime.spawn(async move {
+            if let Some(turn) = sender.send(self, requests).await {
                 turn.pass_on();
             }
         });

@@ -111,11 +111,6 @@ impl<B: Backend> CompareAndSwap<B> {
         Ok((loaded, record.flatten()))
     }
 
-    /// Reads the clocks.
-    async fn read_clock(&self, deadline: Deadline) -> Result<StoreClock> {
-        Ok(store_clock(self.0.backend.now(deadline).await?))
-    }
-
     /// Sends these requests of a key, and answers each. Returns the turn, unless it has passed on.
     async fn send(self, turn: Turn<Shared<B>>, mut requests: Vec<Queued<KeyRequest>>) -> Option<Turn<Shared<B>>> {
         let (key, mut turn, mut longest) = (turn.key().clone(), Some(turn), 1);
@@ -282,7 +277,7 @@ impl<B: Backend> Store for CompareAndSwap<B> {
 
     fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
         let store = self.clone();
-        Box::pin(async move { Ok(store.read_clock(deadline).await?.now) })
+        Box::pin(async move { Ok(store_clock(store.0.backend.now(deadline).await?).now) })
     }
 
     /// Returns all leases that follow the position: each page loads all values.
@@ -319,8 +314,8 @@ impl<B: Backend> Store for CompareAndSwap<B> {
                 };
                 let notification = if message.is_empty() {
                     // A change whose load is later than this one is published after it.
-                    let at = store.read_clock(Deadline::after(store.clock(), MAX_AGE)).await?;
-                    Some(Notification::Started { since: at.hlc.max(since) })
+                    let now = store.0.backend.now(Deadline::after(store.clock(), MAX_AGE)).await?;
+                    Some(Notification::Started { since: store_clock(now).hlc.max(since) })
                 } else {
                     codec::notification(&message)
                 };

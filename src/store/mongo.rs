@@ -73,22 +73,33 @@ mod update_description;
 mod watch;
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use mongodb::{Database, bson::Document};
 use tokio::sync::mpsc::{Sender, UnboundedSender};
+use tokio_util::task::TaskTracker;
 
 pub(crate) use self::limits::{server_limit, server_time};
 use self::{
     context::MongoContext,
-    state::{admission::Admitted, client::ClientShare},
+    state::{
+        admission::{Admission, Class},
+        client::ClientShare,
+        index::IndexState,
+        known_keys::KnownKeys,
+        subscribers::Subscribers,
+    },
 };
 use super::{
     BoxFuture, Store, StoreOptions,
     answers::{Applied, FollowedState, Notification, Page, Snapshot},
-    pool::{LARGE_PART, PoolShares},
+    coalesce::Coalescer,
+    pool::LARGE_PART,
     runtime::Home,
 };
 use crate::{
@@ -174,15 +185,14 @@ impl MongoStore {
         home: Arc<Home>,
         connections: u32,
     ) -> Self {
-        Self::build(database, collection, retention, home, ClientShare::of_caller(connections))
+        Self::build(database, collection, retention, home, ClientShare::new(None, connections))
     }
 
     /// Creates a store that owns its client, whose pool has this many connections. The shutdown of the last of its handles
     /// closes the client.
     #[must_use]
     pub fn owning(database: &Database, collection: impl Into<String>, retention: Duration, connections: u32) -> Self {
-        let streams = PoolShares::of(connections).streams;
-        let client = ClientShare::owned(database.client().clone(), connections, streams);
+        let client = ClientShare::new(Some(database.client().clone()), connections);
         Self::build(database, collection.into(), retention, Home::here(), client)
     }
 
@@ -225,54 +235,33 @@ impl MongoStore {
         home: Arc<Home>,
         client: ClientShare,
     ) -> Self {
-        Self { context: Arc::new(MongoContext::new(database.clone(), collection, retention, home, client)) }
-    }
-
-    /// Reads as [`request`](Self::request) does, as soon as another read may be under way.
-    fn read_request<T: Send + 'static>(
-        &self,
-        deadline: Deadline,
-        work: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> BoxFuture<Result<T>> {
-        let context = Arc::clone(&self.context);
-        let admit = async move { context.client.requests().admit_read(task::permit_deadline(deadline)).await };
-        self.admitted_request(deadline, admit, work)
-    }
-
-    /// Runs a request on a task of its own as soon as it has a permit, and waits for it until the deadline. [`Store::close`]
-    /// waits for its end.
-    fn admitted_request<T: Send + 'static>(
-        &self,
-        deadline: Deadline,
-        admit: impl Future<Output = Result<Admitted>> + Send + 'static,
-        work: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> BoxFuture<Result<T>> {
-        let (context, token) = (Arc::clone(&self.context), self.context.requests.token());
-        Box::pin(async move {
-            let on = (context.runtime(), &context.requests);
-            let running =
-                task::run_admitted(on, deadline, admit, move |admitted: Admitted| admitted.run(deadline, work));
-            // The task has one, too, and ends also if this is not polled any more.
-            drop(token);
-            running.await
-        })
-    }
-
-    /// Runs a request on a task of its own, and waits for it until the deadline. [`Store::close`] waits for its end.
-    fn request<T: Send + 'static>(
-        &self,
-        deadline: Deadline,
-        work: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> BoxFuture<Result<T>> {
-        let (context, work) = (Arc::clone(&self.context), self.context.requests.track_future(work));
-        Box::pin(async move { task::run(context.runtime(), deadline, work).await })
+        let context = MongoContext {
+            database: database.clone(),
+            collection,
+            retention,
+            allow_sharded: AtomicBool::new(false),
+            home,
+            client,
+            open_handles: AtomicUsize::new(0),
+            subscribers: Subscribers::default(),
+            coalescer: Coalescer::default(),
+            known_keys: KnownKeys::default(),
+            index: IndexState::default(),
+            preflight: Admission::new(2, 0),
+            is_checked: AtomicBool::new(false),
+            requests: TaskTracker::new(),
+        };
+        Self { context: Arc::new(context) }
     }
 }
 
 impl Store for MongoStore {
     fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
-        let context = Arc::clone(&self.context);
-        self.request(deadline, async move { preflight::run(&context, deadline).await })
+        self.context.run(
+            Class::Keep,
+            deadline,
+            |context, deadline| async move { preflight::run(&context, deadline).await },
+        )
     }
 
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
@@ -285,8 +274,8 @@ impl Store for MongoStore {
     }
 
     fn apply_batch(&self, leases: &LeaseRefs, request: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        let (context, leases, request) = (Arc::clone(&self.context), leases.clone(), request.clone());
-        self.request(deadline, async move {
+        let (leases, request) = (leases.clone(), request.clone());
+        self.context.run(Class::Keep, deadline, |context, deadline| async move {
             let applied = context.apply_batch(&leases, &request, deadline).await;
             index::renew(&context);
             applied
@@ -294,19 +283,17 @@ impl Store for MongoStore {
     }
 
     fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
-        let (context, key) = (Arc::clone(&self.context), key.clone());
-        self.read_request(deadline, async move { context.read(&key, deadline).await })
+        let key = key.clone();
+        self.context.run(Class::Read, deadline, |context, deadline| async move { context.read(&key, deadline).await })
     }
 
     fn read_held(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
-        let (admitting, context, key) = (Arc::clone(&self.context), Arc::clone(&self.context), key.clone());
-        let admit = async move { admitting.client.requests().admit_holder(task::permit_deadline(deadline)).await };
-        self.admitted_request(deadline, admit, async move { context.read(&key, deadline).await })
+        let key = key.clone();
+        self.context.run(Class::Holder, deadline, |context, deadline| async move { context.read(&key, deadline).await })
     }
 
     fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
-        let context = Arc::clone(&self.context);
-        self.read_request(deadline, async move { context.now(deadline).await })
+        self.context.run(Class::Read, deadline, |context, deadline| async move { context.now(deadline).await })
     }
 
     fn list(
@@ -316,8 +303,10 @@ impl Store for MongoStore {
         page_size: u32,
         deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
-        let (context, filter) = (Arc::clone(&self.context), filter.clone());
-        self.read_request(deadline, async move { context.list(&filter, after.as_ref(), page_size, deadline).await })
+        let filter = filter.clone();
+        self.context.run(Class::Read, deadline, move |context, deadline| async move {
+            context.list(&filter, after.as_ref(), page_size, deadline).await
+        })
     }
 
     fn handle_id(&self) -> HandleId {
@@ -360,7 +349,8 @@ impl Store for MongoStore {
             return Ok(None);
         }
         let sibling = Self::build(&database, collection, options.retention, Arc::clone(home), client.join());
-        Ok(Some(Arc::new(if self.context.is_sharded_allowed() { sibling.allow_sharded() } else { sibling })))
+        sibling.context.allow_sharded.store(self.context.allow_sharded.load(Ordering::Acquire), Ordering::Release);
+        Ok(Some(Arc::new(sibling)))
     }
 
     fn close(&self, deadline: Deadline) -> BoxFuture<()> {
@@ -395,7 +385,7 @@ impl Store for MongoStore {
     }
 
     fn connections(&self) -> u32 {
-        self.context.client.connections()
+        self.context.client.limits.connections
     }
 
     fn part_size(&self) -> usize {

@@ -13,8 +13,8 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use tokio::{runtime::Handle, task::JoinHandle};
-use tokio_util::{sync::DropGuard, task::TaskTracker};
+use tokio::runtime::Handle;
+use tokio_util::sync::DropGuard;
 
 use crate::types::error::{Error, Result, Source};
 
@@ -54,15 +54,6 @@ impl Home {
     #[cfg_attr(not(feature = "mongodb"), allow(dead_code, reason = "for the client of MongoDB"))]
     pub(crate) fn lend(&self, has_lent: bool) {
         self.has_lent.store(has_lent, Ordering::Release);
-    }
-
-    /// Starts a task that a tracker waits for.
-    pub(crate) fn spawn<T: Send + 'static>(
-        &self,
-        tasks: &TaskTracker,
-        task: impl Future<Output = T> + Send + 'static,
-    ) -> JoinHandle<T> {
-        tasks.spawn_on(task, self.runtime())
     }
 }
 

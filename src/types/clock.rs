@@ -64,13 +64,6 @@ impl ManualClock {
     }
 }
 
-#[cfg(feature = "test-util")]
-impl From<ManualClock> for Clock {
-    fn from(clock: ManualClock) -> Self {
-        Self::Manual(clock)
-    }
-}
-
 /// How often a sleep on [`Clock::Boot`] reads the clock. No timer can run on a clock that runs during suspend. So after
 /// a machine wakes up, a passed deadline is noticed within this time. Ten thousand leases that read it each second take
 /// one percent of a processor.
@@ -104,13 +97,13 @@ impl Clock {
     /// Dropping the future loses nothing.
     #[allow(
         clippy::manual_async_fn,
-        reason = "an async fn keeps its arguments twice, and each held lease has one of these futures"
+        reason = "an async fn keeps its arguments twice, and each waiter has one of these futures"
     )]
     pub fn sleep_until(self, until: Instant) -> impl Future<Output = ()> + Send {
         async move {
             #[cfg(feature = "test-util")]
             if let Self::Manual(clock) = self {
-                // Boxed, because each held lease has a future as large as the largest that this one ever awaits.
+                // Boxed, because each waiter has a future as large as the largest that this one ever awaits.
                 return Box::pin(clock.reaches(until)).await;
             }
             while self.now() < until {
@@ -199,7 +192,7 @@ mod tests {
     #[tokio::test]
     async fn a_manual_clock_moves_when_it_is_moved_and_wakes_those_whose_time_has_come() {
         let manual = ManualClock::new();
-        let clock = Clock::from(manual);
+        let clock = Clock::Manual(manual);
         let mut sleeper = std::pin::pin!(clock.sleep_until(Instant::at(HOUR * 2)));
         manual.advance(HOUR);
         tokio::time::timeout(Duration::from_millis(10), &mut sleeper).await.unwrap_err();

@@ -1,15 +1,11 @@
 //! A point in time on a clock.
 
-use std::{
-    ops::{Add, Sub},
-    time::Duration,
-};
+use std::{ops::Add, time::Duration};
 
 /// A point in time, as a [`Clock`](super::clock::Clock) shows it: the time since the origin of that clock. Only instants of one
 /// clock can be compared.
 ///
-/// The difference of two instants is a [`Duration`], which is zero if the second one is later. A sum is at most
-/// [`MAX`](Self::MAX).
+/// A sum is at most [`MAX`](Self::MAX).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(Duration);
 
@@ -58,14 +54,6 @@ impl Add<Duration> for Instant {
     }
 }
 
-impl Sub for Instant {
-    type Output = Duration;
-
-    fn sub(self, earlier: Self) -> Duration {
-        self.since(earlier)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,7 +61,10 @@ mod tests {
     #[test]
     fn instants_and_durations_do_not_overflow() {
         let (second, instant) = (Duration::from_secs(1), Instant::at(Duration::from_secs(3)));
-        assert_eq!((instant.after(second) - instant, instant - instant.after(second)), (second, Duration::ZERO));
+        assert_eq!(
+            (instant.after(second).since(instant), instant.since(instant.after(second))),
+            (second, Duration::ZERO)
+        );
         assert_eq!((Instant::MAX + second, instant.before(4 * second)), (Instant::MAX, Instant::ORIGIN));
         assert_eq!(instant.before(second).since_origin(), 2 * second);
     }

@@ -2,7 +2,7 @@
 
 use std::{future::poll_fn, mem::forget, pin::Pin};
 
-use futures_core::Stream;
+use futures_util::Stream;
 use mongoseal::{
     Error, Mongoseal, Sharing,
     action::Leases,

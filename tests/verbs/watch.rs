@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use futures_core::Stream;
+use futures_util::Stream;
 use mongoseal::{
     Error, FencingToken, Mongoseal, Result,
     inspect::{Event, EventKind, EventStream, WatchItem},

@@ -6,7 +6,6 @@ use crate::{
     engine::{
         confirm::{Proof, confirmed, stale_error},
         handle_inner::HandleInner,
-        retry,
     },
     handle::{Async, Mongoseal, awaitable},
     record::{self, CompletedTick, Outcome, Request},
@@ -90,17 +89,14 @@ impl<M> RewindTick<M> {
         let upto = done.token;
         let request = Request::Reset(record::Reset { tick: to, upto, by: by.as_str().to_owned() });
         let is_reset = |done: &CompletedTick| done.tick <= to || done.token > upto;
-        let reset = retry::until_definite(until, context.settings.attempt, |deadline| {
-            let request = request.clone();
-            let key = &key;
-            async move {
-                let done = match confirmed(context, key, request, deadline).await? {
-                    Proof::Answer(Applied { outcome: Outcome::Reset { done }, .. }) => done,
-                    Proof::Answer(answer) => return Err(answer.outcome.unexpected("a reset")),
-                    Proof::Record(read) => read.and_then(|Snapshot { record, .. }| record.done),
-                };
-                if done.as_ref().is_none_or(is_reset) { Ok(done) } else { Err(stale_error()) }
-            }
+        let (key, request) = (&key, &request);
+        let reset = context.request(until, |deadline| async move {
+            let done = match confirmed(context, key, request.clone(), deadline).await? {
+                Proof::Answer(Applied { outcome: Outcome::Reset { done }, .. }) => done,
+                Proof::Answer(answer) => return Err(answer.outcome.unexpected("a reset")),
+                Proof::Record(read) => read.and_then(|Snapshot { record, .. }| record.done),
+            };
+            if done.as_ref().is_none_or(is_reset) { Ok(done) } else { Err(stale_error()) }
         });
         reset.await
     }

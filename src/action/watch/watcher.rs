@@ -17,10 +17,8 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    sync::mpsc::{self, Receiver, Sender},
-    task::JoinSet,
-};
+use futures_util::{StreamExt, stream};
+use tokio::sync::mpsc::{self, Receiver, Sender};
 use tracing::{debug, warn};
 
 use crate::{
@@ -57,6 +55,9 @@ const MAX_READS: usize = 32;
 pub(crate) trait Watched: Send + Sync + Sized + 'static {
     /// The items at the beginning of the watch, for each record.
     fn first(key: &Key, record: Option<&Record>, at: StoreTime) -> Vec<Self>;
+
+    /// Sorts the items at the beginning, of all records.
+    fn sort(_first: &mut [Self]) {}
 
     /// The items for a change.
     fn changes(key: &Key, before: Option<&Record>, after: Option<&Record>, at: StoreTime) -> Vec<Self>;
@@ -330,18 +331,11 @@ impl<T: Watched> Watcher<T> {
 
     /// Reads these records, some of them concurrently. Returns them in this order.
     pub(super) async fn read_all(&self, keys: Vec<Key>) -> Vec<(Key, Result<Option<Snapshot>>)> {
-        let mut done = Vec::new();
-        for keys in keys.chunks(MAX_READS) {
-            let (deadline, mut reads) = (self.context.attempt_deadline(), JoinSet::new());
-            for (place, key) in keys.iter().enumerate() {
-                let read = self.context.store.read(key, deadline);
-                reads.spawn(async move { (place, read.await) });
-            }
-            let mut answers = reads.join_all().await;
-            answers.sort_by_key(|(place, _)| *place);
-            done.extend(keys.iter().cloned().zip(answers.into_iter().map(|(_, answer)| answer)));
-        }
-        done
+        let reads = keys.into_iter().map(|key| async move {
+            let read = self.context.store.read(&key, self.context.attempt_deadline()).await;
+            (key, read)
+        });
+        stream::iter(reads).buffered(MAX_READS).collect().await
     }
 
     /// Notes that the store's clock read this, now or before.

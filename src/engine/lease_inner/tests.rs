@@ -18,7 +18,7 @@ fn lasting(left: Duration) -> LeaseInner {
 pub(crate) fn held(clock: Clock, deadline: Instant, sharing: Sharing) -> LeaseInner {
     let terms = LeaseSpec::of_number(7, sharing, 1_000);
     let granted = (FencingToken::new(42).unwrap(), HybridTime { seconds: 1, ordinal: 1 });
-    LeaseInner::new("k".parse().unwrap(), &terms, granted, clock, deadline, None, None)
+    LeaseInner::new("k".parse().unwrap(), &terms, granted, clock, (deadline, None), None, &Arc::default())
 }
 
 fn revoked() -> LossCause {

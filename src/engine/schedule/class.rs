@@ -24,10 +24,10 @@ const LATE: (Stage, u64) = (Stage::Late(Instant::ORIGIN), 0);
 const QUEUED: (Stage, u64) = (Stage::Queued(false, Instant::ORIGIN), 0);
 
 /// The leases with one ttl, by the numbers of their acquires.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Class {
     pub(super) pace: Pace,
-    /// When each lease is checked next. Has all leases that are not over.
+    /// When each lease is checked next. Has all leases.
     pub(super) checks: BTreeSet<(Instant, u64)>,
     /// The leases that wait for a permit: first those in [`Stage::Due`], then those in [`Stage::Queued`].
     pub(super) waits: BTreeSet<(Stage, u64)>,
@@ -44,8 +44,10 @@ pub(super) struct Class {
     pub(super) queued_since: Option<Instant>,
     /// When the class is checked next.
     pub(super) check_at: Instant,
-    /// Its entries in the lists of the classes that wait for permits.
-    pub(super) listed: (Option<Instant>, Option<(bool, Instant)>),
+    /// Since when it can send a part, for which it waits for a permit.
+    pub(super) part_at: Option<Instant>,
+    /// Whether the first lease that waits to be refreshed alone has failed before.
+    pub(super) has_failed: bool,
 }
 
 /// The attempts in flight, by their numbers, which are in the order in which they were sent.
@@ -112,21 +114,11 @@ impl Attempts {
 }
 
 impl Class {
-    pub(super) fn of(ttl: Ttl) -> Self {
-        Self {
-            pace: Pace::of(ttl),
-            checks: BTreeSet::new(),
-            waits: BTreeSet::new(),
-            attempts: Attempts::default(),
-            part_failures: 0,
-            parts_from: Instant::ORIGIN,
-            large_failures: 0,
-            large_from: Instant::ORIGIN,
-            due_since: None,
-            queued_since: None,
-            check_at: Instant::ORIGIN,
-            listed: (None, None),
-        }
+    /// The class of this ttl, which is checked next.
+    pub(super) fn in_need(classes: &mut BTreeMap<Ttl, Self>, ttl: Ttl) -> &mut Self {
+        let class = classes.entry(ttl).or_insert_with(|| Self { pace: Pace::of(ttl), ..Self::default() });
+        class.check_at = Instant::ORIGIN;
+        class
     }
 
     /// Forgets where a lease waits and when it is checked.
@@ -140,9 +132,7 @@ impl Class {
         if matches!(kept.stage, Stage::Due(_) | Stage::Late(_) | Stage::Queued(..)) {
             self.waits.insert((kept.stage, number));
         }
-        if kept.stage != Stage::Over {
-            self.checks.insert((kept.check_at, number));
-        }
+        self.checks.insert((kept.check_at, number));
     }
 
     /// The leases that wait for a part, the earliest deadlines first. Those of late parts share one with no others.

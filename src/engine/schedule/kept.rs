@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::{Single, SingleEnd, Todo};
 use crate::{
-    engine::{end_action::End, lease_inner::LeaseInner, mailbox::RefreshCommand, refresh::Refreshing, retry},
+    engine::{lease_inner::LeaseInner, mailbox::RefreshCommand, refresh::Refreshing, retry},
     types::{
         error::{Error, LossCause, Result},
         instant::Instant,
@@ -22,8 +22,6 @@ pub(crate) type Reply = (oneshot::Sender<Result<()>>, Option<Error>);
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) lease: Arc<LeaseInner>,
-    /// Sends what was done at the store when the lease ended.
-    pub(crate) released: oneshot::Sender<Result<End>>,
     pub(super) ttl: Ttl,
     refreshing: Refreshing,
     /// The metadata that was confirmed last. Boxed, because few leases have any.
@@ -33,12 +31,10 @@ pub(crate) struct Kept {
     /// When the next refresh is due.
     due_at: Instant,
     /// When to listen for a revocation. `None`: the handle does, or has tried.
-    listen_at: Option<Instant>,
+    pub(super) listen_at: Option<Instant>,
     /// When it is checked next.
     pub(super) check_at: Instant,
     pub(super) stage: Stage,
-    /// Whether it is refreshed alone each time.
-    is_single: bool,
     /// Whether it is refreshed alone until a refresh is confirmed.
     is_alone: bool,
     /// Whether it has shared another part since a refresh was confirmed.
@@ -68,8 +64,6 @@ pub(super) enum Stage {
     Sent(u64),
     /// The lease is not due.
     Waiting,
-    /// The lease is over.
-    Over,
 }
 
 /// A refresh that the holder requests: sent until one of its attempts is confirmed.
@@ -88,20 +82,17 @@ impl Kept {
     /// from `listen_at` on.
     pub(crate) fn new(
         lease: Arc<LeaseInner>,
-        released: oneshot::Sender<Result<End>>,
         (ttl, refreshing): (Ttl, Refreshing),
         sent: Instant,
         listen_at: Instant,
     ) -> Self {
-        Self {
-            is_single: lease.has_no_expiry(),
+        let mut kept = Self {
             lease,
-            released,
             ttl,
             refreshing,
             metadata: None,
             sent,
-            due_at: refreshing.due_after(ttl, sent),
+            due_at: Instant::MAX,
             listen_at: Some(listen_at),
             check_at: Instant::MAX,
             stage: Stage::Waiting,
@@ -112,7 +103,14 @@ impl Kept {
             in_flight: 0,
             rounds: 0,
             round: None,
-        }
+        };
+        kept.wait();
+        kept
+    }
+
+    /// Whether it is refreshed alone each time.
+    fn is_single(&self) -> bool {
+        self.metadata.is_some() || self.ttl > Ttl::MAX
     }
 
     /// When there is something to do for it, if nothing is answered before.
@@ -123,19 +121,16 @@ impl Kept {
         times.into_iter().flatten().fold(self.lease.deadline(), Instant::min)
     }
 
+    /// Why its time is over. A lease that stalls is not released: the store keeps the key until the ttl is over, because the work
+    /// may still write.
+    pub(super) fn find_loss(&self, now: Instant) -> Option<LossCause> {
+        let stalls_at = self.lease.stalls_at().filter(|at| *at <= now);
+        let is_expired = self.lease.remaining().is_zero();
+        is_expired.then_some(LossCause::Expired).or(stalls_at.map(|_| LossCause::Stalled))
+    }
+
     /// Does what is due. `retry`: how long to wait after a failure.
     pub(super) fn check(&mut self, now: Instant, retry: Duration, todo: &mut Todo) {
-        // A lease that stalls is not released: the store keeps the key until the ttl is over, because the work may still write.
-        let cause = if self.lease.remaining().is_zero() {
-            Some(LossCause::Expired)
-        } else {
-            self.lease.stalls_at().filter(|at| *at <= now).map(|_| LossCause::Stalled)
-        };
-        if let Some(cause) = cause {
-            self.stage = Stage::Over;
-            todo.lost.push((Arc::clone(&self.lease), cause));
-            return;
-        }
         if self.listen_at.take_if(|at| *at <= now).is_some() {
             let hlc = self.lease.hlc;
             todo.listen_since = Some(todo.listen_since.map_or(hlc, |since| since.min(hlc)));
@@ -152,7 +147,7 @@ impl Kept {
             todo.silent.push(Arc::clone(&self.lease));
         }
         if self.stage == Stage::Waiting && self.due_at <= now {
-            if self.is_single || self.is_alone {
+            if self.is_single() || self.is_alone {
                 self.queue(now, false);
             } else {
                 self.begin(now);
@@ -196,9 +191,14 @@ impl Kept {
         self.sent = sent;
         (self.failures, self.risk_at, self.was_late) = (0, None, false);
         if self.round.is_none() {
-            self.is_alone = false;
-            self.wait_for_interval(Instant::ORIGIN, Duration::ZERO);
+            self.wait();
         }
+    }
+
+    /// Waits for its interval after the last confirmed request.
+    fn wait(&mut self) {
+        self.is_alone = false;
+        self.wait_for_interval(Instant::ORIGIN, Duration::ZERO);
     }
 
     /// Waits for its interval, and from now on for `retry` at least. A lease without expiry has no other bound on `retry`
@@ -213,15 +213,10 @@ impl Kept {
     pub(super) fn is_ready(&self, now: Instant) -> bool {
         let half = self.refreshing.interval(self.ttl).and_then(|interval| interval.checked_div(2));
         self.stage == Stage::Waiting
-            && !self.is_single
+            && !self.is_single()
             && !self.is_alone
             && half.is_some_and(|half| self.sent.after(half) <= now)
             && self.lease.is_valid()
-    }
-
-    /// Whether the handle listens for a revocation of it.
-    pub(super) fn is_listening(&self) -> bool {
-        self.listen_at.is_none()
     }
 
     /// The number of the refresh for the holder that is under way.
@@ -234,11 +229,8 @@ impl Kept {
         self.round.as_deref().filter(|round| !round.is_sent)
     }
 
-    /// Queues a refresh for the holder, beside any that is under way. If the lease is over, the reply is dropped.
+    /// Queues a refresh for the holder, beside any that is under way.
     pub(super) fn request(&mut self, now: Instant, command: Box<RefreshCommand>) {
-        if self.stage == Stage::Over {
-            return;
-        }
         match &mut self.round {
             Some(round) => {
                 // Keeps only refreshes whose callers still wait.
@@ -283,26 +275,22 @@ impl Kept {
         retry: Duration,
     ) -> Option<Reply> {
         self.in_flight = self.in_flight.saturating_sub(1);
-        if self.stage == Stage::Over {
-            return None;
-        }
         let was_sent = self.stage == Stage::Sent(single.number);
         let of = |round: &mut Box<Round>| Some(round.number) == single.round;
         let (mut done, mut refusal) = (None, None);
         match end {
-            SingleEnd::Confirmed(sent) => {
+            Ok(Some(sent)) => {
                 done = self.round.take_if(of);
                 self.record_confirmed(sent);
                 if was_sent && self.round.is_none() {
                     // It may have been sent before another that was confirmed.
-                    self.is_alone = false;
-                    self.wait_for_interval(Instant::ORIGIN, Duration::ZERO);
+                    self.wait();
                 }
                 if let Some(round) = &done {
                     self.change(round.command.ttl, round.command.metadata.as_ref(), sent);
                 }
             }
-            SingleEnd::Failed(error @ Error::Unavailable { .. }) => {
+            Err(error @ Error::Unavailable { .. }) => {
                 if was_sent {
                     self.failures = self.failures.saturating_add(1);
                     self.due_at = now.after(retry::delay_after(self.failures));
@@ -313,14 +301,14 @@ impl Kept {
                 }
             }
             // The cause may pass before the deadline.
-            SingleEnd::Failed(error) => {
+            Err(error) => {
                 done = self.round.take_if(of);
                 refusal = Some(error);
                 if was_sent {
                     self.wait_for_interval(now, retry);
                 }
             }
-            SingleEnd::Void => {}
+            Ok(None) => {}
         }
         if self.in_flight == 0 && self.stage == Stage::Waiting && self.new_round().is_some() {
             self.queue(now, false);
@@ -332,15 +320,14 @@ impl Kept {
 
     /// Notes the ttl and the metadata of a confirmed refresh, which was sent at this time.
     fn change(&mut self, ttl: Option<Ttl>, metadata: Option<&Metadata>, sent: Instant) {
-        let before = (self.ttl, self.is_single);
+        let before = (self.ttl, self.is_single());
         self.ttl = ttl.unwrap_or(self.ttl);
         if let Some(metadata) = metadata {
             self.metadata = Some(Box::new(metadata.clone()));
         }
-        self.is_single = self.metadata.is_some() || self.lease.has_no_expiry();
-        if before != (self.ttl, self.is_single) {
-            (self.sent, self.due_at, self.stage) = (sent, self.refreshing.due_after(self.ttl, sent), Stage::Waiting);
-            (self.is_alone, self.was_late, self.failures, self.risk_at) = (false, false, 0, None);
+        if before != (self.ttl, self.is_single()) {
+            (self.sent, self.was_late, self.failures, self.risk_at) = (sent, false, 0, None);
+            self.wait();
         }
     }
 }

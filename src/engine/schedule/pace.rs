@@ -28,7 +28,7 @@ use crate::{
 ///   quarter of the default pool at most. With a ttl of up to a minute, the deadline comes first.
 /// - A part of fewer than [`PART`] leases waits for an eighth of its limit: if a round trip is longer than the interval, leases
 ///   are due when their answers come, and each part of one or two would keep a permit for a round trip.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
     pub(super) ttl: Duration,
     pub(super) limit: Duration,

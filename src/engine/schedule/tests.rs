@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::{
     engine::{lease_inner::tests::held, refresh::Refreshing},
-    types::{error::Result, sharing::Sharing},
+    types::sharing::Sharing,
 };
 
 const INTERVAL: Duration = Duration::from_secs(20);
@@ -37,8 +37,7 @@ fn refreshed_at(clock: Clock, seconds: &[u64]) -> Schedule {
 
 fn add(schedule: &mut Schedule, number: u64, clock: Clock, ttl: Ttl, sent: Instant) {
     let lease = Arc::new(held(clock, sent + ttl.duration(), Sharing::Exclusive));
-    let (released, _) = oneshot::channel();
-    schedule.add(number, Kept::new(lease, released, (ttl, Refreshing::AtAThird), sent, Instant::MAX));
+    schedule.add(number, Kept::new(lease, (ttl, Refreshing::AtAThird), sent, Instant::MAX));
 }
 
 /// Requests a refresh for the holder. Returns its reply.
@@ -52,8 +51,7 @@ fn request(schedule: &mut Schedule, number: u64, now: u64, metadata: Option<&str
 
 /// Sends a part, which is late after a second. Returns its number and its leases.
 fn send(schedule: &mut Schedule, now: u64) -> (u64, Vec<u64>) {
-    let members = schedule.take_part(at(now), ttl(), false);
-    let numbers: Vec<u64> = members.into_iter().map(|(number, _)| number).collect();
+    let numbers = schedule.take_part(at(now), ttl(), false);
     (schedule.send((ttl(), at(now)), at(now + 1), numbers.clone(), Vec::new()), numbers)
 }
 
@@ -96,11 +94,9 @@ async fn an_expired_lease_is_collected_once_and_an_extended_deadline_is_checked_
     let lost = schedule.collect(clock.now()).lost;
     assert!(lost.len() == 2 && lost.iter().all(|(_, cause)| *cause == LossCause::Expired));
     assert!(schedule.collect(clock.now()).lost.is_empty());
-    assert_eq!(schedule.end(9).len(), 1, "one is not over");
-    assert!(schedule.end(9).is_empty());
-    assert_eq!((0..4).filter_map(|number| schedule.remove(number)).count(), 3);
+    assert_eq!(schedule.take(9).len(), 1, "one is not over");
     schedule.collect(clock.now());
-    assert!(schedule.is_empty() && schedule.classes.is_empty() && schedule.checks.is_empty());
+    assert!(schedule.is_empty() && schedule.classes.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -175,9 +171,8 @@ async fn after_a_large_part_that_was_not_confirmed_the_class_sends_parts_of_the_
         let mut again = Vec::new();
         while again.len() < LARGE {
             schedule.collect(at(24));
-            let members = schedule.take_part(at(24), ttl(), false);
-            assert!(members.len() <= PART && !members.is_empty(), "{which}: {} in a part", members.len());
-            let numbers: Vec<_> = members.iter().map(|(number, _)| *number).collect();
+            let numbers = schedule.take_part(at(24), ttl(), false);
+            assert!(numbers.len() <= PART && !numbers.is_empty(), "{which}: {} in a part", numbers.len());
             again.extend(numbers.clone());
             schedule.send((ttl(), at(24)), at(25), numbers, Vec::new());
         }
@@ -252,7 +247,7 @@ async fn the_leases_of_other_ttls_are_in_other_parts_and_a_silence_of_one_class_
     schedule.collect(at(20));
     let now = at(20) + secs(1) / 2;
     assert_eq!(
-        (schedule.collect(now).part, schedule.parts.len()),
+        (schedule.collect(now).part, schedule.classes.values().filter(|class| class.part_at.is_some()).count()),
         (Some(short), 2),
         "that which waits longest is first"
     );
@@ -268,10 +263,10 @@ async fn the_leases_of_other_ttls_are_in_other_parts_and_a_silence_of_one_class_
     assert!(is_in_flight(&mut schedule, part.number));
 }
 
-fn permit() -> (Arc<tokio::sync::Semaphore>, OwnedSemaphorePermit) {
+fn permit() -> (Arc<tokio::sync::Semaphore>, Vec<OwnedSemaphorePermit>) {
     let permits = Arc::new(tokio::sync::Semaphore::new(1));
     let permit = Arc::clone(&permits).try_acquire_owned().unwrap();
-    (permits, permit)
+    (permits, vec![permit])
 }
 
 /// Sends a refresh of this lease alone, and nothing of another.
@@ -287,8 +282,8 @@ async fn refreshes_for_a_holder_are_sent_one_after_another_and_abandoned_ones_ar
     let [_first, gone, _third] = [None; 3].map(|none| request(&mut schedule, 0, 1, none));
     drop(gone);
     let failed = send_single(&mut schedule, 0);
-    let effect = schedule.end_single(&failed, SingleEnd::Failed(Error::unavailable("away")), at(1));
-    assert!(effect.reply.is_none());
+    let effect = schedule.end_single(&failed, Err(Error::unavailable("away")), at(1));
+    assert!(effect.0.is_none());
     schedule.collect(at(2));
     for (round, sent) in [(1, 2), (2, 3)] {
         let single = send_single(&mut schedule, 0);
@@ -296,8 +291,8 @@ async fn refreshes_for_a_holder_are_sent_one_after_another_and_abandoned_ones_ar
             (single.round, schedule.send_single(ttl(), Clock::tokio(), Vec::new()).is_none()),
             (Some(round), true)
         );
-        let effect = schedule.end_single(&single, SingleEnd::Confirmed(at(sent)), at(sent));
-        assert!(matches!(effect.reply, Some((_, None))));
+        let effect = schedule.end_single(&single, Ok(Some(at(sent))), at(sent));
+        assert!(matches!(effect.0, Some((_, None))));
     }
     let todo = schedule.collect(at(4));
     assert!(todo.single.is_none() && todo.retry.is_none(), "the holder waits for nothing");
@@ -309,15 +304,15 @@ async fn a_refresh_for_a_holder_that_is_not_confirmed_in_time_ends_with_the_last
     let mut schedule = refreshed_at(Clock::tokio(), &[0]);
     let [_first, _second] = [1, 5].map(|now| request(&mut schedule, 0, now, None));
     let single = send_single(&mut schedule, 0);
-    schedule.end_single(&single, SingleEnd::Failed(Error::unavailable("away")), at(2));
+    schedule.end_single(&single, Err(Error::unavailable("away")), at(2));
     assert!(!schedule.is_risk(&Single { round: Some(9), ..single }), "nobody waits for that");
     let todo = schedule.collect(at(11));
     let [(_, Some(error))] = &todo.unconfirmed[..] else { panic!("it was given up") };
     assert!(error.to_string().contains("away") && todo.retry.is_some(), "{error}");
     let refused = send_single(&mut schedule, 0);
     assert_eq!(refused.round, Some(2));
-    let effect = schedule.end_single(&refused, SingleEnd::Failed(Error::invalid("no")), at(12));
-    assert!(matches!(effect.reply, Some((_, Some(Error::Invalid { .. })))));
+    let effect = schedule.end_single(&refused, Err(Error::invalid("no")), at(12));
+    assert!(matches!(effect.0, Some((_, Some(Error::Invalid { .. })))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -328,9 +323,9 @@ async fn a_lease_is_due_again_if_the_answer_to_an_earlier_attempt_comes_last() {
     let first = send_single(&mut schedule, 0);
     let _done = request(&mut schedule, 0, 20, None);
     let second = send_single(&mut schedule, 0);
-    schedule.end_single(&first, SingleEnd::Confirmed(at(22)), at(22));
-    let effect = schedule.end_single(&second, SingleEnd::Confirmed(at(21)), at(23));
-    assert!(effect.reply.is_some());
+    schedule.end_single(&first, Ok(Some(at(22))), at(22));
+    let effect = schedule.end_single(&second, Ok(Some(at(21))), at(23));
+    assert!(effect.0.is_some());
     assert_eq!(schedule.leases[&0].next_check(), at(42), "a third of the ttl after the later one");
 }
 
@@ -363,13 +358,13 @@ async fn new_metadata_waits_for_earlier_attempts_and_is_sent_again_with_each_ref
     // The first is late, and the holder requests other metadata meanwhile.
     schedule.collect(at(2));
     let again = send_single(&mut schedule, 0);
-    schedule.end_single(&again, SingleEnd::Confirmed(at(3)), at(3));
+    schedule.end_single(&again, Ok(Some(at(3))), at(3));
     let _changed = request(&mut schedule, 0, 4, Some("new"));
     assert!(schedule.send_single(ttl(), Clock::tokio(), Vec::new()).is_none(), "an earlier one could undo it");
-    schedule.end_single(&early, SingleEnd::Void, at(5));
+    schedule.end_single(&early, Ok(None), at(5));
     let change = send_single(&mut schedule, 0);
     assert!(change.metadata.is_some());
-    schedule.end_single(&change, SingleEnd::Confirmed(at(6)), at(6));
+    schedule.end_single(&change, Ok(Some(at(6))), at(6));
     let _again = request(&mut schedule, 0, 7, None);
     assert_eq!(send_single(&mut schedule, 0).metadata, change.metadata);
 }

@@ -2,13 +2,15 @@
 
 use mongodb::{
     bson::{Bson, Document, doc},
-    options::{ReadPreference, SelectionCriteria, UpdateModifications},
+    options::{FindOneOptions, ReadPreference, SelectionCriteria, UpdateModifications},
     results::SummaryBulkWriteResult,
 };
 
-use super::{ENDS, Fenced, FilterOptions, MAX_UPSERT_ATTEMPTS, Target, error, token_field::pinned_id};
+use super::{
+    Fenced, MAX_UPSERT_ATTEMPTS, Target, error,
+    token_field::{TokenField, not_an_update, pinned_id},
+};
 use crate::{
-    spans,
     store::mongo::{
         error::{self as store_error, needs},
         server_limit,
@@ -36,55 +38,54 @@ impl<T: Send + Sync> Fenced<'_, T> {
     ///
     /// As [`update_one`](Self::update_one), for the changes that are left.
     pub async fn bulk_write(&self, changes: impl IntoIterator<Item = Change>) -> Result<SummaryBulkWriteResult> {
-        let send = async {
-            let target = self.begin(needs::HOLD)?;
-            let changes = changes.into_iter().map(|change| change.into_statement(&target));
+        let write = |to: Target| {
+            let changes = changes.into_iter().map(|change| change.into_statement(&to.token_field));
             let changes = changes.collect::<Result<Vec<_>>>()?;
-            let to = target.clone();
-            target.run(async move { to.bulk(&changes).await }).await
+            Ok(async move { to.bulk(&changes).await })
         };
-        spans::run(self.span(), ENDS, send).await
+        self.run(needs::HOLD, write).await
     }
 }
 
 /// One change of a [`bulk_write`](Fenced::bulk_write).
 #[derive(Clone, Debug)]
 pub struct Change {
+    filter: Document,
     kind: Kind,
     upsert: bool,
 }
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Update { filter: Document, update: UpdateModifications },
-    Replace { filter: Document, replacement: Document },
-    Delete { filter: Document },
-    Insert { document: Document },
+    Update(UpdateModifications),
+    Replace(Document),
+    Delete,
+    Insert(Document),
 }
 
 impl Change {
     /// Updates a document that the filter matches.
     #[must_use]
     pub fn update_one(filter: Document, update: impl Into<UpdateModifications>) -> Self {
-        Kind::Update { filter, update: update.into() }.into()
+        Self::of(filter, Kind::Update(update.into()))
     }
 
     /// Replaces a document that the filter matches.
     #[must_use]
     pub fn replace_one(filter: Document, replacement: Document) -> Self {
-        Kind::Replace { filter, replacement }.into()
+        Self::of(filter, Kind::Replace(replacement))
     }
 
     /// Deletes a document that the filter matches.
     #[must_use]
     pub fn delete_one(filter: Document) -> Self {
-        Kind::Delete { filter }.into()
+        Self::of(filter, Kind::Delete)
     }
 
     /// Inserts a document.
     #[must_use]
     pub fn insert_one(document: Document) -> Self {
-        Kind::Insert { document }.into()
+        Self::of(doc! {}, Kind::Insert(document))
     }
 
     /// Sets whether an update or a replacement inserts the document if its filter matches none. The filter must name
@@ -94,11 +95,38 @@ impl Change {
         self.upsert = upsert;
         self
     }
-}
 
-impl From<Kind> for Change {
-    fn from(kind: Kind) -> Self {
-        Self { kind, upsert: false }
+    fn of(filter: Document, kind: Kind) -> Self {
+        Self { filter, kind, upsert: false }
+    }
+
+    fn into_statement(self, token: &TokenField) -> Result<Statement> {
+        let Self { filter, kind, upsert } = self;
+        if upsert && matches!(kind, Kind::Delete | Kind::Insert(_)) {
+            return Err(Error::invalid("only an update or a replacement can upsert: leave out `upsert`"));
+        }
+        let q = token.passing_filter(&filter);
+        let (command, document) = match kind {
+            Kind::Update(update) => {
+                let update: Bson = match token.on_update(update)? {
+                    UpdateModifications::Document(operators) => operators.into(),
+                    UpdateModifications::Pipeline(stages) => stages.into(),
+                    _ => return Err(not_an_update()),
+                };
+                (BulkCommand::Update, doc! { "q": q, "u": update, "upsert": upsert })
+            }
+            Kind::Replace(document) => {
+                (BulkCommand::Update, doc! { "q": q, "u": token.on_document(document)?, "upsert": upsert })
+            }
+            Kind::Delete => (BulkCommand::Delete, doc! { "q": q, "limit": 1 }),
+            Kind::Insert(document) => (BulkCommand::Insert, token.on_document(document)?),
+        };
+        let id = match command {
+            BulkCommand::Insert => document.get("_id").cloned(),
+            _ if upsert => Some(pinned_id(&filter)?),
+            _ => None,
+        };
+        Ok(Statement { command, filter, id, document })
     }
 }
 
@@ -127,45 +155,6 @@ impl BulkCommand {
             Self::Update => ("update", "updates", needs::HOLD),
             Self::Delete => ("delete", "deletes", needs::REMOVE),
             Self::Insert => ("insert", "documents", needs::INSERT),
-        }
-    }
-}
-
-impl Change {
-    fn into_statement(self, target: &Target) -> Result<Statement> {
-        let Self { kind, upsert } = self;
-        let token = &target.token_field;
-        if upsert && !matches!(kind, Kind::Update { .. } | Kind::Replace { .. }) {
-            return Err(Error::invalid("only an update or a replacement can upsert: leave out `upsert`"));
-        }
-        let update = |filter: Document, update: Bson| {
-            let id = if upsert { Some(pinned_id(&filter)?) } else { None };
-            let document = doc! { "q": token.passing_filter(&filter), "u": update, "upsert": upsert };
-            Ok(Statement { command: BulkCommand::Update, filter, id, document })
-        };
-        match kind {
-            Kind::Update { filter, update: how } => update(
-                filter,
-                match token.on_update(how)? {
-                    UpdateModifications::Document(operators) => operators.into(),
-                    UpdateModifications::Pipeline(stages) => stages.into(),
-                    _ => {
-                        return Err(Error::invalid(
-                            "a fenced update is a document of operators or a pipeline: pass one of these",
-                        ));
-                    }
-                },
-            ),
-            Kind::Replace { filter, replacement } => update(filter, token.on_document(replacement)?.into()),
-            Kind::Delete { filter } => {
-                let document = doc! { "q": token.passing_filter(&filter), "limit": 1 };
-                Ok(Statement { command: BulkCommand::Delete, filter, id: None, document })
-            }
-            Kind::Insert { document } => {
-                let id = document.get("_id").cloned();
-                let document = token.on_document(document)?;
-                Ok(Statement { command: BulkCommand::Insert, filter: doc! {}, id, document })
-            }
         }
     }
 }
@@ -226,27 +215,25 @@ impl Target {
         let found = count(&reply, "n");
         let upserted =
             reply.get_array("upserted").map_or(0, |upserted| i64::try_from(upserted.len()).unwrap_or(i64::MAX));
-        let total = match first.command {
+        match first.command {
             BulkCommand::Update => {
                 add(&mut all.upserted_count, upserted);
                 add(&mut all.modified_count, count(&reply, "nModified"));
                 add(&mut all.matched_count, found.saturating_sub(upserted));
-                &mut 0
             }
-            BulkCommand::Delete => &mut all.deleted_count,
-            BulkCommand::Insert => &mut all.inserted_count,
-        };
-        add(total, found);
+            BulkCommand::Delete => add(&mut all.deleted_count, found),
+            BulkCommand::Insert => add(&mut all.inserted_count, found),
+        }
         if first.command != BulkCommand::Insert && usize::try_from(found).is_ok_and(|found| found < made.len()) {
             let blocked = made.iter().map(|statement| self.token_field.blocked_filter(&statement.filter));
-            self.ensure_not_blocked(doc! { "$or": blocked.collect::<Vec<_>>() }, FilterOptions::default()).await?;
+            self.ensure_not_blocked(doc! { "$or": blocked.collect::<Vec<_>>() }, FindOneOptions::default()).await?;
         }
         let Some(failure) = failure else { return Ok(statements.len()) };
         let code = failure.get("code").and_then(as_i64).and_then(|code| i32::try_from(code).ok()).unwrap_or_default();
         let refused = || error::not_written(code, failure.get_str("errmsg").unwrap_or_default());
         let next = statements.get(made.len()).filter(|_| error::says_duplicate(code)).ok_or_else(refused)?;
         let Some(id) = &next.id else { return Err(refused()) };
-        self.ensure_not_blocked(doc! { "_id": { "$eq": id } }, FilterOptions::default()).await?;
+        self.ensure_id_not_blocked(id).await?;
         if next.command == BulkCommand::Insert || attempts >= MAX_UPSERT_ATTEMPTS {
             return Err(refused());
         }

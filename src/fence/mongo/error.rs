@@ -22,11 +22,11 @@ pub(super) fn translate(error: DriverError, database: &str, collection: &str, ne
             "the document was written, but it does not fit the type of the collection: see the source of this error",
         )
         .caused_by(error),
-        ErrorKind::InvalidArgument { .. } | ErrorKind::BsonSerialization(_) => refused(error),
+        ErrorKind::InvalidArgument { .. } | ErrorKind::BsonSerialization(_) => refused(error, "write"),
         // The write was not sent.
         ErrorKind::ServerSelection { .. } => store_error::translate(error, database, collection, needs),
         _ => match meaning(&error) {
-            Meaning::Duplicate | Meaning::Refused => refused(error),
+            Meaning::Duplicate | Meaning::Refused => refused(error, "write"),
             _ => unconfirmed(store_error::translate(error, database, collection, needs)),
         },
     }
@@ -37,7 +37,7 @@ pub(super) fn not_written(code: i32, message: &str) -> Error {
     let error = if Meaning::of_code(code) == Meaning::Transient {
         Error::unavailable("MongoDB did not confirm the write: read before you write again")
     } else {
-        refused_with(Some(code))
+        refused_with(Some(code), "write")
     };
     error.caused_by(Refusal::whole(code, message))
 }
@@ -75,33 +75,29 @@ pub(super) fn says_duplicate(code: i32) -> bool {
     Meaning::of_code(code) == Meaning::Duplicate
 }
 
-fn refused(error: DriverError) -> Error {
-    if is_foreign_session(&error) {
-        return foreign_session().caused_by(error);
-    }
-    refused_with(store_error::code(&error)).caused_by(error)
+/// The error of a write, or of a statement of a transaction, that is refused.
+fn refused(error: DriverError, what: &str) -> Error {
+    // The driver has no code for it.
+    let is_of_foreign_session = matches!(error.kind.as_ref(), ErrorKind::InvalidArgument { message, .. } if message.contains("must be created from the same client"));
+    let refused = if is_of_foreign_session {
+        Error::invalid(
+            "the collection is of another client than the session: take it from `session.client()`, which is the client of the lease",
+        )
+    } else {
+        refused_with(store_error::code(&error), what)
+    };
+    refused.caused_by(error)
 }
 
-/// The error of a write that is refused with a code of the server, or by the driver.
-fn refused_with(code: Option<i32>) -> Error {
+/// The error of what is refused with a code of the server, or by the driver.
+fn refused_with(code: Option<i32>, what: &str) -> Error {
     Error::invalid(match code {
         Some(code) if says_duplicate(code) => format!(
-            "MongoDB refused the write with code {code}: another document has the same `_id`, or the same entry of a unique index"
+            "MongoDB refused the {what} with code {code}: another document has the same `_id`, or the same entry of a unique index"
         ),
-        Some(code) => format!("MongoDB refused the write with code {code}: see the source of this error"),
-        None => "the MongoDB driver refused the write: see the source of this error".into(),
+        Some(code) => format!("MongoDB refused the {what} with code {code}: see the source of this error"),
+        None => format!("the MongoDB driver refused the {what}: see the source of this error"),
     })
-}
-
-/// Whether the session of a transaction was passed to a collection of another client. The driver has no code for it.
-fn is_foreign_session(error: &DriverError) -> bool {
-    matches!(error.kind.as_ref(), ErrorKind::InvalidArgument { message, .. } if message.contains("must be created from the same client"))
-}
-
-fn foreign_session() -> Error {
-    Error::invalid(
-        "the collection is of another client than the session: take it from `session.client()`, which is the client of the lease",
-    )
 }
 
 /// Whether a transaction that ended with this error, or with an error that it caused, can be run again.
@@ -131,16 +127,8 @@ impl From<DriverError> for Error {
         } else if meaning(&error) == Meaning::Transient {
             Self::unavailable("MongoDB did not confirm the statement: return this error from the work of the transaction, which then commits nothing; outside of one, read before you write again")
                 .caused_by(error)
-        } else if is_foreign_session(&error) {
-            foreign_session().caused_by(error)
         } else {
-            match store_error::code(&error) {
-                Some(code) => Self::invalid(format!(
-                    "MongoDB refused the statement with code {code}: see the source of this error"
-                )),
-                None => Self::invalid("the MongoDB driver refused the statement: see the source of this error"),
-            }
-            .caused_by(error)
+            refused(error, "statement")
         }
     }
 }

@@ -84,7 +84,7 @@ impl TokenField {
         match update {
             UpdateModifications::Document(operators) => self.on_operators(operators).map(Into::into),
             UpdateModifications::Pipeline(stages) => self.on_pipeline(stages).map(Into::into),
-            _ => Err(Error::invalid("a fenced update is a document of operators or a pipeline: pass one of these")),
+            _ => Err(not_an_update()),
         }
     }
 
@@ -155,6 +155,11 @@ impl TokenField {
             self.field
         ))
     }
+}
+
+/// The error of a form of update that this version of the crate does not know.
+pub(super) fn not_an_update() -> Error {
+    Error::invalid("a fenced update is a document of operators or a pipeline: pass one of these")
 }
 
 /// The `_id` that a filter names by equality. If the fence hides the document, the insert then fails on the `_id`;

@@ -82,11 +82,6 @@ where
                     last = session.map(|session| *session);
                     (error.into(), was_aborted)
                 }
-                Settled::LeaseUnconfirmed(index, error) => {
-                    // Returns the cause if the lease is lost or its record is corrupt.
-                    probe.verify(index).await?;
-                    (error.into(), false)
-                }
             },
             Err(error) => {
                 last = leases.abort(session, deadline).await;
@@ -122,8 +117,6 @@ enum Settled {
         /// Whether the server had aborted it before the work was done.
         was_aborted: bool,
     },
-    /// The lease at this index was not found, or its record could not be written.
-    LeaseUnconfirmed(usize, Error),
 }
 
 impl TransactionLeases {
@@ -133,7 +126,7 @@ impl TransactionLeases {
         task::run(self.store.context.runtime(), deadline, async move {
             let mut session = match last {
                 Some(session) => session,
-                None => store.context.session().await?,
+                None => store.context.client().start_session().await?,
             };
             begin(&mut session, deadline).await?;
             Ok(session)
@@ -177,57 +170,51 @@ impl TransactionLeases {
         let clock = self.store.clock();
         let until = Deadline::at(clock, clock.now().after(self.attempt).max(deadline.instant()));
         let (store, leases) = (self.store.clone(), Arc::clone(&self.leases));
-        let (session, index, touched) =
-            task::run(self.store.context.runtime(), Deadline::after(clock, self.attempt), async move {
-                let mut session = session;
-                let (mut last, mut touched) = (0, Ok(true));
-                for (index, TransactionLease { key, lease, token }) in leases.iter().enumerate() {
-                    last = index;
-                    touched = store.context.touch(&mut session, key, *lease, *token).await;
-                    if !matches!(touched, Ok(true)) {
-                        break;
-                    }
+        let touching = task::run(self.store.context.runtime(), Deadline::after(clock, self.attempt), async move {
+            let (mut session, mut last, mut touched) = (session, 0, Ok(true));
+            for (index, TransactionLease { key, lease, token }) in leases.iter().enumerate() {
+                (last, touched) = (index, store.context.touch(&mut session, key, *lease, *token).await);
+                if !matches!(touched, Ok(true)) {
+                    break;
                 }
-                Ok((session, last, touched))
-            })
-            .await?;
-        match touched {
-            Ok(true) => self.commit(session, until).await,
-            Ok(false) => {
-                self.abort(session, until).await;
-                Ok(Settled::LeaseUnconfirmed(index, conflicted()))
             }
-            Err(error) if error::had_aborted(&error) => {
-                let session = self.abort(session, until).await.map(Box::new);
-                let error = was_aborted().caused_by(store_error::source(error));
-                Ok(Settled::Retryable { error, session, was_aborted: true })
-            }
-            Err(error) if error::is_transient(&error) => {
-                let session = self.abort(session, until).await;
+            Ok((session, last, touched))
+        });
+        let (session, index, touched) = touching.await?;
+        let failed = match touched {
+            Ok(true) => return self.commit(session, until).await,
+            Ok(false) => None,
+            Err(error) if is_misuse(&error) => return Err(refused(error)),
+            Err(error) => Some(error),
+        };
+        let session = self.abort(session, until).await.map(Box::new);
+        let was_aborted = failed.as_ref().is_some_and(|error| error::had_aborted(error));
+        let error = match failed {
+            Some(error) if was_aborted => already_aborted().caused_by(store_error::source(error)),
+            Some(error) if error::is_transient(&error) => {
                 // The conflict may be with a refresh. If this refresh is not confirmed, the next attempt finds that.
-                tokio::select! {
-                    biased;
-                    refreshed = probe.refresh() => match refreshed {
-                        Ok(()) | Err(Error::Unavailable { .. }) => {}
-                        Err(error) => return Err(error),
-                    },
-                    () = until.passed() => {}
+                if let Some(Err(error)) = until.wait_for(probe.refresh()).await
+                    && !matches!(error, Error::Unavailable { .. })
+                {
+                    return Err(error);
                 }
-                let error = conflicted().caused_by(store_error::source(error));
-                Ok(Settled::Retryable { error, session: session.map(Box::new), was_aborted: false })
+                conflicted().caused_by(store_error::source(error))
             }
-            Err(error) if is_misuse(&error) => Err(refused(error)),
-            Err(error) => {
-                let session = self.abort(session, until).await;
-                match self.store.context.translate(error, needs::CHANGE) {
-                    error @ Error::Unavailable { .. } => {
-                        Ok(Settled::Retryable { error, session: session.map(Box::new), was_aborted: false })
-                    }
+            Some(error) => {
+                let error = self.store.context.translate(error, needs::CHANGE);
+                if !matches!(error, Error::Unavailable { .. }) {
                     // The server cannot count up the refreshes of a corrupt record.
-                    error => Ok(Settled::LeaseUnconfirmed(index, error)),
+                    probe.verify(index).await?;
                 }
+                error
             }
-        }
+            None => {
+                // Returns the cause if the lease is lost or its record is corrupt.
+                probe.verify(index).await?;
+                conflicted()
+            }
+        };
+        Ok(Settled::Retryable { error, session, was_aborted })
     }
 
     /// Commits. If the outcome is unknown or the server cannot do it now, repeats that until the deadline.
@@ -264,7 +251,7 @@ fn refused(error: DriverError) -> Error {
     error.into()
 }
 
-fn was_aborted() -> Error {
+fn already_aborted() -> Error {
     Error::unavailable(
         "MongoDB had aborted the transaction before its commit, and nothing was committed: return each error of a statement from the work, and retry",
     )

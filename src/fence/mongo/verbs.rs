@@ -12,7 +12,7 @@ use mongodb::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Fenced, FilterOptions, encode, error::is_duplicate, write::FencedWrite};
+use super::{Fenced, encode, write::FencedWrite};
 use crate::{store::mongo::error::needs, types::error::Result};
 
 impl<'a, T: Send + Sync> Fenced<'a, T> {
@@ -43,6 +43,7 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
         self.write(
             needs::CHANGE,
             filter,
+            None,
             |done| done.matched_count > 0,
             |token| token.on_update(update),
             |documents, filter, update, options| async move {
@@ -65,6 +66,7 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
         self.write(
             needs::REMOVE,
             filter,
+            None,
             |done| done.deleted_count > 0,
             |_| Ok(()),
             |documents, filter, (), options| async move { documents.delete_one(filter).with_options(options).await },
@@ -153,6 +155,7 @@ impl<'a, T: DeserializeOwned + Send + Sync + 'static> Fenced<'a, T> {
         self.write(
             needs::CHANGE,
             filter,
+            None,
             Option::is_some,
             |token| token.on_update(update),
             move |documents, filter, update, mut options| async move {
@@ -182,6 +185,7 @@ impl<'a, T: Serialize + Send + Sync> Fenced<'a, T> {
         self.write(
             needs::CHANGE,
             filter,
+            None,
             |done| done.matched_count > 0,
             |token| token.on_document(replacement?),
             |documents, filter, replacement, options| async move {
@@ -202,23 +206,14 @@ impl<'a, T: Serialize + Send + Sync> Fenced<'a, T> {
     /// As [`update_one`](Self::update_one).
     pub fn insert_one(&self, document: impl Borrow<T>) -> FencedWrite<'a, InsertOneOptions, InsertOneResult> {
         let document = encode::document(document.borrow());
-        FencedWrite::new(self.documents(), move |fenced, mut options: InsertOneOptions| async move {
-            let target = fenced.begin(needs::INSERT)?;
-            let document = target.token_field.on_document(document?)?;
-            options.write_concern = Some(target.write_concern());
-            let to = target.clone();
-            target
-                .run(async move {
-                    let error = match to.documents.insert_one(&document).with_options(options).await {
-                        Ok(done) => return Ok(done),
-                        Err(error) => error,
-                    };
-                    if let (true, Some(id)) = (is_duplicate(&error), document.get("_id")) {
-                        to.ensure_not_blocked(doc! { "_id": { "$eq": id } }, FilterOptions::default()).await?;
-                    }
-                    Err(to.translate(error))
-                })
-                .await
-        })
+        let id = document.as_ref().ok().and_then(|document| document.get("_id").cloned());
+        self.write(
+            needs::INSERT,
+            doc! {},
+            id,
+            |_| true,
+            |token| token.on_document(document?),
+            |documents, _, document, options| async move { documents.insert_one(document).with_options(options).await },
+        )
     }
 }

@@ -4,15 +4,18 @@ use std::fmt;
 
 use mongodb::{
     Collection,
-    bson::Document,
-    options::{DeleteOptions, FindOneAndUpdateOptions, ReplaceOptions, ReturnDocument, UpdateOptions, WriteConcern},
+    bson::{Bson, Document},
+    options::{
+        DeleteOptions, FindOneAndUpdateOptions, FindOneOptions, InsertOneOptions, ReplaceOptions, ReturnDocument,
+        UpdateOptions, WriteConcern,
+    },
 };
 
 use super::{
-    BoxFuture, ENDS, Fenced, FilterOptions,
+    BoxFuture, Fenced, MAX_UPSERT_ATTEMPTS, Target,
     token_field::{TokenField, pinned_id},
 };
-use crate::{spans, store::mongo::error::needs, types::error::Result};
+use crate::{store::mongo::error::needs, types::error::Result};
 
 /// A write of a fenced collection. Awaiting it sends it.
 ///
@@ -27,26 +30,7 @@ pub struct FencedWrite<'a, O, R> {
 /// Sends a write with the options that were set last.
 type SendFn<'a, O, R> = Box<dyn FnOnce(O) -> BoxFuture<'a, Result<R>> + Send + Sync + 'a>;
 
-impl<'a, O, R> FencedWrite<'a, O, R> {
-    /// A write of this collection. Its span begins when it is polled first, so that the caller's span is its parent.
-    pub(super) fn new<F>(
-        fenced: Fenced<'a, Document>,
-        send: impl FnOnce(Fenced<'a, Document>, O) -> F + Send + Sync + 'a,
-    ) -> Self
-    where
-        O: Default + Send + 'a,
-        R: Send + 'a,
-        F: Future<Output = Result<R>> + Send + 'a,
-    {
-        let send = |options| -> BoxFuture<'a, Result<R>> {
-            Box::pin(async move {
-                let span = fenced.span();
-                spans::run(span, ENDS, send(fenced, options)).await
-            })
-        };
-        Self { options: O::default(), send: Box::new(send) }
-    }
-
+impl<O, R> FencedWrite<'_, O, R> {
     /// Sets the options of the driver, in place of those set before. The write concern in them has no effect.
     pub fn with_options(mut self, options: O) -> Self {
         self.options = options;
@@ -77,63 +61,69 @@ impl<O: fmt::Debug, R> fmt::Debug for FencedWrite<'_, O, R> {
     }
 }
 
-/// What the driver's options of all writes with a filter have in common.
+/// What the driver's options of all writes have in common.
 pub(super) trait WriteOptions: Clone + Default + Send + Sync + 'static {
-    fn is_upsert(&self) -> bool;
+    fn is_upsert(&self) -> bool {
+        false
+    }
+
     fn set_write_concern(&mut self, concern: WriteConcern);
-    fn filter_options(&self) -> FilterOptions;
+
+    /// The options that make a filter mean the same in a read as in the write.
+    fn read_options(&self) -> FindOneOptions {
+        FindOneOptions::default()
+    }
 }
 
-/// Implements [`WriteOptions`].
+/// Implements [`WriteOptions`] for the options of writes with a filter. Those of writes that can upsert name their field for
+/// it, and those writes have a setter.
 macro_rules! impl_write_options {
-    ($options:ty, is_upsert: $is_upsert:expr) => {
+    ($($options:ty $(: $upsert:ident)?),*) => {$(
         impl WriteOptions for $options {
-            fn is_upsert(&self) -> bool {
-                $is_upsert(self)
-            }
+            $(fn is_upsert(&self) -> bool {
+                self.$upsert == Some(true)
+            })?
 
             fn set_write_concern(&mut self, concern: WriteConcern) {
                 self.write_concern = Some(concern);
             }
 
-            fn filter_options(&self) -> FilterOptions {
-                FilterOptions {
-                    collation: self.collation.clone(),
-                    hint: self.hint.clone(),
-                    let_vars: self.let_vars.clone(),
-                }
+            fn read_options(&self) -> FindOneOptions {
+                let Self { collation, hint, let_vars, .. } = self.clone();
+                FindOneOptions::builder().collation(collation).hint(hint).let_vars(let_vars).build()
             }
         }
-    };
-}
 
-/// Implements [`WriteOptions`] for the options of writes that can upsert, and the setter of those writes.
-macro_rules! impl_upsert_options {
-    ($($options:ty),*) => {$(
-        impl_write_options!($options, is_upsert: |options: &Self| options.upsert == Some(true));
-
-        impl<R> FencedWrite<'_, $options, R> {
+        $(impl<R> FencedWrite<'_, $options, R> {
             /// Sets whether the document is inserted if the filter matches none. The filter must name its `_id`.
-            pub fn upsert(mut self, upsert: bool) -> Self {
-                self.options.upsert = Some(upsert);
+            pub fn upsert(mut self, $upsert: bool) -> Self {
+                self.options.$upsert = Some($upsert);
                 self
             }
-        }
+        })?
     )*};
 }
 
-impl_upsert_options!(UpdateOptions, ReplaceOptions, FindOneAndUpdateOptions);
-impl_write_options!(DeleteOptions, is_upsert: |_| false);
+impl_write_options!(UpdateOptions: upsert, ReplaceOptions: upsert, FindOneAndUpdateOptions: upsert, DeleteOptions);
+
+impl WriteOptions for InsertOneOptions {
+    fn set_write_concern(&mut self, concern: WriteConcern) {
+        self.write_concern = Some(concern);
+    }
+}
 
 impl<'a, T: Send + Sync> Fenced<'a, T> {
-    /// A write with a filter. The user needs these `actions`, or [`needs::HOLD`] if it is an upsert.
+    /// A write. The user needs these `actions`, or [`needs::HOLD`] if it is an upsert. Its span begins when it is polled
+    /// first, so that the caller's span is its parent.
     ///
-    /// `found` is whether a result is of a document that was found. `stamp` adds the token to what is written. `send` sends
-    /// the command: it gets the filter with the fence, what `stamp` returned, and the options.
+    /// `id` is that of a document to insert, which has no filter. `found` is whether a result is of a document that was found.
+    /// `stamp` adds the token to what is written. `send` sends the command: it gets the filter with the fence, what `stamp`
+    /// returned, and the options.
     pub(super) fn write<O, R, C, F>(
         &self,
         actions: &'static str,
         filter: Document,
+        id: Option<Bson>,
         found: fn(&R) -> bool,
         stamp: impl FnOnce(&TokenField) -> Result<C> + Send + Sync + 'a,
         send: impl Fn(Collection<Document>, Document, C, O) -> F + Send + Sync + 'static,
@@ -144,22 +134,29 @@ impl<'a, T: Send + Sync> Fenced<'a, T> {
         C: Clone + Send + Sync + 'static,
         F: Future<Output = mongodb::error::Result<R>> + Send + 'static,
     {
-        FencedWrite::new(self.documents(), move |fenced, mut options: O| async move {
-            let target = fenced.begin(if options.is_upsert() { needs::HOLD } else { actions })?;
-            let content = stamp(&target.token_field)?;
-            options.set_write_concern(target.write_concern());
-            let id = if options.is_upsert() { Some(pinned_id(&filter)?) } else { None };
-            let to = target.clone();
-            target
-                .run(async move {
-                    let passing = to.token_field.passing_filter(&filter);
-                    let send = || send(to.documents.clone(), passing.clone(), content.clone(), options.clone());
-                    match id {
-                        Some(id) => to.upsert(&id, send).await,
-                        None => to.change(&filter, options.filter_options(), found, send).await,
-                    }
-                })
-                .await
-        })
+        let fenced = self.documents();
+        let send = move |mut options: O| -> BoxFuture<'a, Result<R>> {
+            Box::pin(async move {
+                let (actions, max_attempts) =
+                    if options.is_upsert() { (needs::HOLD, MAX_UPSERT_ATTEMPTS) } else { (actions, 1) };
+                let write = |to: Target| {
+                    let content = stamp(&to.token_field)?;
+                    options.set_write_concern(to.write_concern());
+                    let id = if options.is_upsert() { Some(pinned_id(&filter)?) } else { id };
+                    Ok(async move {
+                        let passing = to.token_field.passing_filter(&filter);
+                        let send = || send(to.documents.clone(), passing.clone(), content.clone(), options.clone());
+                        let done = to.send(id.as_ref(), max_attempts, send).await?;
+                        if id.is_none() && !found(&done) {
+                            let blocked = to.token_field.blocked_filter(&filter);
+                            to.ensure_not_blocked(blocked, options.read_options()).await?;
+                        }
+                        Ok(done)
+                    })
+                };
+                fenced.run(actions, write).await
+            })
+        };
+        FencedWrite { options: O::default(), send: Box::new(send) }
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     record::{self, Acquire, HoldLimits, LeaseSpec, Request},
     types::{
         acquire_id::{AcquireId, HandleId},
-        clock::ManualClock,
+        clock::{Clock, ManualClock},
         key::Key,
         lease_id::LeaseId,
         metadata::Metadata,
@@ -25,7 +25,7 @@ impl MemoryStore {
     /// Creates an empty store whose time is that of `clock`, with the default retention.
     #[must_use]
     pub fn on_clock(clock: ManualClock) -> Self {
-        Self { clock: clock.into(), ..Self::default() }
+        Self { clock: Clock::Manual(clock), ..Self::default() }
     }
 
     /// Returns another link to the same records, without the faults of this one. So a test cuts one handle off, and another

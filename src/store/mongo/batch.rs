@@ -30,7 +30,7 @@ use crate::{
 /// The most keys of one command.
 const MAX_KEYS: usize = 5_000;
 
-/// The most bytes of keys in one command. The command has each key three times, and at most 16 MiB.
+/// The most bytes of keys in one command. The command has each key twice, and at most 16 MiB.
 const MAX_KEY_BYTES: usize = 4 << 20;
 
 /// The most keys of one update of a command: the server looks each record up among them, and parses the pipeline for
@@ -87,8 +87,6 @@ impl MongoContext {
 /// the client's time.
 struct UpdateTemplate {
     pipeline: RawArrayBuf,
-    is_record: RawDocumentBuf,
-    live_tokens: RawDocumentBuf,
     format_query: RawDocumentBuf,
 }
 
@@ -98,16 +96,10 @@ impl UpdateTemplate {
         for stage in pipeline::update(Operation::of_batch(batch)) {
             pipeline.push(encoded(&stage)?);
         }
-        Ok(Self {
-            pipeline,
-            is_record: encoded(&pipeline::is_record())?,
-            live_tokens: encoded(&pipeline::live_tokens(Operation::of_batch(batch)))?,
-            format_query: encoded(&document::format_query())?,
-        })
+        Ok(Self { pipeline, format_query: encoded(&document::format_query())? })
     }
 
-    /// Updates the records of these keys whose named holders all hold. The filter repeats the
-    /// names, because the server does not show the constants of an update to its filter.
+    /// Updates the records of these keys whose named holders all hold: the pipeline leaves the others as they are.
     fn update(&self, leases: &[(Key, Vec<FencingToken>)]) -> RawDocumentBuf {
         let (mut keys, mut tokens) = (RawArrayBuf::new(), RawArrayBuf::new());
         for (key, of_key) in leases {
@@ -118,15 +110,8 @@ impl UpdateTemplate {
             }
             tokens.push(array);
         }
-        let index = rawdoc! { "$indexOfArray": [{ "$literal": keys.clone() }, "$_id"] };
-        let named = rawdoc! { "$arrayElemAt": [{ "$literal": tokens.clone() }, index] };
-        let holds_named = rawdoc! { "$setIsSubset": [named, self.live_tokens.clone()] };
-        let is_record = self.is_record.clone();
         rawdoc! {
-            "q": { "$and": [
-                { "_id": { "$in": keys.clone() }, "$expr": { "$and": [is_record, holds_named] } },
-                self.format_query.clone(),
-            ] },
+            "q": { "$and": [{ "_id": { "$in": keys.clone() } }, self.format_query.clone()] },
             "u": self.pipeline.clone(),
             "c": { "keys": keys, "tokens": tokens },
             "multi": true,

@@ -7,37 +7,33 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, Mutex},
 };
 
 use mongodb::bson::{Document, RawDocument, RawDocumentBuf, doc};
 
-use super::{
-    error,
-    operation::{self, Operation},
-    pipeline,
-};
+use super::{error, operation::Operation, pipeline};
 use crate::{
     record::{Request, ReturnDocument},
-    types::error::Result,
+    types::{error::Result, lock::lock},
 };
 
 /// Documents that are encoded when they are first needed.
-pub(super) struct EncodedOnce<K>(RwLock<BTreeMap<K, Arc<RawDocumentBuf>>>);
+pub(super) struct EncodedOnce<K>(Mutex<BTreeMap<K, Arc<RawDocumentBuf>>>);
 
 impl<K: Copy + Ord> EncodedOnce<K> {
     pub(super) const fn new() -> Self {
-        Self(RwLock::new(BTreeMap::new()))
+        Self(Mutex::new(BTreeMap::new()))
     }
 
     /// The document for this key, which `make` makes.
     pub(super) fn get(&self, key: K, make: impl FnOnce() -> Document) -> Result<Arc<RawDocumentBuf>> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&key).map(Arc::clone);
-        if let Some(known) = known {
-            return Ok(known);
+        let mut known = lock(&self.0);
+        if let Some(known) = known.get(&key) {
+            return Ok(Arc::clone(known));
         }
         let new = Arc::new(encoded(&make())?);
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&new));
+        known.insert(key, Arc::clone(&new));
         Ok(new)
     }
 }
@@ -45,25 +41,21 @@ impl<K: Copy + Ord> EncodedOnce<K> {
 /// The common fields of each operation.
 static COMMON: EncodedOnce<Operation> = EncodedOnce::new();
 
-/// Encodes the command that applies these requests of a key, which have one operation, and begins with these fields.
-pub(super) fn encode(mut head: Document, first: &Request, requests: &[Request]) -> Result<RawDocumentBuf> {
-    let operation = Operation::of(first);
-    head.insert("let", operation::literals(operation::constants(first, requests)));
-    head.insert("new", first.return_document() == ReturnDocument::After);
-    let common = COMMON.get(operation, || {
+/// The fields that a command with this request has in common with all of its operation.
+pub(super) fn common(request: &Request) -> Result<Arc<RawDocumentBuf>> {
+    let operation = Operation::of(request);
+    COMMON.get(operation, || {
         doc! {
             "update": pipeline::update(operation),
             "fields": operation.projection(),
             "upsert": operation.is_upsert(),
+            "new": request.return_document() == ReturnDocument::After,
         }
-    })?;
-    join(&encoded(&head)?, &common)
+    })
 }
 
 pub(super) fn encoded(document: &Document) -> Result<RawDocumentBuf> {
-    let mut bytes = Vec::new();
-    document.to_writer(&mut bytes).map_err(error::unreadable)?;
-    RawDocumentBuf::from_bytes(bytes).map_err(error::unreadable)
+    RawDocumentBuf::try_from(document).map_err(error::unreadable)
 }
 
 /// Joins the fields of two documents.

@@ -2,9 +2,12 @@
 //!
 //! Purpose: the files that implement one method of the contract each use the same collection, client and state.
 //!
-//! Mechanism: [`MongoContext`] owns that state. Each of those files adds its methods to it.
+//! Mechanism: [`MongoContext`] owns that state. Each of those files adds its methods to it. A request runs on a task, and waits
+//! there for its permit, too: a caller that is not polled any more would keep a permit that it is given.
 //!
-//! Invariant: each command goes to the primary, and the driver adds no concern. If the client was opened by this crate,
+//! Invariants: a request whose caller gives up while it waits for a permit is never sent.
+//!
+//! Each command goes to the primary, and the driver adds no concern. If the client was opened by this crate,
 //! the driver sends each command once. A client of the caller's resends a command by itself if the server says that it
 //! is overloaded, or if a connection cannot be opened, unless its `max_adaptive_retries` is zero. No option of a single
 //! command turns that off.
@@ -16,7 +19,7 @@ use std::{
     fmt, mem,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize},
     },
     time::Duration,
 };
@@ -24,22 +27,37 @@ use std::{
 use mongodb::{
     Client, Database,
     bson::{Bson, Document, Timestamp, doc},
+    change_stream::{ChangeStream, event::ResumeToken},
     error::{Error as DriverError, Result as DriverResult},
-    options::{ReadPreference, SelectionCriteria},
+    options::{ChangeStreamOptions, ReadConcern, ReadPreference, SelectionCriteria},
 };
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 use tokio_util::task::TaskTracker;
 
 use super::{
     error,
+    limits::ensure_remaining,
     state::{
-        admission::Preflight, client::ClientShare, index::IndexState, known_keys::KnownKeys, subscribers::Subscribers,
+        admission::{Admission, Class},
+        client::ClientShare,
+        index::IndexState,
+        known_keys::KnownKeys,
+        subscribers::Subscribers,
     },
+    stream_error::StreamEnd,
+    task,
 };
 use crate::{
     record::Request,
-    store::{coalesce::Coalescer, runtime::Home},
-    types::error::{Error, Result},
+    store::{
+        BoxFuture,
+        coalesce::{Coalescer, min_remaining},
+        runtime::{self, Home},
+    },
+    types::{
+        deadline::Deadline,
+        error::{Error, Result},
+    },
 };
 
 /// The member to which commands and change streams go.
@@ -56,45 +74,21 @@ pub(crate) struct MongoContext {
     pub(super) client: ClientShare,
     /// How many handles of this store are open.
     pub(super) open_handles: AtomicUsize,
-    pub(super) subscribers: Arc<Subscribers>,
+    pub(super) subscribers: Subscribers,
     /// The requests that wait for a command of their key.
     pub(super) coalescer: Coalescer<Request>,
     pub(super) known_keys: KnownKeys,
     pub(super) index: IndexState,
-    pub(super) preflight: Preflight,
+    /// The bound of the checks before the first request, each of which takes several commands: two at a time, so that one on a
+    /// dead connection does not hold up the others.
+    pub(super) preflight: Admission,
+    /// Whether a check has passed.
+    pub(super) is_checked: AtomicBool,
     /// The requests that are under way, without change streams.
     pub(super) requests: TaskTracker,
 }
 
 impl MongoContext {
-    pub(super) fn new(
-        database: Database,
-        collection: String,
-        retention: Duration,
-        home: Arc<Home>,
-        client: ClientShare,
-    ) -> Self {
-        Self {
-            database,
-            collection,
-            retention,
-            allow_sharded: AtomicBool::new(false),
-            home,
-            client,
-            open_handles: AtomicUsize::new(0),
-            subscribers: Arc::default(),
-            coalescer: Coalescer::default(),
-            known_keys: KnownKeys::default(),
-            index: IndexState::default(),
-            preflight: Preflight::default(),
-            requests: TaskTracker::new(),
-        }
-    }
-
-    pub(super) fn is_sharded_allowed(&self) -> bool {
-        self.allow_sharded.load(Ordering::Acquire)
-    }
-
     /// The runtime of its tasks.
     pub(crate) fn runtime(&self) -> &Handle {
         self.home.runtime()
@@ -105,18 +99,76 @@ impl MongoContext {
         self.database.client().clone()
     }
 
-    /// Sends a command, for which the user needs these actions.
-    pub(super) async fn command(&self, command: Document, needs: &str) -> Result<Document> {
-        self.raw_command(&self.database, command).await.map_err(|error| self.translate(error, needs))
+    /// Runs `work` on a task of its own as soon as a request of this class may be under way, and waits for it until the
+    /// deadline. [`Store::close`](crate::store::Store::close) waits for its end. `work` gets the deadline that the server has.
+    pub(super) fn run<T, W>(
+        self: &Arc<Self>,
+        class: Class,
+        deadline: Deadline,
+        work: impl FnOnce(Arc<Self>, Deadline) -> W + Send + 'static,
+    ) -> BoxFuture<Result<T>>
+    where
+        T: Send + 'static,
+        W: Future<Output = Result<T>> + Send + 'static,
+    {
+        let (mut reply, answer) = oneshot::channel();
+        let (context, store, least) = (Arc::clone(self), Arc::clone(self), min_remaining(deadline));
+        let task = self.requests.track_future(async move {
+            let admitted = tokio::select! {
+                biased;
+                () = reply.closed() => return,
+                admitted = store.client.limits.requests.admit(class, deadline) => admitted,
+            };
+            let done = async {
+                let admitted = admitted?;
+                ensure_remaining(deadline, least)?;
+                let work = work(Arc::clone(&store), admitted.limited(deadline));
+                admitted.run(deadline, work).await
+            };
+            drop(reply.send(done.await));
+        });
+        Box::pin(async move {
+            let task = task::spawn(context.runtime(), task);
+            match timeout(deadline.remaining(), answer).await {
+                Ok(Ok(done)) => done,
+                Ok(Err(closed)) => Err(task.await.err().map_or_else(|| runtime::ended(closed), runtime::ended)),
+                Err(_elapsed) => Err(task::silence(deadline)),
+            }
+        })
     }
 
-    pub(super) async fn raw_command(&self, database: &Database, command: Document) -> DriverResult<Document> {
-        database.run_command(command).selection_criteria(PRIMARY).await
+    /// Sends a command, for which the user needs these actions.
+    pub(super) async fn command(&self, command: Document, needs: &str) -> Result<Document> {
+        self.raw_command(command).await.map_err(|error| self.translate(error, needs))
+    }
+
+    pub(super) async fn raw_command(&self, command: Document) -> DriverResult<Document> {
+        self.database.run_command(command).selection_criteria(PRIMARY).await
+    }
+
+    /// Opens a change stream of the collection, from a time on or behind a position. The server holds a request for changes this
+    /// long if there is none.
+    pub(super) async fn open_stream(
+        &self,
+        stages: [Document; 2],
+        (from, behind): (Option<Timestamp>, Option<ResumeToken>),
+        wait: Duration,
+    ) -> Result<ChangeStream<Document>, StreamEnd> {
+        let options = ChangeStreamOptions::builder()
+            .start_at_operation_time(from)
+            .resume_after(behind)
+            .max_await_time(wait)
+            .read_concern(ReadConcern::majority())
+            .selection_criteria(PRIMARY)
+            .build();
+        let collection = self.database.collection::<Document>(&self.collection);
+        let opened = collection.watch().pipeline(stages).with_options(options).await;
+        Ok(opened.map_err(StreamEnd::NotOpened)?.with_type())
     }
 
     /// The time of the last operation that the primary has applied.
     pub(super) async fn operation_time(&self) -> DriverResult<Timestamp> {
-        let reply = self.raw_command(&self.database, doc! { "ping": 1 }).await?;
+        let reply = self.raw_command(doc! { "ping": 1 }).await?;
         reply.get_timestamp("operationTime").map_err(|error| DriverError::custom(error.to_string()))
     }
 

@@ -2,22 +2,23 @@
 //!
 //! Invariant: a document that is not a record of this format is an error that names the field.
 
+use std::str::FromStr;
+
 use mongodb::bson::{Binary, Bson, DateTime, Document, Timestamp, doc, spec::BinarySubtype};
 
 use super::json;
 use crate::{
     record::{
-        CompletedTick, HoldLimits, Holder, LeaseSpec, ListedLease, PastRevocation, PastRun, Record, RecordSummary,
-        StoreClock, StoreTime, StoredValue, Waiter,
+        CompletedTick, HoldLimits, Holder, LeaseSpec, ListedLease, PastRevocation, PastRun, Record, StoreClock,
+        StoreTime, StoredValue, Waiter,
     },
     types::{
         acquire_id::AcquireId,
         error::{Error, Result},
-        group::Group,
+        json::Json,
         key::Key,
         lease_id::LeaseId,
         metadata::Metadata,
-        owner::Owner,
         sharing::Sharing,
         token::{FencingToken, HybridTime},
     },
@@ -63,27 +64,14 @@ fn check_format(key: &Key, document: &Document) -> Result<()> {
     }
 }
 
-/// The projection of a record, with the server's clocks as `now` and `hlc`. So a refused caller learns the remaining
-/// time without a clock of its own.
-pub(super) fn record_projection() -> Document {
-    doc! {
+/// The projection of a record, with the server's clocks as `now` and `hlc`. So a refused caller learns the remaining time
+/// without a clock of its own. `also`: what it has of `done`, `runs` and `value`, which most requests do not read.
+pub(super) fn record_projection(also: &[&str]) -> Document {
+    let mut projection = doc! {
         "v": 1, "version": 1, "holders": 1, "queue": 1, "handover": 1, "last_seen": 1, "expires_at": 1, "history": 1,
         "now": "$$NOW", "hlc": "$$CLUSTER_TIME",
-    }
-}
-
-/// The projection of a record with its completed ticks and its value, which most requests do not read.
-pub(super) fn whole_projection() -> Document {
-    let mut projection = record_projection();
-    projection.extend(doc! { "done": 1, "runs": 1, "value": 1 });
-    projection
-}
-
-/// The projection of a record after an acquire, whose holder reads the value. A condition on the grant would take the
-/// server more time than the field.
-pub(super) fn acquire_projection() -> Document {
-    let mut projection = record_projection();
-    projection.insert("value", 1);
+    };
+    projection.extend(also.iter().map(|name| ((*name).to_owned(), Bson::Int32(1))));
     projection
 }
 
@@ -96,10 +84,9 @@ pub(super) fn listing_projection() -> Document {
 /// Decodes a lease from a document of [`listing_projection`].
 pub(super) fn decode_listed(document: &Document) -> Result<ListedLease, String> {
     let row = Fields { document, path: String::new() };
-    let key = row.read("_id", "a key", |id| id.as_str()?.parse().ok())?;
+    let key = row.parsed("_id", "a key")?;
     let read_at = row.time("now")?;
-    let document = row.read("holders", "a holder", Bson::as_document)?;
-    let holder = Fields { document, path: "holders.".into() }.holder()?;
+    let holder = row.nested("holders")?.holder()?;
     let waiting = row.read("waiting", "a count", as_count)?;
     let value = row.optional("value", Fields::value)?;
     Ok(ListedLease::of(key, holder, waiting, value, read_at))
@@ -125,32 +112,11 @@ fn read_with<'a, T>(
     read(&Fields { document, path: String::new() }).map_err(|message| Error::Corrupt { key: key.clone(), message })
 }
 
-/// The record in the reply of an update.
-pub(super) struct DecodedReply {
-    /// Without a position in the queue.
-    pub(super) summary: RecordSummary,
-    /// For each request, how many waiters are before it, if it waits.
-    pub(super) places: Vec<Option<usize>>,
-    /// The server's clocks of the update.
-    pub(super) at: StoreClock,
-    /// Whether this update wrote the record.
-    pub(super) is_written: bool,
-    /// Whether a lease of the key was ever revoked.
-    pub(super) is_revoked: bool,
-}
-
-/// Decodes the document of `key` in the reply of an update, with the projection of its operation.
-pub(super) fn decode_reply(key: &Key, document: &Document) -> Result<DecodedReply> {
-    read_with(key, document, |fields| {
-        let (record, at) = (fields.record()?, fields.store_clock()?);
-        let places =
-            document.get_array("places").map(|places| places.iter().map(as_count).collect()).unwrap_or_default();
-        let waiting = document.get("waiting").and_then(as_count).unwrap_or_default();
-        let (is_written, is_revoked) = (record.last_seen == at.now, !record.history.is_empty());
-        let Record { version, holders, done, value, .. } = record;
-        let summary = RecordSummary { version, holders, position: None, waiting, done, value };
-        Ok(DecodedReply { summary, places, at, is_written, is_revoked })
-    })
+/// Decodes what the projection of an operation adds to a record: for each request, how many waiters are before it, if it waits;
+/// and how many wait.
+pub(super) fn decode_places(document: &Document) -> (Vec<Option<usize>>, usize) {
+    let places = document.get_array("places").map(|places| places.iter().map(as_count).collect());
+    (places.unwrap_or_default(), document.get("waiting").and_then(as_count).unwrap_or_default())
 }
 
 /// Decodes a hand-over: `caller=token;` for each grant, and with token 0 for each revocation. It is one text and not an
@@ -222,44 +188,30 @@ impl<'a> Fields<'a> {
         })
     }
 
-    fn lease(&self) -> Result<LeaseId, String> {
-        self.read("lease", "a UUID", as_lease)
+    fn parsed<T: FromStr>(&self, name: &str, kind: &str) -> Result<T, String> {
+        self.read(name, kind, |value| value.as_str()?.parse().ok())
     }
 
-    fn owner(&self) -> Result<Owner, String> {
-        self.read("owner", "an owner", |value| value.as_str()?.parse().ok())
-    }
-
-    fn sharing(&self) -> Result<Sharing, String> {
-        let limit = self.read("limit", "a positive 32-bit integer", |value| u32::try_from(value.as_i32()?).ok());
-        limit.map(Sharing::from_limit)
-    }
-
-    fn group(&self) -> Result<Option<Group>, String> {
-        self.read("group", "a group", |value| match value.as_str()? {
-            "" => Some(None),
-            name => name.parse().ok().map(Some),
-        })
-    }
-
-    fn metadata(&self) -> Result<Metadata, String> {
-        self.read("metadata", "a document of texts", as_metadata)
+    fn limit(&self, name: &str) -> Result<Option<u64>, String> {
+        Ok(self.optional(name, Self::long)?.filter(|limit| *limit > 0))
     }
 
     fn terms(&self) -> Result<LeaseSpec, String> {
         Ok(LeaseSpec {
-            lease: self.lease()?,
-            acquire_id: self.read("caller", "an acquire id", |value| value.as_str()?.parse().ok())?,
-            owner: self.owner()?,
-            sharing: self.sharing()?,
+            lease: self.read("lease", "a UUID", as_lease)?,
+            acquire_id: self.parsed("caller", "an acquire id")?,
+            owner: self.parsed("owner", "an owner")?,
+            sharing: self.read("limit", "a positive 32-bit integer", |value| {
+                u32::try_from(value.as_i32()?).ok().map(Sharing::from_limit)
+            })?,
             ttl: self.long("ttl")?,
             grace: self.long("grace")?,
-            group: self.group()?,
-            metadata: self.metadata()?,
-            hold: HoldLimits {
-                min: self.optional("min_hold", Self::long)?.filter(|limit| *limit > 0),
-                max: self.optional("max_hold", Self::long)?.filter(|limit| *limit > 0),
-            },
+            group: self.read("group", "a group", |value| match value.as_str()? {
+                "" => Some(None),
+                name => name.parse().ok().map(Some),
+            })?,
+            metadata: self.read("metadata", "a document of texts", as_metadata)?,
+            hold: HoldLimits { min: self.limit("min_hold")?, max: self.limit("max_hold")? },
         })
     }
 
@@ -335,10 +287,9 @@ impl<'a> Fields<'a> {
     }
 
     fn value(&self, name: &str) -> Result<StoredValue, String> {
-        let document = self.read(name, "a document", Bson::as_document)?;
-        let fields = Fields { document, path: format!("{name}.") };
+        let fields = self.nested(name)?;
         Ok(StoredValue {
-            content: document.get("content").map(json::decode),
+            content: fields.document.get("content").map(|content| Json::stored(json::decode(content))),
             token: fields.version("token")?,
             write: fields.long("write")?,
             at: fields.time("at")?,
@@ -346,8 +297,7 @@ impl<'a> Fields<'a> {
     }
 
     fn completion(&self, name: &str) -> Result<CompletedTick, String> {
-        let document = self.read(name, "a document", Bson::as_document)?;
-        let fields = Fields { document, path: format!("{name}.") };
+        let fields = self.nested(name)?;
         Ok(CompletedTick {
             tick: fields.long("tick")?,
             token: fields.version("token")?,
@@ -365,8 +315,13 @@ impl<'a> Fields<'a> {
             at: self.time("at")?,
             is_failed: self.read("failed", "a boolean", Bson::as_bool)?,
             note: self.text("note")?.into(),
-            period: self.optional("period", Self::long)?.filter(|period| *period > 0),
+            period: self.limit("period")?,
         })
+    }
+
+    fn nested(&self, name: &str) -> Result<Fields<'a>, String> {
+        let document = self.read(name, "a document", Bson::as_document)?;
+        Ok(Fields { document, path: format!("{name}.") })
     }
 
     fn each<T>(&self, name: &str, read: impl Fn(&Fields<'a>) -> Result<T, String>) -> Result<Vec<T>, String> {

@@ -261,11 +261,6 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// The error of a change stream that ended.
-pub(super) fn stream_failed(error: DriverError) -> Error {
-    Error::unavailable("the change stream ended: it is opened again").caused_by(source(error))
-}
-
 /// The error of a write without confirmation. A write concern error is never success: the write was made, and may be
 /// rolled back.
 pub(crate) fn unconfirmed(error: &Bson) -> Error {

@@ -8,26 +8,27 @@
 //! Invariant: each answer of a write comes from the write itself.
 
 use mongodb::{
-    bson::{Bson, Document, RawDocumentBuf, doc},
+    bson::{Bson, Document, RawDocument, RawDocumentBuf, doc},
     error::Result as DriverResult,
 };
 
 use super::{
-    command,
+    command::{self, encoded, join},
     context::{MongoContext, PRIMARY, first_batch},
-    document::{self, DecodedReply},
+    document,
     error::{self, needs},
     limits::{ensure_remaining, server_limit, write_concern},
-    operation::Operation,
+    operation::{self, Operation, queue_limit},
     state::known_keys::PathHint,
 };
 use crate::{
-    record::{self, Outcome, Request, StoreTime},
+    record::{self, Outcome, Record, RecordSummary, Request, StoreTime},
     store::{
         answers::{Applied, Snapshot},
         coalesce::min_remaining,
     },
     types::{
+        clock::Clock,
         deadline::Deadline,
         error::{Error, Result},
         key::Key,
@@ -37,14 +38,50 @@ use crate::{
 impl MongoContext {
     /// Applies requests of a key, which have one operation, as one command. Returns the answer to each.
     pub(super) async fn apply(&self, key: &Key, requests: &[Request], deadline: Deadline) -> Result<Vec<Applied>> {
-        if let [request] = requests {
-            let least = min_remaining(deadline);
-            if let Some(applied) = self.apply_fast(key, request, deadline).await? {
-                return Ok(vec![applied]);
-            }
+        let (sent, least) = (Clock::Boot.now(), min_remaining(deadline));
+        let fast = match requests {
+            [request] => self.apply_fast(key, request, deadline).await?,
+            _ => None,
+        };
+        let mut applied = if let Some(applied) = fast {
+            vec![applied]
+        } else {
             ensure_remaining(deadline, least)?;
+            self.update(key, requests, deadline).await?
+        };
+        if matches!(requests, [Request::Acquire(_), ..]) && applied.iter().all(|applied| applied.changed) {
+            self.client.limits.requests.note_acquire(Clock::Boot.now().since(sent));
         }
-        self.update(key, requests, deadline).await
+        for applied in &mut applied {
+            applied.sent = Some(sent);
+        }
+        Ok(applied)
+    }
+
+    /// Sends a command that writes one record, with these constants and the common fields of its operation.
+    pub(super) async fn find_and_modify(
+        &self,
+        key: &Key,
+        is_upsert: bool,
+        constants: Document,
+        common: &RawDocument,
+        deadline: Deadline,
+    ) -> Result<DriverResult<Document>> {
+        // An insert needs the whole query. Otherwise the pipeline checks the document: the server finds it by its key
+        // alone in less time.
+        let query = if is_upsert {
+            document::record_query(key)
+        } else {
+            doc! { "_id": key.as_str() }
+        };
+        let head = encoded(&doc! {
+            "findAndModify": &self.collection,
+            "query": query,
+            "let": constants,
+            "writeConcern": write_concern(deadline),
+            "maxTimeMS": server_limit(deadline),
+        })?;
+        Ok(self.send_write(join(&head, common)?, is_upsert).await)
     }
 
     /// Sends a command that writes one record.
@@ -62,21 +99,8 @@ impl MongoContext {
     async fn update(&self, key: &Key, requests: &[Request], deadline: Deadline) -> Result<Vec<Applied>> {
         let Some(first) = requests.first() else { return Ok(Vec::new()) };
         let is_upsert = Operation::of(first).is_upsert();
-        // An insert needs the whole query. Otherwise the pipeline checks the document: the server finds it by its key
-        // alone in less time.
-        let query = if is_upsert {
-            document::record_query(key)
-        } else {
-            doc! { "_id": key.as_str() }
-        };
-        let head = doc! {
-            "findAndModify": &self.collection,
-            "query": query,
-            "writeConcern": write_concern(deadline),
-            "maxTimeMS": server_limit(deadline),
-        };
-        let command = command::encode(head, first, requests)?;
-        let reply = match self.send_write(command, is_upsert).await {
+        let constants = operation::literals(operation::constants(first, requests));
+        let reply = match self.find_and_modify(key, is_upsert, constants, &command::common(first)?, deadline).await? {
             Ok(reply) => reply,
             Err(error) => {
                 // A foreign document can make the update fail, which then has written nothing. An upsert fails with a
@@ -88,19 +112,21 @@ impl MongoContext {
                 return Err(self.translate(error, if is_upsert { needs::HOLD } else { needs::CHANGE }));
             }
         };
-        if let Some(error) = reply.get("writeConcernError") {
-            return Err(error::unconfirmed(error));
-        }
+        error::ensure_written(&reply)?;
         // There was no record of this format, so the server did nothing and returned no time. The engine reads the
         // document before it reports that.
-        let Some(Bson::Document(value)) = reply.get("value") else {
+        let Some(Bson::Document(found)) = reply.get("value") else {
             let nothing = |request: &Request| request.outcome(None, StoreTime::default());
             return Ok(requests
                 .iter()
                 .map(|request| Applied { outcome: nothing(request), at: None, changed: false, sent: None })
                 .collect());
         };
-        let DecodedReply { mut summary, places, at, is_written, is_revoked } = document::decode_reply(key, value)?;
+        let (Record { version, holders, history, last_seen, done, value, .. }, at) = document::decode(key, found)?;
+        let (places, waiting) = document::decode_places(found);
+        let mut summary = RecordSummary { version, holders, position: None, waiting, done, value };
+        // Each write stamps the record.
+        let is_written = last_seen == at.now;
         let mut applied = Vec::new();
         for (index, request) in requests.iter().enumerate() {
             summary.position = places.get(index).copied().flatten();
@@ -119,14 +145,12 @@ impl MongoContext {
             applied.push(Applied { outcome, at: Some(at), changed: is_written, sent: None });
         }
         if Operation::of(first).is_acquire() {
-            let is_held = |Applied { outcome, .. }: &Applied| {
-                matches!(outcome, Outcome::Refused { .. } | Outcome::Queued { .. } | Outcome::Full { .. })
-            };
-            let is_busy = summary.holders.len() > 1 || applied.iter().any(is_held);
-            let seen = match (is_revoked, is_busy) {
-                (true, _) => PathHint::Whole,
-                (false, true) => PathHint::Busy,
-                (false, false) => PathHint::Free,
+            let is_granted = |applied: &Applied| matches!(applied.outcome, Outcome::Granted { .. });
+            let is_busy = summary.holders.len() > 1 || !applied.iter().all(is_granted);
+            let seen = match (history.is_empty(), is_busy) {
+                (false, _) => PathHint::Whole,
+                (true, true) => PathHint::Busy,
+                (true, false) => PathHint::Free,
             };
             self.known_keys.record(key, seen);
         }
@@ -137,7 +161,7 @@ impl MongoContext {
         let find = doc! {
             "find": &self.collection,
             "filter": { "_id": key.as_str() },
-            "projection": document::whole_projection(),
+            "projection": document::record_projection(&["done", "runs", "value"]),
             "limit": 1,
             "singleBatch": true,
             "readConcern": { "level": "linearizable" },
@@ -150,13 +174,15 @@ impl MongoContext {
     }
 }
 
+/// Whether the queue is full for this request if the outcome says so. The server counts the free places before the grant, for
+/// all requests of a command, so the grant may have freed places.
+pub(super) fn has_no_room(request: &Request, outcome: &Outcome) -> bool {
+    let Outcome::Full { length } = outcome else { return true };
+    queue_limit(request).is_none_or(|limit| u32::try_from(*length).is_ok_and(|length| length >= limit))
+}
+
 /// Whether the pipeline can have this outcome. It does not change a foreign document.
 fn is_plausible(request: &Request, outcome: &Outcome, is_written: bool, now: StoreTime) -> bool {
-    let room = match request {
-        Request::Acquire(acquire) => acquire.wait.map(|wait| wait.queue_limit),
-        _ => None,
-    };
-    let is_full = |length: usize| room.is_none_or(|room| u32::try_from(length).is_ok_and(|length| length >= room));
     match outcome {
         // An acquire of a free key is granted, unless an entry before it in the queue is no waiter. A raise creates a
         // record.
@@ -169,7 +195,7 @@ fn is_plausible(request: &Request, outcome: &Outcome, is_written: bool, now: Sto
         | Outcome::Downgraded
         | Outcome::ValueOutdated { .. } => false,
         Outcome::Refused { holder } => holder.expires_at > now,
-        Outcome::Full { length } => is_full(*length),
+        Outcome::Full { .. } => has_no_room(request, outcome),
         Outcome::Raised { version } => matches!(request, Request::Raise(raise) if *version >= raise.to),
         // The engine reads the record if one of these proves nothing: see `is_proven`.
         Outcome::Completed

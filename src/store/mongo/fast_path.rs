@@ -44,7 +44,7 @@ static RELEASE: EncodedOnce<()> = EncodedOnce::new();
 
 fn common_of_acquires(is_upsert: bool) -> Result<Arc<RawDocumentBuf>> {
     ACQUIRE.get(is_upsert, || {
-        let mut fields = document::acquire_projection();
+        let mut fields = document::record_projection(&["value"]);
         // One waiter shows that there are some.
         fields.insert("queue", doc! { "$slice": 1 });
         doc! { "update": pipeline::acquire(is_upsert), "fields": fields, "upsert": is_upsert, "new": true }
@@ -55,19 +55,13 @@ impl MongoContext {
     /// The answer of the fast path to a request. `None`: nothing was changed, and the request needs the whole pipeline.
     pub(super) async fn apply_fast(&self, key: &Key, request: &Request, deadline: Deadline) -> Result<Option<Applied>> {
         match request {
-            Request::Acquire(acquire) => self.acquire_fast(key, acquire, request, deadline).await,
+            Request::Acquire(acquire) => self.acquire_fast(key, acquire, deadline).await,
             Request::Release(release) => self.release_fast(key, release, deadline).await,
             _ => Ok(None),
         }
     }
 
-    async fn acquire_fast(
-        &self,
-        key: &Key,
-        acquire: &Acquire,
-        request: &Request,
-        deadline: Deadline,
-    ) -> Result<Option<Applied>> {
+    async fn acquire_fast(&self, key: &Key, acquire: &Acquire, deadline: Deadline) -> Result<Option<Applied>> {
         let seen = self.known_keys.get(key);
         // The whole pipeline queues a waiter, and may grant the key to a sharer beside others.
         let needs_whole = match seen {
@@ -76,26 +70,12 @@ impl MongoContext {
             Some(PathHint::Free) | None => false,
         };
         // The fast path computes no end of a maximum hold.
-        let needs_whole = needs_whole || acquire.terms.hold.max.is_some();
-        if needs_whole {
+        if needs_whole || acquire.terms.hold.max.is_some() {
             return Ok(None);
         }
-        // The server finds a document by its key alone in less time than by a longer query.
-        let query = if seen.is_some() {
-            doc! { "_id": key.as_str() }
-        } else {
-            document::record_query(key)
-        };
-        let common = common_of_acquires(seen.is_none())?;
-        let head = encoded(&doc! {
-            "findAndModify": &self.collection,
-            "query": query,
-            "let": pipeline::constants_of_acquire(acquire),
-            "writeConcern": write_concern(deadline),
-            "maxTimeMS": server_limit(deadline),
-        })?;
-        let command = join(&head, &common)?;
-        let reply = match self.send_write(command, seen.is_none()).await {
+        let is_upsert = seen.is_none();
+        let (constants, common) = (pipeline::constants_of_acquire(acquire), common_of_acquires(is_upsert)?);
+        let reply = match self.find_and_modify(key, is_upsert, constants, &common, deadline).await? {
             // The document is foreign or of a newer format, or another first insert came before this one.
             Err(error) if error::is_caused_by_document(&error) => return Ok(None),
             reply => self.answered(key, reply, needs::HOLD)?,
@@ -119,7 +99,7 @@ impl MongoContext {
         if acquire.wait.is_some() || has_queue {
             return Ok(None);
         }
-        let (after, outcome) = record::apply(Some(&record), at, request);
+        let (after, outcome) = record::apply(Some(&record), at, &Request::Acquire(acquire.clone()));
         let is_refused = matches!(outcome, Outcome::Refused { .. }) && after.as_ref() == Some(&record);
         Ok(if is_refused { applied(outcome, false) } else { None })
     }

@@ -223,8 +223,7 @@ impl MongoContext {
     async fn read_snapshot(&self, filter: Document, as_of: Option<Timestamp>) -> Result<SnapshotReply> {
         let mut level = doc! { "level": "snapshot" };
         level.extend(as_of.map(|as_of| ("atClusterTime".to_owned(), Bson::Timestamp(as_of))));
-        let mut projection = document::record_projection();
-        projection.insert("done", 1);
+        let mut projection = document::record_projection(&["done"]);
         projection.insert("queue", doc! { "$slice": 0 });
         let command = doc! {
             "find": &self.collection,
@@ -237,8 +236,7 @@ impl MongoContext {
             "readConcern": level,
             "maxTimeMS": server_limit(deadline_after(SNAPSHOT_TIMEOUT)),
         };
-        let reply =
-            self.raw_command(&self.database, command).await.map_err(|error| self.translate(error, needs::READ))?;
+        let reply = self.command(command, needs::READ).await?;
         let as_of = reply.get_document("cursor").and_then(|cursor| cursor.get_timestamp("atClusterTime")).ok();
         let answered = reply.get_timestamp("operationTime").map_err(error::unreadable)?;
         Ok(SnapshotReply { found: first_batch(reply)?, as_of, answered })
@@ -262,32 +260,26 @@ impl FollowedDocuments<'_> {
             event.get_document("documentKey").ok().and_then(list::key).into_iter().collect()
         };
         for key in changed {
-            self.apply_to(key, event).await?;
+            let before = self.documents.remove(&key);
+            let is_known = before.is_some() || self.filter.is_key();
+            let had_holders = has_entries(before.as_ref(), "holders");
+            let base = before.or_else(|| (!is_known).then(idle));
+            let (mut after, at) = match update(base, event) {
+                Ok(updated) => updated,
+                // Not an update of a record: see the invariants of this file.
+                Err(_misfit) if !is_known => continue,
+                Err(error) => return Err(error),
+            };
+            if !self.filter.is_key()
+                && let Some(document) = after.as_mut().filter(|document| !document.contains_key("last_seen"))
+            {
+                document.insert("last_seen", DateTime::from_millis(at.now.millis()));
+            }
+            if self.filter.is_key() || had_holders || has_entries(after.as_ref(), "holders") {
+                self.send(&key, after.as_ref(), at).await?;
+            }
+            self.keep(key, after);
         }
-        Ok(())
-    }
-
-    /// Applies an event to the document of a key, and sends the state after it.
-    async fn apply_to(&mut self, key: Key, event: &Document) -> Result<()> {
-        let before = self.documents.remove(&key);
-        let is_known = before.is_some() || self.filter.is_key();
-        let had_holders = has_entries(before.as_ref(), "holders");
-        let base = before.or_else(|| (!is_known).then(idle));
-        let (mut after, at) = match update(base, event) {
-            Ok(updated) => updated,
-            // Not an update of a record: see the invariants of this file.
-            Err(_misfit) if !is_known => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        if !self.filter.is_key()
-            && let Some(document) = after.as_mut().filter(|document| !document.contains_key("last_seen"))
-        {
-            document.insert("last_seen", DateTime::from_millis(at.now.millis()));
-        }
-        if self.filter.is_key() || had_holders || has_entries(after.as_ref(), "holders") {
-            self.send(&key, after.as_ref(), at).await?;
-        }
-        self.keep(key, after);
         Ok(())
     }
 
@@ -301,7 +293,11 @@ impl FollowedDocuments<'_> {
     /// Sends a state. A document that is not a record is an error of the follower of its key. The follower of a prefix
     /// leaves it out.
     async fn send(&self, key: &Key, document: Option<&Document>, at: StoreClock) -> Result<()> {
-        let record = match document.map(|document| decode(key, document)).transpose() {
+        let decode = |mut document: Document| {
+            document.insert("queue", Vec::<Bson>::new());
+            document::decode_record(key, &document)
+        };
+        let record = match document.cloned().map(decode).transpose() {
             Ok(record) => record,
             Err(error) if self.filter.is_key() => return Err(error),
             Err(error) => {
@@ -316,13 +312,6 @@ impl FollowedDocuments<'_> {
     async fn tell(&self, state: FollowedState) -> Result<()> {
         self.states.send(state).await.map_err(|_dropped| Error::unavailable("nobody follows the records"))
     }
-}
-
-/// The record of a document, without its queue.
-fn decode(key: &Key, document: &Document) -> Result<crate::record::Record> {
-    let mut document = document.clone();
-    document.insert("queue", Vec::<Bson>::new());
-    document::decode_record(key, &document)
 }
 
 /// Applies an event to the document before it. Returns the document after it and the time of the change.

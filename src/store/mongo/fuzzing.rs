@@ -53,7 +53,7 @@ fn decoded(bytes: &[u8]) -> Option<Document> {
 fn read(found: &Document) {
     if let Ok(key) = "k".parse::<Key>() {
         drop(document::decode(&key, found));
-        drop(document::decode_reply(&key, found));
+        drop(document::decode_places(found));
     }
     drop(document::decode_listed(found));
 }

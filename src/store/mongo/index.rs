@@ -65,20 +65,17 @@ pub(super) async fn ensure(store: &MongoContext, deadline: Deadline) -> Result<(
 async fn create(store: &MongoContext, deadline: Deadline) -> Result<()> {
     let seconds = retention_seconds(store.retention);
     let created = store
-        .raw_command(
-            &store.database,
-            doc! {
-                "createIndexes": &store.collection,
-                "indexes": [{ "key": { "expires_at": 1 }, "name": "expires_at_1", "expireAfterSeconds": seconds }],
-                // A majority, and not all voting members, which is the default: a member may be down.
-                "commitQuorum": "majority",
-                "writeConcern": { "w": "majority", "wtimeout": server_limit(deadline) },
-                "maxTimeMS": server_limit(deadline),
-            },
-        )
+        .raw_command(doc! {
+            "createIndexes": &store.collection,
+            "indexes": [{ "key": { "expires_at": 1 }, "name": "expires_at_1", "expireAfterSeconds": i64::from(seconds) }],
+            // A majority, and not all voting members, which is the default: a member may be down.
+            "commitQuorum": "majority",
+            "writeConcern": { "w": "majority", "wtimeout": server_limit(deadline) },
+            "maxTimeMS": server_limit(deadline),
+        })
         .await;
     let error = match created {
-        Ok(reply) => return reply.get("writeConcernError").map_or(Ok(()), |error| Err(error::unconfirmed(error))),
+        Ok(reply) => return error::ensure_written(&reply),
         Err(error) => error,
     };
     let conflict = error::is_refused_with(&error, &INDEX_CONFLICT_CODES);
@@ -89,7 +86,9 @@ async fn create(store: &MongoContext, deadline: Deadline) -> Result<()> {
         store.index.forbid();
     }
     // After a conflict there is an index. After a missing privilege there may be one.
-    match existing(store).await {
+    let listed = store.command(doc! { "listIndexes": &store.collection }, "listIndexes").await.and_then(first_batch);
+    let on_expiry = |index: &Document| index.get_document("key").is_ok_and(|key| key.keys().eq(["expires_at"]));
+    match listed.map(|indexes| indexes.into_iter().find(on_expiry)) {
         Ok(Some(index)) if collects_after(&index, seconds) => Ok(()),
         Ok(Some(index)) if !conflict => Err(Error::invalid(format!(
             "the index {} of {} does not delete idle records after {seconds} seconds, and this user may not change it: have an operator change it, or set the retention of idle records to its expireAfterSeconds",
@@ -113,37 +112,16 @@ async fn create(store: &MongoContext, deadline: Deadline) -> Result<()> {
     }
 }
 
-/// The index on `expires_at` alone, if there is one.
-async fn existing(store: &MongoContext) -> Result<Option<Document>> {
-    let reply = match store.raw_command(&store.database, doc! { "listIndexes": &store.collection }).await {
-        Ok(reply) => reply,
-        Err(error) => return Err(store.translate(error, "listIndexes")),
-    };
-    let on_expiry = |index: &Document| index.get_document("key").is_ok_and(|key| key.keys().eq(["expires_at"]));
-    Ok(first_batch(reply)?.into_iter().find(on_expiry))
-}
-
 /// Whether an index deletes all idle records after this many seconds.
-fn collects_after(index: &Document, seconds: i64) -> bool {
-    let is_same = match index.get("expireAfterSeconds") {
-        Some(Bson::Int32(after)) => i64::from(*after) == seconds,
-        Some(Bson::Int64(after)) => *after == seconds,
-        #[allow(
-            clippy::float_cmp,
-            clippy::cast_precision_loss,
-            clippy::as_conversions,
-            reason = "both are whole and small"
-        )]
-        Some(Bson::Double(after)) => *after == seconds as f64,
-        _ => false,
-    };
-    is_same && !index.contains_key("partialFilterExpression")
+fn collects_after(index: &Document, seconds: i32) -> bool {
+    let same = [Bson::Int32(seconds), Bson::Int64(seconds.into()), Bson::Double(seconds.into())];
+    index.get("expireAfterSeconds").is_some_and(|after| same.contains(after))
+        && !index.contains_key("partialFilterExpression")
 }
 
 /// A retention in whole seconds, rounded up.
-pub(super) fn retention_seconds(retention: Duration) -> i64 {
-    let seconds = retention.as_millis().div_ceil(1000);
-    i64::try_from(seconds).unwrap_or(i64::MAX).min(i32::MAX.into())
+fn retention_seconds(retention: Duration) -> i32 {
+    i32::try_from(retention.as_millis().div_ceil(1000)).unwrap_or(i32::MAX)
 }
 
 #[cfg(test)]
@@ -154,7 +132,7 @@ mod tests {
     fn retention_is_never_rounded_down() {
         assert_eq!(retention_seconds(Duration::from_millis(1_001)), 2);
         assert_eq!(retention_seconds(Duration::from_secs(86_400)), 86_400);
-        assert_eq!(retention_seconds(Duration::MAX), i64::from(i32::MAX));
+        assert_eq!(retention_seconds(Duration::MAX), i32::MAX);
     }
 
     #[test]

@@ -6,17 +6,7 @@
 use mongodb::bson::{Bson, Document};
 use serde_json::{Number, Value};
 
-use crate::types::json::Json;
-
-pub(super) fn encode(json: &Json) -> Bson {
-    of_value(json.as_value())
-}
-
-pub(super) fn decode(bson: &Bson) -> Json {
-    Json::stored(to_value(bson))
-}
-
-fn of_value(value: &Value) -> Bson {
+pub(super) fn encode(value: &Value) -> Bson {
     match value {
         Value::Null => Bson::Null,
         Value::Bool(value) => Bson::Boolean(*value),
@@ -25,14 +15,14 @@ fn of_value(value: &Value) -> Bson {
             None => Bson::Double(number.as_f64().unwrap_or(f64::NAN)),
         },
         Value::String(text) => Bson::String(text.clone()),
-        Value::Array(items) => Bson::Array(items.iter().map(of_value).collect()),
+        Value::Array(items) => Bson::Array(items.iter().map(encode).collect()),
         Value::Object(fields) => {
-            Bson::Document(fields.iter().map(|(name, value)| (name.clone(), of_value(value))).collect::<Document>())
+            Bson::Document(fields.iter().map(|(name, value)| (name.clone(), encode(value))).collect::<Document>())
         }
     }
 }
 
-fn to_value(bson: &Bson) -> Value {
+pub(super) fn decode(bson: &Bson) -> Value {
     match bson {
         Bson::Null => Value::Null,
         Bson::Boolean(value) => Value::Bool(*value),
@@ -42,9 +32,9 @@ fn to_value(bson: &Bson) -> Value {
             Number::from_f64(*number).map_or_else(|| Value::String(number.to_string()), Value::Number)
         }
         Bson::String(text) => Value::String(text.clone()),
-        Bson::Array(items) => Value::Array(items.iter().map(to_value).collect()),
+        Bson::Array(items) => Value::Array(items.iter().map(decode).collect()),
         Bson::Document(fields) => {
-            Value::Object(fields.iter().map(|(name, value)| (name.clone(), to_value(value))).collect())
+            Value::Object(fields.iter().map(|(name, value)| (name.clone(), decode(value))).collect())
         }
         other => Value::String(other.to_string()),
     }
@@ -56,6 +46,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::types::json::Json;
 
     #[test]
     fn what_is_encoded_is_decoded_to_the_same() {
@@ -63,16 +54,17 @@ mod tests {
             "$set": { "a.b": [null, true, 0, -1, 2_147_483_648_i64, i64::MIN, 1.0, -0.0, 0.1, 1e300, "text", {}, []] }, "": "",
         });
         let json = Json::of(&content).unwrap();
-        assert_eq!(decode(&encode(&json)), json);
-        assert_eq!(decode(&encode(&json)).to_string(), json.to_string());
+        let decoded = Json::stored(decode(&encode(json.as_value())));
+        assert_eq!(decoded, json);
+        assert_eq!(decoded.to_string(), json.to_string());
     }
 
     #[test]
     fn what_json_does_not_have_becomes_text() {
         let id = ObjectId::new();
         for (bson, text) in [(Bson::from(id), id.to_hex()), (Bson::Double(f64::NAN), "NaN".to_owned())] {
-            assert!(decode(&bson).parse::<String>().unwrap().contains(&text));
+            assert!(decode(&bson).as_str().unwrap().contains(&text));
         }
-        assert!(decode(&DateTime::from_millis(0).into()).parse::<String>().is_ok());
+        assert!(decode(&DateTime::from_millis(0).into()).is_string());
     }
 }

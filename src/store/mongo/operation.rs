@@ -123,12 +123,10 @@ impl Operation {
     /// The projection of the fields from which the outcome of a request is read. It leaves out the queue, which may be
     /// long.
     pub(super) fn projection(self) -> Document {
-        let mut projection =
-            if self.is_acquire() { document::acquire_projection() } else { document::record_projection() };
+        // Its holder reads the value. A condition on the grant would take the server more time than the field.
+        let value: &[&str] = if self.is_acquire() { &["value"] } else { &[] };
+        let mut projection = document::record_projection(if self.writes_done() { &["done"] } else { value });
         projection.insert("queue", doc! { "$slice": 0 });
-        if self.writes_done() {
-            projection.insert("done", 1);
-        }
         if self.writes_value() {
             projection.insert("value", doc! { "token": 1, "write": 1, "at": 1 });
         }
@@ -144,12 +142,16 @@ impl Operation {
     }
 }
 
+/// How many may wait, if the request waits.
+pub(super) fn queue_limit(request: &Request) -> Option<u32> {
+    let Request::Acquire(Acquire { wait, .. }) = request else { return None };
+    Some((*wait)?.queue_limit)
+}
+
 /// The constants of requests of a key for the pipeline of their operation, which is that of the first.
 pub(super) fn constants(first: &Request, requests: &[Request]) -> Document {
     let mut constants = match first {
-        Request::Acquire(Acquire { wait, .. }) => {
-            return constants_of_acquires(requests, wait.map_or(0, |wait| wait.queue_limit));
-        }
+        Request::Acquire(_) => return constants_of_acquires(requests, queue_limit(first).unwrap_or_default()),
         Request::Leave(_) => return constants_of_leaves(requests),
         Request::Downgrade(downgrade) => return constants_of_downgrade(*downgrade),
         Request::Refresh(Refresh { ttl, grace, metadata, acquire_id, .. }) => {
@@ -177,7 +179,7 @@ pub(super) fn constants(first: &Request, requests: &[Request]) -> Document {
         }
         Request::PutValue(PutValue { token, after, write, content, keep, .. }) => {
             let mut value = doc! { "token": *token, "write": document::long(*write) };
-            value.extend(content.as_ref().map(|content| ("content".to_owned(), json::encode(content))));
+            value.extend(content.as_ref().map(|content| ("content".to_owned(), json::encode(content.as_value()))));
             doc! { "token": *token, "after": document::long(*after), "value": value, "keep": document::long(*keep) }
         }
         Request::Reset(Reset { tick, upto, by }) => doc! { "tick": document::long(*tick), "upto": *upto, "by": by },
@@ -253,7 +255,7 @@ fn constants_of_downgrade(Downgrade { lease, token, sharing }: Downgrade) -> Doc
     doc! { "lease": holder, "fields": { "limit": limit }, "validity": 0_i64 }
 }
 
-/// The constants of a batch request, for the pipeline and for the filter beside it, whichever leases it names.
+/// The constants of a batch request, whichever leases it names.
 pub(super) fn batch_constants(batch: &BatchRequest) -> Document {
     literals(match batch {
         BatchRequest::Release => doc! {},

@@ -11,7 +11,7 @@
 //! | field | contents |
 //! |---|---|
 //! | `r` | the document before the request |
-//! | `ours` | whether it is a record |
+//! | `ours` | whether the request is for it: for a batch request, whether all that it names hold |
 //! | `m` | the tokens that a batch request names |
 //! | `h`, `q` | holders and queue, step by step; the next waiter is first in `q` |
 //! | `n` | how many waited before the acquires of this command |
@@ -46,11 +46,15 @@ use crate::{record::Record, types::ttl::Ttl};
 /// The update that applies a request of this operation, with its [`constants`](super::operation::constants), to the
 /// record.
 pub(super) fn update(operation: Operation) -> Vec<Document> {
+    let mut first = doc! { "r": "$$ROOT", "ours": is_ours(operation) };
+    if operation.is_batch() {
+        first.insert("m", named_tokens());
+    }
     if operation == Operation::RefreshNamed {
-        return refresh_named();
+        return refresh_named(first);
     }
     vec![
-        doc! { "$replaceWith": { "r": "$$ROOT", "ours": is_ours(operation) } },
+        doc! { "$replaceWith": first },
         doc! { "$set": prune(operation) },
         doc! { "$set": apply::changes(operation) },
         doc! { "$set": { "t": next_version(count_others(operation)), "w": count_ready() } },
@@ -60,7 +64,8 @@ pub(super) fn update(operation: Operation) -> Vec<Document> {
     ]
 }
 
-/// Whether the document is a record, or is just being inserted. Any other document is left as it is.
+/// Whether the request is for this document: a record, or one that is just being inserted. Any other document is left as it
+/// is.
 fn is_ours(operation: Operation) -> Document {
     if operation.is_upsert() {
         // The query demands a `version` of each document that it matches: see `document::record_query`.
@@ -70,7 +75,8 @@ fn is_ours(operation: Operation) -> Document {
     } else if operation.writes_value() {
         doc! { "$and": [expression::is_of_format("$"), is_record(), expression::has_value()] }
     } else if operation.is_batch() {
-        is_record()
+        // The query demands the format. All of the named holders must hold.
+        doc! { "$and": [is_record(), { "$setIsSubset": [named_tokens(), live_tokens(operation)] }] }
     } else {
         // The query demands only the key.
         doc! { "$and": [expression::is_of_format("$"), is_record()] }
@@ -80,7 +86,7 @@ fn is_ours(operation: Operation) -> Document {
 /// Whether a document that the query matched is a record. If `v` and `version` have the types of a record's, the query
 /// has checked their values. Of a holder this checks what decides whether it is removed and whether another fits beside
 /// it. Waiters are not checked: there may be a thousand.
-pub(super) fn is_record() -> Document {
+fn is_record() -> Document {
     let fields =
         ["expires_at", "limit", "not_after"].map(|name| Bson::from(doc! { "$type": format!("$$this.{name}") }));
     let holders = doc! { "$map": { "input": "$holders", "in": fields.to_vec() } };
@@ -94,23 +100,26 @@ pub(super) fn is_record() -> Document {
 
 /// Removes expired holders and waiters, and the place that an acquire had which no longer waits: it comes last, so that the
 /// grant reaches the waiters behind it. The result for a foreign document does not matter: this or a later expression
-/// fails on it, or the last stage restores it.
+/// fails on it, or the last stage restores it. To a batch request it looks empty, so nothing fails: that would keep the command
+/// from the other records.
 fn prune(operation: Operation) -> Document {
+    let before = |field: &str, otherwise: Bson| {
+        if operation.is_batch() {
+            Bson::from(doc! { "$cond": ["$ours", field, otherwise] })
+        } else {
+            if_inserted(operation, field, otherwise)
+        }
+    };
     let filter = |array: &str, which: Document| {
-        let array = if_inserted(operation, array, Bson::Array(vec![]));
-        doc! { "$filter": { "input": array, "cond": which } }
+        doc! { "$filter": { "input": before(array, Bson::Array(vec![])), "cond": which } }
     };
     let stays = match operation {
         Operation::Acquire => doc! { "$and": [is_alive(), { "$not": is_own(operation) }] },
         _ => is_alive(),
     };
-    let version = if_inserted(operation, "$r.version", Bson::Int64(0));
+    let version = before("$r.version", Bson::Int64(0));
     let queue = doc! { "$reverseArray": filter("$r.queue", stays) };
-    let mut pruned = doc! { "h": filter("$r.holders", is_alive()), "q": queue, "v": version };
-    if operation.is_batch() {
-        pruned.insert("m", named_tokens("$r._id", "$$keys", "$$tokens"));
-    }
-    pruned
+    doc! { "h": filter("$r.holders", is_alive()), "q": queue, "v": version }
 }
 
 /// A field of the document before the request, or this value if the operation inserts the document.
@@ -296,25 +305,25 @@ fn expiry(before: &str, end: &str) -> Document {
     expression::no_earlier_than_hybrid_clock(doc! { "$cond": [{ "$gte": [before, end] }, before, farther] })
 }
 
-/// Refreshes the named holders of a record, and leaves all others as they are. The filter of the update has checked
-/// that it is a record.
-fn refresh_named() -> Vec<Document> {
+/// Refreshes the named holders of a record, and leaves all others as they are: after this first stage, fewer than other
+/// requests have, because of all requests these are the most.
+fn refresh_named(first: Document) -> Vec<Document> {
     // Each holder keeps its own grace.
-    let named = named_tokens("$_id", "$$keys", "$$tokens");
-    let is_named = doc! { "$in": ["$$this.version", named] };
-    let holders =
-        apply::extend_entries("$holders", is_named, Some("$$fields"), doc! { "$add": ["$$validity", "$$this.grace"] });
-    let end = doc! { "$max": ["$$NOW", { "$max": "$holders.expires_at" }, { "$max": "$queue.expires_at" }] };
-    let expires_at = doc! { "$let": { "vars": { "end": end }, "in": expiry("$expires_at", "$$end") } };
+    let validity = doc! { "$add": ["$$validity", "$$this.grace"] };
+    let holders = apply::extend_entries("$r.holders", is_named(), Some("$$fields"), validity);
+    let end = doc! { "$max": ["$$NOW", { "$max": "$h.expires_at" }, { "$max": "$r.queue.expires_at" }] };
+    let expires_at = doc! { "$let": { "vars": { "end": end }, "in": expiry("$r.expires_at", "$$end") } };
+    let record = doc! { "holders": "$h", "handover": "", "last_seen": "$$NOW", "expires_at": expires_at };
     vec![
-        doc! { "$set": { "holders": holders, "handover": "", "last_seen": "$$NOW" } },
-        doc! { "$set": { "expires_at": expires_at } },
+        doc! { "$replaceWith": first },
+        doc! { "$set": { "h": { "$cond": ["$ours", holders, []] } } },
+        doc! { "$replaceWith": { "$cond": ["$ours", { "$mergeObjects": ["$r", record] }, "$r"] } },
     ]
 }
 
-/// The tokens of the holders that have not expired, for a filter. A released lease whose entry keeps the key
+/// The tokens of the holders that have not expired. A released lease whose entry keeps the key
 /// unavailable has ended, but a revocation ends that entry, too.
-pub(super) fn live_tokens(operation: Operation) -> Document {
+fn live_tokens(operation: Operation) -> Document {
     let live = if operation.is_revoke() {
         is_alive()
     } else {
@@ -324,9 +333,9 @@ pub(super) fn live_tokens(operation: Operation) -> Document {
     doc! { "$map": { "input": holders, "in": "$$this.version" } }
 }
 
-/// The named tokens of a key.
-fn named_tokens(key: &str, keys: impl Into<Bson>, tokens: impl Into<Bson>) -> Document {
-    doc! { "$arrayElemAt": [tokens.into(), { "$indexOfArray": [keys.into(), key] }] }
+/// The tokens that a batch request names of the document's key.
+fn named_tokens() -> Document {
+    doc! { "$arrayElemAt": ["$$tokens", { "$indexOfArray": ["$$keys", "$_id"] }] }
 }
 
 /// Whether `this` has a named token.

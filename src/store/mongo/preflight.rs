@@ -19,8 +19,11 @@ use std::{sync::atomic::Ordering, time::Duration};
 use mongodb::bson::{Document, doc};
 use tracing::{debug, warn};
 
-pub(super) use self::deployment::check as check_deployment;
-use super::{context::MongoContext, error, index, state::admission::Preflight};
+use super::{
+    context::{MongoContext, PRIMARY},
+    error, index,
+    state::admission::Class,
+};
 use crate::types::{
     deadline::Deadline,
     error::{Error, Result},
@@ -32,11 +35,10 @@ const MAX_STALL: Duration = Duration::from_secs(1);
 
 /// Checks the deployment and creates the TTL index, unless a concurrent call has done both.
 pub(super) async fn run(store: &MongoContext, deadline: Deadline) -> Result<()> {
-    let Preflight { admission, has_passed } = &store.preflight;
-    let admitted = admission.admit_acquire(deadline).await?;
-    if !has_passed.load(Ordering::Acquire) {
+    let admitted = store.preflight.admit(Class::Acquire, deadline).await?;
+    if !store.is_checked.load(Ordering::Acquire) {
         admitted.run(deadline, check(store, deadline)).await?;
-        has_passed.store(true, Ordering::Release);
+        store.is_checked.store(true, Ordering::Release);
     }
     Ok(())
 }
@@ -49,7 +51,7 @@ async fn check(store: &MongoContext, deadline: Deadline) -> Result<()> {
     let (build, journal, probe) =
         tokio::join!(read_if_permitted(store, "buildInfo"), check_journal(store), probe::run(store));
     let known = build.as_ref().ok().and_then(Option::as_ref);
-    check_deployment(&hello, known, store.is_sharded_allowed())?;
+    deployment::check(&hello, known, store.allow_sharded.load(Ordering::Acquire))?;
     direct::check(store, &hello).await?;
     if let Some(ahead) = cluster_time_ahead(&hello) {
         warn!(
@@ -67,7 +69,7 @@ async fn check(store: &MongoContext, deadline: Deadline) -> Result<()> {
 /// a router, by a hosted deployment, or to a client of the stable API.
 async fn read_if_permitted(store: &MongoContext, name: &str) -> Result<Option<Document>> {
     let admin = store.database.client().database("admin");
-    match store.raw_command(&admin, doc! { name: 1 }).await {
+    match admin.run_command(doc! { name: 1 }).selection_criteria(PRIMARY).await {
         Ok(reply) => Ok(Some(reply)),
         Err(error) if error::is_not_permitted(&error) => {
             debug!(%error, command = name, "this user may not send the command, so the preflight leaves it out");

@@ -11,16 +11,21 @@
 
 use std::{slice, sync::Arc, time::Duration};
 
-use super::{context::MongoContext, limits::ensure_remaining, operation::Operation, state::admission::Admitted, task};
+use super::{
+    context::MongoContext,
+    execute::has_no_room,
+    operation::{Operation, queue_limit},
+    state::admission::Class,
+    task,
+};
 use crate::{
-    record::{Acquire, Outcome, Request},
+    record::Request,
     store::{
         Applied, BoxFuture,
-        coalesce::{self, Coalescer, Join, Queued, SendTogether, Turn, min_remaining},
+        coalesce::{self, Coalescer, Join, Queued, SendTogether, Turn},
         runtime::Home,
     },
     types::{
-        clock::Clock,
         deadline::Deadline,
         error::{Error, Result},
         key::Key,
@@ -37,37 +42,12 @@ pub(super) async fn apply(
     if is_wait(&request) || operation(&request).is_some() {
         return coalesce::apply(&context, &key, request, deadline).await;
     }
-    let least = min_remaining(deadline);
-    let is_acquire = as_acquire(&request).is_some();
-    let is_refresh = matches!(request, Request::Refresh(_));
-    let (admitting, sender) = (Arc::clone(&context), Arc::clone(&context));
-    let admit = async move {
-        let (requests, until) = (admitting.client.requests(), task::permit_deadline(deadline));
-        Ok(match (is_refresh, is_acquire) {
-            (true, _) => None,
-            (_, true) => Some(requests.admit_acquire(until).await?),
-            _ => Some(requests.admit_holder(until).await?),
-        })
+    let class = class(&request);
+    let send = |context: Arc<MongoContext>, deadline| async move {
+        context.apply(&key, slice::from_ref(&request), deadline).await
     };
-    let work = move |admitted: Option<Admitted>| async move {
-        let sent = Clock::Boot.now();
-        ensure_remaining(deadline, least)?;
-        let Some(admitted) = admitted else {
-            return Ok((sent, sender.apply(&key, slice::from_ref(&request), deadline).await?));
-        };
-        let limited = if is_acquire { admitted.for_acquire(deadline) } else { deadline };
-        let applied = sender.apply(&key, slice::from_ref(&request), limited);
-        Ok((sent, admitted.run(deadline, applied).await?))
-    };
-    let on = (context.runtime(), &context.requests);
-    let (sent, mut applied) = task::run_admitted(on, deadline, admit, work).await?;
-    let applied = applied.pop();
-    if is_acquire && applied.as_ref().is_some_and(|applied| applied.changed) {
-        context.client.requests().note_acquire(Clock::Boot.now().since(sent));
-    }
-    let applied =
-        applied.ok_or_else(|| Error::invalid("a command was sent without a request: report this bug of mongoseal"))?;
-    Ok(Applied { sent: Some(sent), ..applied })
+    let applied = context.run(class, deadline, send).await?.pop();
+    applied.ok_or_else(|| Error::invalid("a command was sent without a request: report this bug of mongoseal"))
 }
 
 impl SendTogether for MongoContext {
@@ -114,12 +94,8 @@ async fn send(
     mut requests: Vec<Queued<Request>>,
 ) -> Option<Turn<MongoContext>> {
     let Some(latest) = coalesce::latest_deadline(&requests) else { return turn };
-    let are_acquires = requests.iter().any(|queued| as_acquire(&queued.request).is_some());
-    let admission = context.client.requests();
-    let until = task::permit_deadline(latest);
-    let admitted =
-        if are_acquires { admission.admit_acquire(until).await } else { admission.admit_holder(until).await };
-    let admitted = match admitted {
+    let class = requests.first().map_or(Class::Holder, |queued| class(&queued.request));
+    let admitted = match context.client.limits.requests.admit(class, latest).await {
         Ok(admitted) => admitted,
         Err(error) => {
             coalesce::fail(requests, error);
@@ -134,21 +110,18 @@ async fn send(
         task::spawn(context.runtime(), send_alone(&context, &key, queued));
     }
     let Some(deadline) = coalesce::prepare(&key, &mut requests) else { return turn };
-    let limited = if are_acquires { admitted.for_acquire(deadline) } else { deadline };
-    let sent = Clock::Boot.now();
+    let limited = admitted.limited(deadline);
     let batch: Vec<Request> = requests.iter().map(|queued| queued.request.clone()).collect();
     let (sender, of) = (Arc::clone(&context), key.clone());
     let applied =
         context.requests.track_future(async move { admitted.run(deadline, sender.apply(&of, &batch, limited)).await });
     let again = match coalesce::wait_for(&mut turn, task::run(context.runtime(), deadline, applied)).await {
         Ok(applied) => {
-            if are_acquires && applied.iter().all(|applied| applied.changed) {
-                admission.note_acquire(Clock::Boot.now().since(sent));
-            }
             let (is_single, mut others) = (requests.len() == 1, Vec::new());
+            // A request that found no place is sent once more, if there is one now.
             for (queued, applied) in requests.into_iter().zip(applied) {
-                if is_single || has_its_answer(&queued.request, &applied.outcome) {
-                    queued.answer(Ok(Applied { sent: Some(sent), ..applied }));
+                if is_single || has_no_room(&queued.request, &applied.outcome) {
+                    queued.answer(Ok(applied));
                 } else {
                     others.push(queued);
                 }
@@ -178,42 +151,30 @@ fn send_alone(context: &Arc<MongoContext>, key: &Key, queued: Queued<Request>) -
     Box::pin(async { drop(sending.await) })
 }
 
-/// Whether the outcome is the answer to the request. The server counts the free places before the grant, for all
-/// requests of the command. If the grant has freed places, a request that found none is sent once more.
-fn has_its_answer(request: &Request, outcome: &Outcome) -> bool {
-    match (outcome, queue_limit(request)) {
-        (Outcome::Full { length }, Some(limit)) => u32::try_from(*length).is_ok_and(|length| length >= limit),
-        _ => true,
-    }
-}
-
 /// The operation of a command that the request can share. An acquire that shares the key has none: see
 /// [`FencingToken::following`](crate::FencingToken::following).
 fn operation(request: &Request) -> Option<Operation> {
-    let is_shared = as_acquire(request).is_some_and(|acquire| !acquire.terms.sharing.is_exclusive());
+    let is_shared = matches!(request, Request::Acquire(acquire) if !acquire.terms.sharing.is_exclusive());
     Some(Operation::of(request)).filter(|operation| operation.is_of_several() && !is_shared)
+}
+
+fn class(request: &Request) -> Class {
+    match request {
+        Request::Acquire(_) => Class::Acquire,
+        Request::Refresh(_) => Class::Keep,
+        _ => Class::Holder,
+    }
 }
 
 fn is_wait(request: &Request) -> bool {
     queue_limit(request).is_some()
 }
 
-fn queue_limit(request: &Request) -> Option<u32> {
-    Some(as_acquire(request)?.wait?.queue_limit)
-}
-
-fn as_acquire(request: &Request) -> Option<&Acquire> {
-    match request {
-        Request::Acquire(acquire) => Some(acquire),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        record::{LeaseSpec, Leave, WaitSpec},
+        record::{Acquire, LeaseSpec, Leave, WaitSpec},
         types::{lease_id::LeaseId, sharing::Sharing},
     };
 

@@ -53,9 +53,13 @@ impl StreamEnd {
             Self::TooMany(limit) => Error::invalid(format!(
                 "all {limit} change streams of this client are in use: keep the siblings in one collection, where they share a stream, or raise `maxPoolSize` in the connection string"
             )),
-            Self::Failed(error) => error::stream_failed(error),
+            Self::Failed(error) => {
+                Error::unavailable("the change stream ended: it is opened again").caused_by(error::source(error))
+            }
             Self::Dropped | Self::Closed => closed(),
-            Self::Silent => ended_early(),
+            Self::Silent => {
+                Error::unavailable("the task that reads the change stream ended early: the stream is opened again")
+            }
             Self::LeftBehind => {
                 Error::unavailable("a watch is slower than the changes of its record: the record is read again")
             }
@@ -69,8 +73,4 @@ fn has_lost_history(error: &DriverError) -> bool {
 
 pub(super) fn closed() -> Error {
     Error::unavailable("the change stream ended, as after a drop of its collection: it is opened again")
-}
-
-pub(super) fn ended_early() -> Error {
-    Error::unavailable("the task that reads the change stream ended early: the stream is opened again")
 }

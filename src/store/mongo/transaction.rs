@@ -18,11 +18,11 @@ use mongodb::{
     ClientSession,
     bson::{Bson, Document, doc, oid::ObjectId},
     error::{Error as DriverError, ErrorKind, Result as DriverResult, TRANSIENT_TRANSACTION_ERROR},
-    options::{Acknowledgment, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern},
+    options::{Acknowledgment, ReadConcern, WriteConcern},
 };
 
 use super::{
-    context::MongoContext,
+    context::{MongoContext, PRIMARY},
     document,
     error::{Meaning, code, meaning},
     expression,
@@ -46,7 +46,7 @@ pub(crate) async fn begin(session: &mut ClientSession, deadline: Deadline) -> Dr
         .start_transaction()
         .read_concern(ReadConcern::snapshot())
         .write_concern(concern)
-        .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+        .selection_criteria(PRIMARY)
         .max_commit_time(limit)
         .await
 }
@@ -62,11 +62,6 @@ pub(crate) enum NotCommitted {
 }
 
 impl MongoContext {
-    /// Starts a session of the store's client.
-    pub(crate) async fn session(&self) -> DriverResult<ClientSession> {
-        self.database.client().start_session().await
-    }
-
     /// Commits. While the server cannot do it or the outcome is unknown, repeats that until the deadline. A transaction
     /// that may be open then is ended.
     pub(crate) async fn commit(&self, mut session: ClientSession, deadline: Deadline) -> Result<(), NotCommitted> {
@@ -101,17 +96,18 @@ impl MongoContext {
         if session.abort_transaction().await.is_err() {
             return;
         }
-        let (admin, mut attempts) = (self.database.client().database("admin"), EndAttempts::new());
+        let (admin, until, mut backoff) =
+            (self.client().database("admin"), deadline_after(END_TIMEOUT), Backoff::new());
         while let Err(error) = admin.run_command(doc! { "abortTransaction": 1 }).session(&mut *session).await
-            && attempts.wait_for_next(&error).await
+            && wait_to_end_again(&error, until, &mut backoff).await
         {}
     }
 
     /// Ends a transaction whose commit failed, if it is still open, by the next one of its session.
     async fn supersede(&self, mut session: ClientSession) {
-        let mut attempts = EndAttempts::new();
-        while let Err(error) = self.begin_and_abort(&mut session, attempts.until).await
-            && attempts.wait_for_next(&error).await
+        let (until, mut backoff) = (deadline_after(END_TIMEOUT), Backoff::new());
+        while let Err(error) = self.begin_and_abort(&mut session, until).await
+            && wait_to_end_again(&error, until, &mut backoff).await
         {}
     }
 
@@ -159,27 +155,15 @@ impl MongoContext {
     }
 }
 
-/// The attempts to end a transaction. If none succeeds, the server aborts it later.
-struct EndAttempts {
-    until: Deadline,
-    backoff: Backoff,
-}
-
-impl EndAttempts {
-    fn new() -> Self {
-        Self { until: deadline_after(END_TIMEOUT), backoff: Backoff::new() }
+/// After this error, waits for the next attempt to end a transaction. Returns false if there is none: the transaction does not
+/// exist, the server refuses to end it, or it takes too long. Then the server aborts it later.
+async fn wait_to_end_again(error: &DriverError, until: Deadline, backoff: &mut Backoff) -> bool {
+    let may_pass = meaning(error) == Meaning::Transient && code(error) != Some(NO_SUCH_TRANSACTION);
+    let goes_on = may_pass && !until.has_passed();
+    if goes_on {
+        Deadline::after(until.clock(), backoff.next()).passed().await;
     }
-
-    /// After this error, waits for the next attempt. Returns false if there is none: the transaction does not exist, the
-    /// server refuses to end it, or it takes too long.
-    async fn wait_for_next(&mut self, error: &DriverError) -> bool {
-        let may_pass = meaning(error) == Meaning::Transient && code(error) != Some(NO_SUCH_TRANSACTION);
-        let goes_on = may_pass && !self.until.has_passed();
-        if goes_on {
-            Deadline::after(self.until.clock(), self.backoff.next()).passed().await;
-        }
-        goes_on
-    }
+    goes_on
 }
 
 /// Matches the record, if the lease holds.

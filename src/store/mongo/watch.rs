@@ -7,19 +7,10 @@
 
 use std::time::Duration;
 
-use mongodb::{
-    bson::{Document, Timestamp, doc},
-    change_stream::ChangeStream,
-    error::Result as DriverResult,
-    options::ReadConcern,
-};
+use mongodb::bson::{Document, Timestamp, doc};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{
-    context::{MongoContext, PRIMARY},
-    document,
-    stream_error::StreamEnd,
-};
+use super::{context::MongoContext, document, stream_error::StreamEnd};
 use crate::{
     record::StoreTime,
     store::answers::Notification,
@@ -37,49 +28,27 @@ pub(super) async fn watch(
     since: HybridTime,
     notifications: &UnboundedSender<Notification>,
 ) -> Result<()> {
-    let ended = read(store, handle, since, notifications).await;
-    ended.map_err(|end| end.into_error(store.database.name(), &store.collection))
-}
-
-async fn read(
-    store: &MongoContext,
-    handle: HandleId,
-    since: HybridTime,
-    notifications: &UnboundedSender<Notification>,
-) -> std::result::Result<(), StreamEnd> {
-    let _permit = store.client.take_stream_permit(store.runtime()).map_err(StreamEnd::TooMany)?;
-    let mut events = store.open_hand_over_stream(handle, since).await.map_err(StreamEnd::NotOpened)?;
+    let into_error = |end: StreamEnd| end.into_error(store.database.name(), &store.collection);
+    let permit = store.client.take_stream_permit(store.runtime());
+    let _permit = permit.map_err(|limit| into_error(StreamEnd::TooMany(limit)))?;
+    let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let from = Timestamp { time: number(since.seconds), increment: number(since.ordinal) };
+    let opened = store.open_stream(filter_stages(handle), (Some(from), None), NOTIFICATION_AWAIT).await;
+    let mut events = opened.map_err(into_error)?;
     let _sent = notifications.send(Notification::Started { since });
     while !notifications.is_closed() {
         // A stream that was opened can be opened again after any error.
-        match events.next_if_any().await.map_err(StreamEnd::Failed)? {
+        match events.next_if_any().await.map_err(|error| into_error(StreamEnd::Failed(error)))? {
             Some(event) => {
                 for notification in hand_overs_of(&event, handle) {
                     let _sent = notifications.send(notification);
                 }
             }
             None if events.is_alive() => {}
-            None => return Err(StreamEnd::Closed),
+            None => return Err(into_error(StreamEnd::Closed)),
         }
     }
     Ok(())
-}
-
-impl MongoContext {
-    /// Opens a change stream of the hand-overs to a handle.
-    async fn open_hand_over_stream(&self, handle: HandleId, since: HybridTime) -> DriverResult<ChangeStream<Document>> {
-        let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-        let collection = self.database.collection::<Document>(&self.collection);
-        let events = collection
-            .watch()
-            .pipeline(filter_stages(handle))
-            .start_at_operation_time(Timestamp { time: number(since.seconds), increment: number(since.ordinal) })
-            .max_await_time(NOTIFICATION_AWAIT)
-            .read_concern(ReadConcern::majority())
-            .selection_criteria(PRIMARY)
-            .await?;
-        Ok(events.with_type::<Document>())
-    }
 }
 
 /// Selects the events of a handle. The oplog has an update of a small document as a replacement, and of a larger document

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongoseal::{
     Error, FencingToken, Key, LeaseId, LeaseState, LossCause, OnceOutcome, Result, Sharing, Skipped, Tick, TickLease,
-    record::{self, HoldLimits, LeaseSpec, Outcome, Request},
+    record::{self, BatchRequest, HoldLimits, LeaseSpec, Outcome, Request},
     store::{Applied, Deadline, MongoStore, Store},
 };
 
@@ -325,4 +325,45 @@ async fn what_somebody_did_to_records_of_a_batch_is_told_to_their_holders_and_co
     }
     let held = leases.iter().filter(|lease| lease.is_valid() && lease.remaining() > secs(3)).count();
     assert_eq!(held, 196);
+}
+
+/// One command changes many records, and an expression that fails in one of them would keep it from the others.
+#[tokio::test]
+async fn a_spoilt_record_of_a_batch_is_left_as_it_is_and_keeps_no_other_from_its_release_or_revocation() {
+    let db = TestDatabase::new("mongoseal_batch_of_three").await;
+    let store = MongoStore::new(&db.database, "mongoseal", secs(24 * 3600));
+    let within = || Deadline::after(store.clock(), secs(5));
+    let release = || BatchRequest::Release;
+    let revoke = || BatchRequest::Revoke { by: "ops".into(), reason: "drill".into() };
+    let mut spoilt = 0;
+    for batch in [release as fn() -> BatchRequest, revoke] {
+        for spoil in [
+            doc! { "holders": Bson::Null },
+            doc! { "holders": 7 },
+            doc! { "queue": "x" },
+            doc! { "version": [5_i64] },
+            doc! { "history": "x" },
+            doc! { "handover": 1, "expires_at": "x" },
+        ] {
+            spoilt += 1;
+            let keys: [Key; 3] = std::array::from_fn(|number| format!("{spoilt}/{number}").parse().unwrap());
+            let mut leases = Vec::new();
+            for key in &keys {
+                let acquire = record::Acquire { terms: terms(LeaseId::random(), 3_600_000), wait: None };
+                let granted = store.apply(key, Request::Acquire(acquire), within()).await.unwrap().outcome;
+                let Outcome::Granted { token, .. } = granted else { panic!("{granted:?}") };
+                leases.push((key.clone(), vec![token]));
+            }
+            let of_spoilt = keys[1].as_str();
+            db.records().update_one(doc! { "_id": of_spoilt }, doc! { "$set": spoil.clone() }).await.unwrap();
+            let before = db.record(of_spoilt).await;
+            let done = store.apply_batch(&leases, &batch(), within()).await;
+            assert!(matches!(done, Ok(false)), "{:?} beside {spoil}: {done:?}", batch());
+            assert_eq!(db.record(of_spoilt).await, before, "{:?} beside {spoil}", batch());
+            for key in [&keys[0], &keys[2]] {
+                let record = db.record(key.as_str()).await.unwrap();
+                assert!(record.get_array("holders").unwrap().is_empty(), "{:?} beside {spoil}: {record}", batch());
+            }
+        }
+    }
 }

@@ -5,10 +5,7 @@ use std::{
     thread,
 };
 
-use mongoseal::{
-    EndReason, Error, LeaseState,
-    blocking::{Lease, Mongoseal},
-};
+use mongoseal::{EndReason, Error, LeaseState, blocking::Mongoseal};
 use tokio::task;
 
 use super::{SOON, catch, eventually, on, until_refreshed};
@@ -20,7 +17,7 @@ fn call_and_drop() {
     let seal = on(&store);
     let lease = seal.acquire("k").refresh_every(millis(100)).run().unwrap();
     until_refreshed(&store);
-    lease.run(Lease::check).unwrap().unwrap();
+    lease.run(|lease| lease.check()).unwrap().unwrap();
     lease.verify().unwrap();
     drop(lease);
     let mut events = seal.watch("k").unwrap();
@@ -63,6 +60,21 @@ async fn calls_after_many_polls_of_one_task_do_not_hang() {
         receive.recv().await.unwrap();
         drop(seal.acquire("k").run().unwrap());
     }
+}
+
+#[tokio::test]
+async fn calls_in_a_future_on_the_threads_of_the_handle_neither_panic_nor_hang() {
+    let seal = Mongoseal::in_memory().unwrap();
+    let other = seal.clone();
+    seal.clone().block_on(async move {
+        let held = seal.acquire("k").run().unwrap();
+        let waiting = tokio::spawn(async move { other.acquire("k").wait(SOON).run() });
+        while seal.inspect("k").unwrap().unwrap().queue.is_empty() {
+            task::yield_now().await;
+        }
+        held.release().unwrap();
+        drop(waiting.await.unwrap().unwrap());
+    });
 }
 
 #[test]

@@ -3,9 +3,7 @@
 use std::{thread, time::Duration};
 
 use mongoseal::{
-    BeginOutcome, Error, LossCause, OnceOutcome, Result, Retry, Skipped, Tick,
-    blocking::{Lease, LeaseSet, Mongoseal},
-    inspect::EventKind,
+    BeginOutcome, Error, LossCause, OnceOutcome, Result, Retry, Skipped, Tick, blocking::Mongoseal, inspect::EventKind,
 };
 
 use super::{SOON, catch, eventually, on, on_clock};
@@ -14,7 +12,7 @@ use crate::{faulty::Faulty, millis, secs};
 #[test]
 fn a_scope_releases_its_lease_after_a_value_an_error_and_a_panic() {
     let (clock, seal) = on_clock();
-    let first = seal.acquire("k").with(Lease::token).unwrap();
+    let first = seal.acquire("k").with(|lease| lease.token()).unwrap();
     let error = seal.acquire("k").with(|_| Err::<(), _>("the work failed")).unwrap();
     assert_eq!(error, Err("the work failed"));
     assert!(catch(|| seal.acquire("k").with(|_| panic!("the work panics"))).is_err());
@@ -35,7 +33,7 @@ fn a_set_is_acquired_released_and_lost_as_a_whole() {
     assert!(set.remaining() > secs(29));
     assert!(matches!(seal.acquire_all(["b", "c"]).run(), Err(Error::Held { .. })));
     seal.acquire("c").run().unwrap().release().unwrap();
-    assert!(set.run(LeaseSet::is_valid).unwrap());
+    assert!(set.run(|set| set.is_valid()).unwrap());
 
     let lost = set.run(|set| {
         seal.revoke("b").run().unwrap();
@@ -137,7 +135,7 @@ fn a_leader_is_elected_observed_and_resigns() {
     assert_eq!((seen.value.as_str(), seen.token), ("a", leader.token()));
     leader.proclaim("b").unwrap();
     assert_eq!(seal.leader("scheduler").unwrap().unwrap().value, "b");
-    assert!(leader.lease().run(Lease::is_valid).unwrap());
+    assert!(leader.lease().run(|lease| lease.is_valid()).unwrap());
     assert!(matches!(seal.campaign("scheduler").wait(millis(10)).run(), Err(Error::Held { .. })));
     leader.lease().verify().unwrap();
     leader.resign().unwrap();
@@ -190,6 +188,6 @@ fn a_future_of_the_asynchronous_api_runs_on_the_threads_of_the_handle() {
     let token =
         seal.block_on(async move { asynchronous.acquire("k").with(async |lease| lease.token()).await }).unwrap();
     assert!(seal.acquire("k").run().unwrap().token() > token);
-    let panic = catch(|| seal.block_on::<(), Error>(async { panic!("it panics") }));
+    let panic = catch(|| seal.block_on::<()>(async { panic!("it panics") }));
     assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"it panics"));
 }

@@ -17,25 +17,19 @@ use std::{collections::HashSet, sync::Arc};
 use mongodb::bson::{Bson, Timestamp, doc};
 
 use super::{
-    super::{
-        context::MongoContext,
-        state::subscribers::{Subscribers, Subscription},
-        stream_error::StreamEnd,
-        task,
-    },
+    super::{context::MongoContext, state::subscribers::Subscription, stream_error::StreamEnd, task},
     streams::Streams,
 };
 use crate::types::key::Key;
 
 /// Follows the changes of a key. Starts the task that reads them if it does not run.
 pub(super) fn subscribe(store: &Arc<MongoContext>, key: &Key) -> Subscription {
-    let subscribers = Arc::clone(&store.subscribers);
-    let (subscription, has_to_run) = subscribers.join(key);
+    let (subscription, has_to_run) = store.subscribers.join(key);
     if has_to_run {
         let reader = Arc::clone(store);
         task::spawn(store.runtime(), async move {
-            if let Err(end) = read_all(&reader, &subscribers).await {
-                subscribers.end(&end);
+            if let Err(end) = read_all(&reader).await {
+                reader.subscribers.end(&end, true);
             }
         });
     }
@@ -43,8 +37,8 @@ pub(super) fn subscribe(store: &Arc<MongoContext>, key: &Key) -> Subscription {
 }
 
 /// Reads the changes of the followed keys until no subscriber is left or the stream ends.
-async fn read_all(store: &Arc<MongoContext>, subscribers: &Subscribers) -> std::result::Result<(), StreamEnd> {
-    let mut streams = Streams::new(store)?;
+async fn read_all(store: &Arc<MongoContext>) -> std::result::Result<(), StreamEnd> {
+    let (mut streams, subscribers) = (Streams::new(store)?, &store.subscribers);
     // The keys of the open stream, and the time until which all changes were passed on.
     let (mut open, mut passed_on) = (HashSet::new(), Timestamp { time: 0, increment: 0 });
     while let Some(keys) = subscribers.keys() {
@@ -52,7 +46,7 @@ async fn read_all(store: &Arc<MongoContext>, subscribers: &Subscribers) -> std::
         match streams.open(doc! { "$in": ids }).await {
             Ok(from) => (open, passed_on) = (keys, from),
             // The other subscribers still have the stream before.
-            Err(end) if !open.is_empty() && !end.is_definite() => subscribers.end_waiting(&end),
+            Err(end) if !open.is_empty() && !end.is_definite() => subscribers.end(&end, false),
             Err(end) => return Err(end),
         }
         while subscribers.begin(&open, passed_on) {

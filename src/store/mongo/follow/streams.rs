@@ -17,7 +17,6 @@ use std::{sync::Arc, time::Duration};
 use mongodb::{
     bson::{Bson, Document, Timestamp, doc},
     change_stream::event::ResumeToken,
-    options::{ChangeStreamOptions, ReadConcern},
 };
 use tokio::sync::{
     Semaphore,
@@ -26,7 +25,7 @@ use tokio::sync::{
 use tracing::debug;
 
 use super::super::{
-    context::{MongoContext, PRIMARY},
+    context::MongoContext,
     error::{self, Meaning},
     state::client::StreamPermit,
     stream_error::StreamEnd,
@@ -195,16 +194,8 @@ async fn read_stream(
         Position::At(from) => (Some(from), None, None),
         Position::Behind { token, id } => (None, Some(token), id),
     };
-    let options = ChangeStreamOptions::builder()
-        .start_at_operation_time(from)
-        .resume_after(behind)
-        .max_await_time(CHANGES_AWAIT)
-        .read_concern(ReadConcern::majority())
-        .selection_criteria(PRIMARY)
-        .build();
-    let collection = store.database.collection::<Document>(&store.collection);
-    let opened = collection.watch().pipeline(filter_stages(ids, id, &store.collection)).with_options(options).await;
-    let mut events = opened.map_err(StreamEnd::NotOpened)?.with_type::<Document>();
+    let mut events =
+        store.open_stream(filter_stages(ids, id, &store.collection), (from, behind), CHANGES_AWAIT).await?;
     let (mut change, mut is_dropped) = (None, false);
     while pass_on.send(Ok((change, position.clone()))).await.is_ok() {
         change = events.next_if_any().await.map_err(StreamEnd::Failed)?;

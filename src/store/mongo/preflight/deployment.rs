@@ -10,7 +10,7 @@ use crate::types::error::{Error, Result};
 const WIRE_VERSION_6_0: i32 = 17;
 
 /// Refuses a deployment that cannot keep the promises, by its answers to `hello` and, if there is one, to `buildInfo`.
-pub(in crate::store::mongo) fn check(hello: &Document, build: Option<&Document>, allow_sharded: bool) -> Result<()> {
+pub(super) fn check(hello: &Document, build: Option<&Document>, allow_sharded: bool) -> Result<()> {
     if let Some(name) = product::recognise(hello, build) {
         return Err(product::refuse(name));
     }
@@ -20,7 +20,8 @@ pub(in crate::store::mongo) fn check(hello: &Document, build: Option<&Document>,
             "this MongoDB server speaks wire version {wire_version} and mongoseal needs {WIRE_VERSION_6_0}: upgrade to MongoDB 6.0 or later"
         )));
     }
-    if is_router(hello) {
+    // A router says so.
+    if hello.get_str("msg").is_ok_and(|message| message == "isdbgrid") {
         if !allow_sharded {
             return Err(Error::invalid(
                 "this is a sharded cluster, where the clocks of the routers time leases and number tokens, so two leases can hold a key and a token can repeat: use a replica set, or set `allow_sharded` (--allow-sharded) if expiry is all that is needed",
@@ -44,11 +45,6 @@ pub(in crate::store::mongo) fn check(hello: &Document, build: Option<&Document>,
         );
     }
     Ok(())
-}
-
-/// Whether a router of a sharded cluster answered.
-pub(super) fn is_router(hello: &Document) -> bool {
-    hello.get_str("msg").is_ok_and(|router| router == "isdbgrid")
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub(super) async fn run(store: &MongoContext) -> Result<()> {
         "update": [{ "$set": { "last_seen": "$$NOW", "version": "$$CLUSTER_TIME" } }],
     };
     let explain = doc! { "explain": update, "verbosity": "queryPlanner" };
-    match store.raw_command(&store.database, explain).await {
+    match store.raw_command(explain).await {
         Ok(plan) => match find_collation(&plan) {
             None => Ok(()),
             Some(locale) => Err(Error::invalid(format!(

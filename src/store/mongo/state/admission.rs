@@ -22,7 +22,7 @@ use std::{
     pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -44,6 +44,23 @@ const LONGEST_BRISK_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long a request keeps its permit at least, unless it ends.
 const LEAST_TIME: Duration = Duration::from_millis(500);
+
+/// How much sooner than its caller a request gives up to wait for a permit, at most a tenth of its time: so the caller gets the
+/// error that says so.
+const ERROR_MARGIN: Duration = Duration::from_millis(5);
+
+/// What a request is for. That decides for which permit it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store::mongo) enum Class {
+    /// Asks for a lease.
+    Acquire,
+    /// Reads, and is of no holder.
+    Read,
+    /// Ends a lease, or writes or reads for its holder.
+    Holder,
+    /// Keeps leases, is for many leases, or checks the deployment: it needs no permit.
+    Keep,
+}
 
 /// The permits of a client, and what its requests tell about the driver's queue.
 pub(in crate::store::mongo) struct Admission {
@@ -71,28 +88,15 @@ struct Order {
 
 /// The right of a request to be under way.
 pub(in crate::store::mongo) struct Admitted {
-    permit: Permit,
+    /// `None`: the request needs no permit.
+    permit: Option<OwnedSemaphorePermit>,
+    /// Whether it is an acquire with a brisk permit.
+    is_brisk: bool,
     order: Arc<Order>,
 }
 
-/// A permit, and whether it is brisk.
-pub(in crate::store::mongo) type Permit = (OwnedSemaphorePermit, bool);
-
-type Waited = std::result::Result<Permit, AcquireError>;
-
-/// The checks before the first request. Each takes several commands, so many callers must not check at the same time.
-pub(in crate::store::mongo) struct Preflight {
-    pub(in crate::store::mongo) admission: Admission,
-    /// Whether a check has passed.
-    pub(in crate::store::mongo) has_passed: AtomicBool,
-}
-
-impl Default for Preflight {
-    /// Two at a time, so that one on a dead connection does not hold up the others.
-    fn default() -> Self {
-        Self { admission: Admission::new(2, 0), has_passed: AtomicBool::new(false) }
-    }
-}
+/// A permit, if one is needed, and whether it makes an acquire brisk.
+type Waited = std::result::Result<(Option<OwnedSemaphorePermit>, bool), AcquireError>;
 
 impl Admission {
     /// For at most this many requests that ask, and this many beside them that end leases or are of holders.
@@ -104,36 +108,39 @@ impl Admission {
         Self { steady, brisk, acquires, reads, ending, order: Arc::default() }
     }
 
-    /// Waits until another acquire may be under way.
-    pub(in crate::store::mongo) async fn admit_acquire(&self, deadline: Deadline) -> Result<Admitted> {
-        self.admit_with(self.pass(&self.acquires), deadline).await
+    /// Waits until another request of this class may be under way.
+    pub(in crate::store::mongo) async fn admit(&self, class: Class, deadline: Deadline) -> Result<Admitted> {
+        let margin = ERROR_MARGIN.min(deadline.remaining().mul_f64(0.1));
+        let waited = timeout(deadline.sooner_by(margin).remaining(), self.permit(class)).await;
+        let (permit, is_brisk) = waited.ok().and_then(Waited::ok).ok_or_else(|| {
+            Error::unavailable(
+                "too many calls wait, and earlier requests of this client have no answer yet: let fewer calls run at once, and retry; if few do, check that a primary can be reached and that no transaction keeps records locked",
+            )
+        })?;
+        Ok(Admitted { permit, is_brisk, order: Arc::clone(&self.order) })
     }
 
-    /// Waits until another read that is of no holder may be under way.
-    pub(in crate::store::mongo) async fn admit_read(&self, deadline: Deadline) -> Result<Admitted> {
-        self.admit_with(self.pass(&self.reads), deadline).await
-    }
-
-    /// Waits at a gate, and then for a permit. The request that waits for a permit gives its place up when it has one.
-    async fn pass(&self, gate: &Semaphore) -> Waited {
+    async fn permit(&self, class: Class) -> Waited {
+        let gate = match class {
+            Class::Acquire => &self.acquires,
+            Class::Read => &self.reads,
+            Class::Holder => {
+                let permit = tokio::select! {
+                    biased;
+                    permit = Arc::clone(&self.ending).acquire_owned() => permit,
+                    permit = Arc::clone(&self.steady).acquire_owned() => permit,
+                };
+                return Ok((Some(permit?), false));
+            }
+            Class::Keep => return Ok((None, false)),
+        };
+        // The request that waits for a permit gives its place at the gate up when it has one.
         let _place = gate.acquire().await?;
         tokio::select! {
             biased;
-            permit = Arc::clone(&self.steady).acquire_owned() => Ok((permit?, false)),
-            permit = Arc::clone(&self.brisk).acquire_owned() => Ok((permit?, true)),
+            permit = Arc::clone(&self.steady).acquire_owned() => Ok((Some(permit?), false)),
+            permit = Arc::clone(&self.brisk).acquire_owned() => Ok((Some(permit?), class == Class::Acquire)),
         }
-    }
-
-    /// Waits until another request that ends a lease, or is of its holder, may be under way.
-    pub(in crate::store::mongo) async fn admit_holder(&self, deadline: Deadline) -> Result<Admitted> {
-        let permit = async {
-            tokio::select! {
-                biased;
-                permit = Arc::clone(&self.ending).acquire_owned() => Ok((permit?, false)),
-                permit = Arc::clone(&self.steady).acquire_owned() => Ok((permit?, false)),
-            }
-        };
-        self.admit_with(permit, deadline).await
     }
 
     /// Waits for the permit of a change stream. Without one it shares the connections of the others.
@@ -145,24 +152,13 @@ impl Admission {
     pub(in crate::store::mongo) fn note_acquire(&self, took: Duration) {
         self.order.acquire_took.store(u64::try_from(took.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
-
-    async fn admit_with(&self, permit: impl Future<Output = Waited>, deadline: Deadline) -> Result<Admitted> {
-        let permit = timeout(deadline.remaining(), permit).await;
-        let permit = permit.ok().and_then(Waited::ok).ok_or_else(|| {
-            Error::unavailable(
-                "too many calls wait, and earlier requests of this client have no answer yet: let fewer calls run at once, and retry; if few do, check that a primary can be reached and that no transaction keeps records locked",
-            )
-        })?;
-        Ok(Admitted { permit, order: Arc::clone(&self.order) })
-    }
 }
 
 impl Admitted {
-    /// The deadline of an acquire. With a brisk permit, the server gives it up after three times as long as the last one took,
-    /// and after 250 milliseconds to a second.
-    pub(in crate::store::mongo) fn for_acquire(&self, deadline: Deadline) -> Deadline {
-        let (_, is_brisk) = self.permit;
-        if !is_brisk {
+    /// The deadline that the server has. It gives an acquire with a brisk permit up after three times as long as the last one
+    /// took, and after 250 milliseconds to a second.
+    pub(in crate::store::mongo) fn limited(&self, deadline: Deadline) -> Deadline {
+        if !self.is_brisk {
             return deadline;
         }
         let took = Duration::from_millis(self.order.acquire_took.load(Ordering::Relaxed));
@@ -172,7 +168,7 @@ impl Admitted {
     /// Runs `work`. Gives the permit back when it ends, or when the deadline has passed and the request is not queued in the
     /// driver. On a dead connection a command ends much later.
     pub(in crate::store::mongo) async fn run<T>(self, deadline: Deadline, work: impl Future<Output = T>) -> T {
-        let Self { permit, order } = self;
+        let Self { permit: Some(permit), order, .. } = self else { return work.await };
         let number = order.sent.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         let ends = Arc::clone(&order);
         let mut work = pin!(async move {
@@ -213,7 +209,7 @@ mod tests {
     /// Begins a request that has two seconds, and whose command ends after so many.
     async fn begin(admission: &Admission, running: &mut JoinSet<()>, seconds: u32) -> AbortHandle {
         let deadline = Deadline::after(Clock::tokio(), 2 * SECOND);
-        let admitted = admission.admit_acquire(deadline).await.unwrap();
+        let admitted = admission.admit(Class::Acquire, deadline).await.unwrap();
         let request = running.spawn(async move { admitted.run(deadline, sleep(seconds * SECOND)).await });
         tokio::task::yield_now().await;
         request
@@ -229,7 +225,7 @@ mod tests {
         begin(&admission, &mut running, 1).await;
         let dead = begin(&admission, &mut running, 1_000).await;
         assert_eq!(free(&admission), 0);
-        let refused = admission.admit_acquire(Deadline::after(Clock::tokio(), SECOND / 2)).await;
+        let refused = admission.admit(Class::Acquire, Deadline::after(Clock::tokio(), SECOND / 2)).await;
         let said = refused.err().map(|error| error.to_string()).unwrap_or_default();
         assert!(said.starts_with("too many calls wait"), "{said}");
         sleep(SECOND).await;
@@ -272,7 +268,7 @@ mod tests {
     async fn a_permit_is_kept_for_half_a_second_also_if_the_deadline_is_sooner() {
         let (admission, mut running) = (Admission::new(1, 0), JoinSet::new());
         let deadline = Deadline::after(Clock::tokio(), SECOND / 10);
-        let admitted = admission.admit_acquire(deadline).await.unwrap();
+        let admitted = admission.admit(Class::Acquire, deadline).await.unwrap();
         running.spawn(async move { admitted.run(deadline, sleep(1_000 * SECOND)).await });
         sleep(SECOND / 4).await;
         assert_eq!(free(&admission), 0);
@@ -297,16 +293,16 @@ mod tests {
         for _ in 0..100 {
             let admission = Arc::clone(&admission);
             running.spawn(async move {
-                admission.admit_acquire(deadline).await.unwrap().run(deadline, sleep(SECOND)).await;
+                admission.admit(Class::Acquire, deadline).await.unwrap().run(deadline, sleep(SECOND)).await;
             });
         }
         tokio::task::yield_now().await;
         // The first has a permit of its own, and the next are served as soon as one of the others ends.
         let soon = Deadline::after(Clock::tokio(), SECOND / 2);
-        let first = admission.admit_holder(soon).await.unwrap();
-        assert!(admission.admit_holder(soon).await.is_err(), "all permits are in use");
+        let first = admission.admit(Class::Holder, soon).await.unwrap();
+        assert!(admission.admit(Class::Holder, soon).await.is_err(), "all permits are in use");
         let next = Deadline::after(Clock::tokio(), 2 * SECOND);
-        let ending = tokio::join!(admission.admit_holder(next), admission.admit_holder(next));
+        let ending = tokio::join!(admission.admit(Class::Holder, next), admission.admit(Class::Holder, next));
         drop((first, ending.0.unwrap(), ending.1.unwrap()));
         running.join_all().await;
         assert_eq!((free(&admission), admission.acquires.available_permits()), (4, 1));
@@ -320,7 +316,7 @@ mod tests {
         for number in 0..4 {
             let (admission, order) = (Arc::clone(&admission), Arc::clone(&order));
             running.spawn(async move {
-                let admitted = admission.admit_acquire(deadline).await.unwrap();
+                let admitted = admission.admit(Class::Acquire, deadline).await.unwrap();
                 order.lock().unwrap().push(number);
                 admitted.run(deadline, sleep(SECOND)).await;
             });
@@ -338,14 +334,13 @@ mod tests {
         let deadline = Deadline::after(Clock::tokio(), 5 * SECOND);
         let mut limits = Vec::new();
         for _ in 0..9 {
-            let admitted = admission.admit_acquire(deadline).await.unwrap();
-            limits.push(admitted.for_acquire(deadline).work_limit());
+            let admitted = admission.admit(Class::Acquire, deadline).await.unwrap();
+            limits.push(admitted.limited(deadline).work_limit());
             std::mem::forget(admitted);
         }
         assert_eq!(limits, [[5 * SECOND; 5].as_slice(), &[BRISK_LIMIT; 4]].concat());
         admission.note_acquire(SECOND);
-        let brisk =
-            Admitted { permit: (admission.ending.clone().try_acquire_owned().unwrap(), true), order: admission.order };
-        assert_eq!(brisk.for_acquire(deadline).work_limit(), LONGEST_BRISK_LIMIT);
+        let brisk = Admitted { permit: None, is_brisk: true, order: admission.order };
+        assert_eq!(brisk.limited(deadline).work_limit(), LONGEST_BRISK_LIMIT);
     }
 }

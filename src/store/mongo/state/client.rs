@@ -22,51 +22,35 @@ use super::admission::Admission;
 use crate::{store::pool::PoolShares, types::lock::lock};
 
 /// What bounds the requests and streams of a client.
-struct Limits {
+pub(in crate::store::mongo) struct Limits {
     /// How many connections the stores have.
-    connections: u32,
-    /// The bound of the requests that are under way.
-    requests: Admission,
-    /// Permits for further change streams, and how many streams there may be in all.
+    pub(in crate::store::mongo) connections: u32,
+    /// The bound of the requests of all its stores that are under way.
+    pub(in crate::store::mongo) requests: Admission,
+    /// Permits for further change streams.
     streams: Arc<Semaphore>,
-    max_streams: usize,
 }
 
-/// The permit of a change stream, until this is dropped.
-pub(in crate::store::mongo) struct StreamPermit {
-    _permit: OwnedSemaphorePermit,
-    /// Has the permit of a request as long as the stream keeps a connection.
-    _connection: AbortOnDropHandle<()>,
-}
+/// The permit of a change stream, until this is dropped, and the task that has the permit of a request as long as the stream
+/// keeps a connection.
+pub(in crate::store::mongo) type StreamPermit = (OwnedSemaphorePermit, AbortOnDropHandle<()>);
 
 /// One store's share of its client. It ends when the store is closed or this is dropped.
 pub(in crate::store::mongo) struct ClientShare {
-    limits: Arc<Limits>,
+    pub(in crate::store::mongo) limits: Arc<Limits>,
     /// `None`: the store was closed, or the client is the caller's.
     owned: Mutex<Option<Arc<Client>>>,
 }
 
 impl ClientShare {
-    /// The share of a first store, on a client of the caller, who knows how many change streams it needs.
-    pub(in crate::store::mongo) fn of_caller(connections: u32) -> Self {
-        Self::begin(None, connections, Semaphore::MAX_PERMITS)
-    }
-
-    /// The share of a first store, on a client that belongs to its stores, for at most so many change streams.
-    pub(in crate::store::mongo) fn owned(client: Client, connections: u32, max_streams: usize) -> Self {
-        Self::begin(Some(Arc::new(client)), connections, max_streams.min(Semaphore::MAX_PERMITS))
-    }
-
-    fn begin(owned: Option<Arc<Client>>, connections: u32, max_streams: usize) -> Self {
+    /// The share of a first store. A client that is passed belongs to its stores, and has a bounded number of change streams.
+    /// Otherwise it is of the caller, who knows how many it needs.
+    pub(in crate::store::mongo) fn new(owned: Option<Client>, connections: u32) -> Self {
         let shares = PoolShares::of(connections);
-        let requests = Admission::new(shares.asking, shares.ending);
-        let limits = Limits { connections, requests, streams: Arc::new(Semaphore::new(max_streams)), max_streams };
-        Self { limits: Arc::new(limits), owned: Mutex::new(owned) }
-    }
-
-    /// How many connections the stores have.
-    pub(in crate::store::mongo) fn connections(&self) -> u32 {
-        self.limits.connections
+        let streams = if owned.is_some() { shares.streams } else { usize::MAX };
+        let streams = Arc::new(Semaphore::new(streams.min(Semaphore::MAX_PERMITS)));
+        let limits = Limits { connections, requests: Admission::new(shares.asking, shares.ending), streams };
+        Self { limits: Arc::new(limits), owned: Mutex::new(owned.map(Arc::new)) }
     }
 
     /// The share of another store.
@@ -74,22 +58,17 @@ impl ClientShare {
         Self { limits: Arc::clone(&self.limits), owned: Mutex::new(lock(&self.owned).clone()) }
     }
 
-    /// The bound of the requests of all its stores that are under way.
-    pub(in crate::store::mongo) fn requests(&self) -> &Admission {
-        &self.limits.requests
-    }
-
     /// Takes a permit for a change stream. The error is the most streams that there may be. The stream keeps a connection, so
     /// it takes a permit of those that ask, too, as soon as one is free.
     pub(in crate::store::mongo) fn take_stream_permit(&self, runtime: &Handle) -> Result<StreamPermit, usize> {
-        let permit =
-            Arc::clone(&self.limits.streams).try_acquire_owned().map_err(|_none_left| self.limits.max_streams)?;
         let limits = Arc::clone(&self.limits);
+        let permit = Arc::clone(&limits.streams).try_acquire_owned();
+        let permit = permit.map_err(|_none_left| PoolShares::of(limits.connections).streams)?;
         let connection = runtime.spawn(async move {
             let _permit = limits.requests.admit_stream().await;
             pending::<()>().await;
         });
-        Ok(StreamPermit { _permit: permit, _connection: AbortOnDropHandle::new(connection) })
+        Ok((permit, AbortOnDropHandle::new(connection)))
     }
 
     /// Ends the share, once. Returns the client if it must be closed now.

@@ -22,12 +22,10 @@ pub(in crate::store::mongo) struct IndexState(Mutex<LastCheck>);
 /// The last check of the index.
 #[derive(Default)]
 struct LastCheck {
-    /// When it was.
+    /// When it was. The last instant, if this user may not create the index: no check is due after it.
     at: Instant,
     /// Whether a record was, or may have been, inserted since.
     has_inserted: bool,
-    /// Whether this user may not create the index.
-    is_forbidden: bool,
 }
 
 impl IndexState {
@@ -44,14 +42,14 @@ impl IndexState {
     }
 
     pub(in crate::store::mongo) fn begin(&self, now: Instant) {
-        *lock(&self.0) = LastCheck { at: now, has_inserted: false, is_forbidden: false };
+        *lock(&self.0) = LastCheck { at: now, has_inserted: false };
     }
 
     /// Begins a check, if it is due. Returns whether it did.
     pub(in crate::store::mongo) fn begin_if_due(&self, now: Instant, retention: Duration) -> bool {
         let interval = retention.clamp(MIN_INTERVAL, MAX_INTERVAL);
         let mut last = lock(&self.0);
-        let is_due = last.has_inserted && !last.is_forbidden && now >= last.at.after(interval);
+        let is_due = last.has_inserted && now >= last.at.after(interval);
         if is_due {
             (last.at, last.has_inserted) = (now, false);
         }
@@ -59,7 +57,7 @@ impl IndexState {
     }
 
     pub(in crate::store::mongo) fn forbid(&self) {
-        lock(&self.0).is_forbidden = true;
+        lock(&self.0).at = Instant::MAX;
     }
 }
 

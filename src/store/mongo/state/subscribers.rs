@@ -101,27 +101,14 @@ impl Subscribers {
             .retain(|subscriber| !concerns(subscriber) || subscriber.changes.try_send(Ok(Arc::clone(&change))).is_ok());
     }
 
-    /// Ends the stream for the subscribers whose keys are not in it.
-    pub(in crate::store::mongo) fn end_waiting(&self, end: &StreamEnd) {
-        for subscriber in lock(&self.state).subscribers.extract_if(.., |subscriber| subscriber.begins.is_some()) {
-            subscriber.end(end);
-        }
-    }
-
-    /// Ends the stream for all subscribers, and the task that reads.
-    pub(in crate::store::mongo) fn end(&self, end: &StreamEnd) {
+    /// Ends the stream for the subscribers whose keys are not in it, or for all, and then the task that reads, too.
+    pub(in crate::store::mongo) fn end(&self, end: &StreamEnd, is_of_all: bool) {
         let mut state = lock(&self.state);
-        state.is_running = false;
-        for subscriber in state.subscribers.drain(..) {
-            subscriber.end(end);
+        state.is_running &= !is_of_all;
+        for subscriber in state.subscribers.extract_if(.., |subscriber| is_of_all || subscriber.begins.is_some()) {
+            // The subscriber may be gone, or have no room: then it is left behind.
+            let _sent = subscriber.changes.try_send(Err(end.clone()));
         }
-    }
-}
-
-impl Subscriber {
-    fn end(self, end: &StreamEnd) {
-        // The subscriber may be gone, or have no room: then it is left behind.
-        let _sent = self.changes.try_send(Err(end.clone()));
     }
 }
 
@@ -173,13 +160,13 @@ mod tests {
         let ((_begins, mut begun), _) = subscribers.join(&key("begun"));
         subscribers.begin(&[key("begun")].into(), TIME);
         let ((mut begins, mut waiting), _) = subscribers.join(&key("waiting"));
-        subscribers.end_waiting(&StreamEnd::Closed);
+        subscribers.end(&StreamEnd::Closed, false);
         assert!(begins.try_recv().is_err());
         assert!(matches!(waiting.try_recv(), Ok(Err(StreamEnd::Closed))));
         assert!(matches!(begun.try_recv(), Err(TryRecvError::Empty)));
         // A change of the whole collection concerns all.
         subscribers.pass_on(doc! { "operationType": "drop" });
-        subscribers.end(&StreamEnd::Silent);
+        subscribers.end(&StreamEnd::Silent, true);
         assert!(matches!(begun.try_recv(), Ok(Ok(_))));
         assert!(matches!(begun.try_recv(), Ok(Err(StreamEnd::Silent))));
         assert!(subscribers.join(&key("k")).1, "the task that reads has ended");
