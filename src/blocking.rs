@@ -30,7 +30,7 @@
 //!
 //! A [`Mongoseal`] starts a runtime with two worker threads, and a thread that waits for its end. Refreshes, releases and
 //! change streams run there, so a lease stays held while its caller computes. Clones and [siblings](Builder::sibling_of)
-//! share the threads. The closure of a [`Retry`](crate::Retry) policy runs there, too.
+//! share the threads. The closure of a [`Retry`](crate::Retry) policy and an observer run there, or on the thread of the call.
 //!
 //! # What blocks
 //!
@@ -57,7 +57,8 @@
 //! # In asynchronous code
 //!
 //! All calls and drops are allowed inside of a runtime, and none of them panics there. But a call blocks its thread, and the
-//! tasks of that thread wait. In asynchronous code use the asynchronous API, or call this one in `spawn_blocking`.
+//! tasks of that thread wait; it also starts a thread for its time. In asynchronous code use the asynchronous API, or call this
+//! one in `spawn_blocking`.
 //!
 //! # Fork
 //!

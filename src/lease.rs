@@ -32,7 +32,7 @@ pub trait Granted {
     fn ended(&self) -> &CancellationToken;
 
     /// Releases the leases after their work has ended. Returns an error if one of them was not held until then.
-    fn release_after_work(&self) -> impl Future<Output = Result<()>>;
+    fn release_after_work(&self) -> impl Future<Output = Result<()>> + Send;
 }
 
 impl AsRef<Lease> for Lease {

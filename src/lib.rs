@@ -107,7 +107,8 @@
 //! threads of its own runtime keeps its leases; [`stalled_after`](action::Acquire::stalled_after) and [`max_hold`](action::Acquire::max_hold)
 //! bound a holder that hangs. The tasks of a handle in memory, on a store or on a client of yours run on the tokio runtime in
 //! which the handle was made, or that of its first call if it was made outside of one: that runtime must outlive the handle.
-//! A closure of a [`Retry`] policy and an [observer](Builder::observer) run there, too, and must return at once. Those of a handle of the module `blocking` run on its threads.
+//! A closure of a [`Retry`] policy and an [observer](Builder::observer) run there, too, and must return at once. Those of a handle of the
+//! module `blocking` run on its threads, or on that of the call.
 //!
 //! | task | begins with | ends with |
 //! |---|---|---|

@@ -223,17 +223,13 @@ impl<L: AsRef<Lease>> TickLease<L> {
     }
 
     /// Completes the tick after its work, unless that failed and is to be run again.
-    pub(crate) async fn end<T, E>(&self, value: Result<T, E>, complete_on_error: bool) -> Result<OnceOutcome<T>, E>
-    where
-        E: From<Error>,
-    {
-        if value.is_ok() || complete_on_error {
-            let completed = self.complete_as(value.is_err()).await;
-            if value.is_ok() {
-                completed?;
-            }
+    pub(crate) async fn end(&self, is_failed: bool, complete_on_error: bool) -> Result<()> {
+        if is_failed && !complete_on_error {
+            return Ok(());
         }
-        value.map(OnceOutcome::Ran)
+        let completed = self.complete_as(is_failed).await;
+        // The error of the work comes first.
+        if is_failed { Ok(()) } else { completed }
     }
 }
 
@@ -447,7 +443,8 @@ impl RunOnce {
             // The value of work that ends while its lease expires is kept: the store decides whether it completes the tick.
             run_until_lost(&inner.ended, || inner.check(), pin!(work(&lease))).await?
         };
-        lease.end(value, complete_on_error).await
+        lease.end(value.is_err(), complete_on_error).await?;
+        value.map(OnceOutcome::Ran)
     }
 
     /// Acquires the key for the tick, and leaves the work to the caller. Use it if the work cannot be dropped when the lease

@@ -18,7 +18,7 @@ use crate::{
     },
     handle::{Async, Mongoseal, awaitable},
     lease::{Lease, end::end_error, work},
-    record::KeyValue,
+    record::{KeyValue, StoredValue},
     types::{
         error::{Error, Result},
         into_name::IntoName,
@@ -252,13 +252,16 @@ impl Lease {
     ///
     /// Dropping the future changes nothing.
     pub async fn value<T: DeserializeOwned>(&self) -> Result<Option<KeyValue<T>>> {
+        KeyValue::of(self.stored_value().await?).map(KeyValue::parse).transpose()
+    }
+
+    pub(crate) async fn stored_value(&self) -> Result<Option<StoredValue>> {
         self.check()?;
         self.context().ensure_open()?;
-        let stored = match self.lease_inner().take_granted_value() {
+        Ok(match self.lease_inner().take_granted_value() {
             GrantedValue::Known(granted) => granted.map(|value| *value),
             GrantedValue::Unknown => self.read_held().await?.and_then(|read| read.record.value),
-        };
-        KeyValue::of(stored).map(KeyValue::parse).transpose()
+        })
     }
 
     pub(crate) fn write_value<M>(&self, content: Result<Option<Json>>, releases: bool, mode: M) -> PutValue<M> {

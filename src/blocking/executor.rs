@@ -4,25 +4,26 @@
 //!
 //! Mechanism: the [`Home`] of the handle is a runtime with worker threads of its own. A call polls its future on the calling
 //! thread, inside of that runtime, so that its timers and tasks are there. Between two polls the thread waits on a channel of
-//! the standard library. So the call never enters a runtime in earnest: the thread may have another one.
+//! the standard library. In asynchronous code, a thread of the call's own does both.
 //!
 //! Invariants: the runtime lives as long as a handle, a lease, a stream or a task of it, all of which have the home. No drop
 //! blocks, spawns, or ends a runtime.
 
 use std::{
     cell::Cell,
-    io,
+    io, panic,
     pin::pin,
     sync::{
         Arc,
         mpsc::{self, SyncSender},
     },
     task::{Context, Poll, Wake, Waker},
+    thread,
 };
 
 use futures_util::{Stream, StreamExt, stream::Fuse};
 use tokio::{
-    runtime::{self, Runtime},
+    runtime::{self, Handle, Runtime},
     task::{self, coop::unconstrained},
 };
 
@@ -50,21 +51,37 @@ impl Blocking {
         Ok(Self { home: owned_runtime::start_home(build_runtime)? })
     }
 
-    /// Runs a future on the calling thread, and blocks until it has ended.
-    pub(super) fn wait<T>(&self, future: impl Future<Output = T>) -> T {
-        let _inside = self.home.runtime().enter();
+    /// Runs a future, and blocks until it has ended.
+    pub(super) fn wait<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
+        let mut future = pin!(future);
         if IS_WORKER.get() {
-            // In a caller's closure on one of these threads: another thread takes over its tasks.
-            task::block_in_place(|| block_on(future))
-        } else {
-            block_on(future)
+            // In a caller's closure on one of these threads: another thread takes over its tasks. Tokio takes it from the runtime
+            // that is entered, which must be that of the thread.
+            return task::block_in_place(|| self.poll(future));
         }
+        // What a worker of another runtime spawns there may wait for that worker, and a thread that ends has no runtime any more.
+        if !Handle::try_current().is_err_and(|error| error.is_missing_context()) {
+            let ended = thread::scope(|scope| {
+                let started = thread::Builder::new().spawn_scoped(scope, || self.poll(future.as_mut()));
+                started.ok().map(thread::ScopedJoinHandle::join)
+            });
+            if let Some(ended) = ended {
+                return ended.unwrap_or_else(|panic| panic::resume_unwind(panic));
+            }
+        }
+        self.poll(future)
+    }
+
+    /// Polls a future on this thread until it has ended, inside of the runtime of the handle.
+    fn poll<T>(&self, future: impl Future<Output = T>) -> T {
+        let _inside = self.home.runtime().enter();
+        block_on(future)
     }
 
     /// Runs a future, blocks until it has ended, and wraps its value.
-    pub(super) fn run<T, U>(
+    pub(super) fn run<T: Send, U>(
         self,
-        future: impl Future<Output = Result<T>>,
+        future: impl Future<Output = Result<T>> + Send,
         wrap: impl FnOnce(T, Self) -> U,
     ) -> Result<U> {
         let value = self.wait(future)?;
@@ -81,9 +98,7 @@ fn build_runtime() -> io::Result<Runtime> {
         .build()
 }
 
-/// Polls a future on this thread until it has ended. Tokio's own `block_on` panics on a thread of a runtime.
-///
-/// The future must not call `yield_now`: on a thread of another runtime, that waits until the runtime is idle.
+/// Polls a future on this thread until it has ended. Tokio's own `block_on` panics on a thread of its runtime.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let (wake, woken) = mpsc::sync_channel(1);
     let waker = Waker::from(Arc::new(Signal(wake)));
@@ -128,7 +143,7 @@ impl<S: Stream> StreamIter<S> {
     }
 }
 
-impl<S: Stream + Unpin> Iterator for StreamIter<S> {
+impl<S: Stream<Item: Send> + Unpin + Send> Iterator for StreamIter<S> {
     type Item = S::Item;
 
     fn next(&mut self) -> Option<S::Item> {

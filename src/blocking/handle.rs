@@ -123,6 +123,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::leader`](crate::Mongoseal::leader).
     pub fn leader(&self, name: impl IntoName<Key>) -> Result<Option<LeaderInfo>> {
+        let name = name.into_name()?;
         self.mode.wait(self.seal.leader(name))
     }
 
@@ -133,6 +134,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::observe`](crate::Mongoseal::observe).
     pub fn observe(&self, name: impl IntoName<Key>) -> Result<StreamIter<LeaderStream>> {
+        let name = name.into_name()?;
         self.mode.clone().run(self.seal.observe(name), StreamIter::new)
     }
 
@@ -159,6 +161,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::release_group`](crate::Mongoseal::release_group).
     pub fn release_group(&self, group: impl IntoName<Group>) -> Result<Vec<ListedLease>> {
+        let group = group.into_name()?;
         self.mode.wait(self.seal.release_group(group))
     }
 
@@ -168,6 +171,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::refresh_group`](crate::Mongoseal::refresh_group).
     pub fn refresh_group(&self, group: impl IntoName<Group>, ttl: Duration) -> Result<RefreshedGroup> {
+        let group = group.into_name()?;
         self.mode.wait(self.seal.refresh_group(group, ttl))
     }
 
@@ -191,6 +195,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::inspect`](crate::Mongoseal::inspect).
     pub fn inspect(&self, key: impl IntoName<Key>) -> Result<Option<Inspection>> {
+        let key = key.into_name()?;
         self.mode.wait(self.seal.inspect(key))
     }
 
@@ -200,6 +205,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::runs`](crate::Mongoseal::runs).
     pub fn runs(&self, key: impl IntoName<Key>) -> Result<Vec<PastRun>> {
+        let key = key.into_name()?;
         self.mode.wait(self.seal.runs(key))
     }
 
@@ -230,6 +236,7 @@ impl Mongoseal {
     /// # Ok::<(), mongoseal::Error>(())
     /// ```
     pub fn watch(&self, key: impl IntoName<Key>) -> Result<StreamIter<EventStream>> {
+        let key = key.into_name()?;
         self.mode.clone().run(self.seal.watch(key), StreamIter::new)
     }
 
@@ -239,7 +246,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::watch_prefix`](crate::Mongoseal::watch_prefix).
     pub fn watch_prefix(&self, prefix: impl Into<String>) -> Result<StreamIter<EventStream>> {
-        self.mode.clone().run(self.seal.watch_prefix(prefix), StreamIter::new)
+        self.mode.clone().run(self.seal.watch_prefix(prefix.into()), StreamIter::new)
     }
 
     /// Raises the version of a key to a token, so that each later lease has a larger one: for operators.
@@ -248,6 +255,7 @@ impl Mongoseal {
     ///
     /// As [`mongoseal::Mongoseal::raise_token_floor`](crate::Mongoseal::raise_token_floor).
     pub fn raise_token_floor(&self, key: impl IntoName<Key>, to: FencingToken) -> Result<FencingToken> {
+        let key = key.into_name()?;
         self.mode.wait(self.seal.raise_token_floor(key, to))
     }
 

@@ -105,8 +105,9 @@ impl<L: Granted> Held<L> {
     ///
     /// As [`mongoseal::Lease::verify`](crate::Lease::verify), of the first lease that fails.
     pub fn verify(&self) -> Result<()> {
+        let leases = self.leases();
         self.mode.wait(async {
-            for lease in self.leases() {
+            for lease in leases {
                 lease.verify().await?;
             }
             Ok(())
@@ -119,8 +120,9 @@ impl<L: Granted> Held<L> {
     ///
     /// As [`mongoseal::Lease::refresh`](crate::Lease::refresh), of the first lease that fails. The leases before it are refreshed.
     pub fn refresh(&self) -> Result<()> {
+        let leases = self.leases();
         self.mode.wait(async {
-            for lease in self.leases() {
+            for lease in leases {
                 lease.refresh().await?;
             }
             Ok(())
@@ -200,7 +202,7 @@ impl Lease {
     ///
     /// As [`mongoseal::Lease::value`](crate::Lease::value).
     pub fn value<T: DeserializeOwned>(&self) -> Result<Option<KeyValue<T>>> {
-        self.mode.wait(self.held.value())
+        KeyValue::of(self.mode.wait(self.held.stored_value())?).map(KeyValue::parse).transpose()
     }
 
     /// Lets other holders share the key, up to this many: see [`mongoseal::Lease::downgrade`](crate::Lease::downgrade).

@@ -26,7 +26,7 @@ impl Builder {
     #[cfg(feature = "mongodb")]
     pub fn connect(self, uri: impl AsRef<str>) -> Result<Mongoseal> {
         let uri = uri.as_ref().to_owned();
-        self.start(async |settings, home| settings.connect_on(uri, home).await)
+        self.start(|settings, home| settings.connect_on(uri, home))
     }
 
     /// Opens a store by the connector of its package, and makes a handle on it: see
@@ -36,7 +36,7 @@ impl Builder {
     ///
     /// As [`mongoseal::Builder::connect_to`](crate::Builder::connect_to), and those of the [`Builder`].
     pub fn connect_to(self, connector: impl Connector + 'static) -> Result<Mongoseal> {
-        self.start(async |settings, home| settings.connect_to_on(connector, home).await)
+        self.start(|settings, home| settings.connect_to_on(connector, home))
     }
 
     /// Makes a handle on records in this process.
@@ -55,7 +55,7 @@ impl Builder {
     ///
     /// Those of the [`Builder`].
     pub fn on_store(self, store: Arc<dyn Store>) -> Result<Mongoseal> {
-        self.start(async |settings, home| settings.on_store_at(store, home))
+        self.start(|settings, home| async { settings.on_store_at(store, home) })
     }
 
     /// Makes a sibling of another handle, which shares its threads: see
@@ -70,10 +70,13 @@ impl Builder {
     }
 
     /// Starts threads, and opens a handle whose tasks run on them.
-    fn start(self, open: impl AsyncFnOnce(crate::Builder, Arc<Home>) -> Result<crate::Mongoseal>) -> Result<Mongoseal> {
+    fn start<F>(self, open: impl FnOnce(crate::Builder, Arc<Home>) -> F) -> Result<Mongoseal>
+    where
+        F: Future<Output = Result<crate::Mongoseal>> + Send,
+    {
         let mode = Blocking::start()?;
         let home = Arc::clone(&mode.home);
-        mode.run(Box::pin(async { open(self.with_mode(), home).await }), Mongoseal::new)
+        mode.run(Box::pin(open(self.with_mode(), home)), Mongoseal::new)
     }
 }
 

@@ -52,8 +52,8 @@ pub type AcquireAll = crate::action::AcquireAll<Blocking>;
 /// Of one key, of the first free one of several, and of all of several.
 impl<K, L> crate::action::Acquire<Blocking, K>
 where
-    crate::action::Acquire<Async, K>: IntoFuture<Output = Result<L>>,
-    L: Granted,
+    crate::action::Acquire<Async, K>: IntoFuture<Output = Result<L>, IntoFuture: Send>,
+    L: Granted + Send,
 {
     /// Acquires the key, or all keys. Blocks until they are granted or refused.
     ///
@@ -253,7 +253,8 @@ impl RunOnce {
             let _at_work = lease.lease().lease_inner().begin_work();
             work(&lease)
         };
-        mode.wait(lease.end(value, complete_on_error))
+        mode.wait(lease.end(value.is_err(), complete_on_error))?;
+        value.map(OnceOutcome::Ran)
     }
 
     /// Acquires the key for the tick, and leaves the work to the caller: see

@@ -2,11 +2,15 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Waker},
     thread,
 };
 
-use mongoseal::{Error, Mongoseal};
+use mongoseal::{
+    Error, Mongoseal, blocking,
+    store::{MongoStore, Store},
+};
 use tokio::task::JoinSet;
 
 use crate::{TestDatabase, secs};
@@ -86,4 +90,22 @@ fn leases_of_a_handle_that_connects_are_kept_while_all_threads_of_the_runtime_ar
         assert!(seal.acquire(key).wait(secs(60)).await.unwrap().token() > token);
         seal.shutdown().await;
     });
+}
+
+/// What a worker spawns in its own runtime may wait for that worker, which the call blocks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocking_call_on_a_worker_of_the_runtime_of_its_store_returns() {
+    let db = TestDatabase::new("mongoseal_blocking_worker").await;
+    let store: Arc<dyn Store> = Arc::new(MongoStore::new(&db.database, "mongoseal", secs(24 * 3600)));
+    let seal = blocking::Mongoseal::builder().on_store(store).unwrap();
+    let calls = tokio::spawn(async move {
+        let lease = seal.acquire("k").run().unwrap();
+        for _ in 0..20 {
+            assert!(seal.inspect("k").unwrap().is_some());
+            lease.verify().unwrap();
+        }
+        seal.prepare().unwrap();
+        lease.release().unwrap();
+    });
+    calls.await.unwrap();
 }
