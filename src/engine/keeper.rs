@@ -87,8 +87,8 @@ struct Keeper {
     is_done: bool,
 }
 
-/// A lease that has ended and is acted on at the store. When this is dropped, the lease is registered no more, and calls that
-/// wait for its end are answered.
+/// A lease that ends and is acted on at the store. When this is dropped, the lease has ended, is registered no more, and calls
+/// that wait for its end are answered.
 struct Ending {
     handle: Arc<HandleInner>,
     lease: Arc<LeaseInner>,
@@ -195,12 +195,16 @@ impl Keeper {
 
     /// Ends leases that are on the schedule no more, by this function, unless they have ended.
     fn ends(&self, kept: impl IntoIterator<Item = Kept>, end: impl Fn(&LeaseInner)) -> Vec<Ending> {
-        // The refreshes for their holders are dropped with the rest, after the leases have ended.
-        let end = |Kept { lease, .. }| {
-            end(&lease);
-            Ending { handle: Arc::clone(&self.handle), lease, end: None }
-        };
-        kept.into_iter().map(end).collect()
+        // The refreshes for their holders are dropped after the leases have ended.
+        let (ended, refreshes): (Vec<_>, Vec<_>) = kept
+            .into_iter()
+            .map(|kept| (Ending { handle: Arc::clone(&self.handle), lease: Arc::clone(&kept.lease), end: None }, kept))
+            .unzip();
+        for Ending { lease, .. } in &ended {
+            end(lease);
+        }
+        drop(refreshes);
+        ended
     }
 
     /// Starts a task for each of these leases, which acts on its end at the store, and a command that releases those of a set.
@@ -352,6 +356,8 @@ impl Ending {
 impl Drop for Ending {
     fn drop(&mut self) {
         let Self { handle, lease, end } = self;
+        // If what ended the others has panicked.
+        lease.end(&LeaseState::SHUT_DOWN);
         // Before what a caller waits for.
         handle.siblings().registry.remove_holder(lease);
         let gone = "the runtime that kept the lease has ended: the lease ends with its ttl, or by a revocation if it has no expiry";

@@ -102,13 +102,13 @@ async fn finish(handle: &Arc<HandleInner>, lease: &LeaseInner, batch: Option<Pen
                     "the work under the lease has not ended since the shutdown, so the lease is not released: end the work when its lease ends, or raise `operation_timeout`",
                 ));
             }
-            let (pending, is_first) = handle.releases.join((lease.key.clone(), lease.token));
+            let until = if worked { until } else { handle.releases.deadline(context) };
+            let (pending, is_first) = handle.releases.join((lease.key.clone(), lease.token), until);
             if is_first {
                 let handle = Arc::clone(handle);
                 context.spawn(async move { handle.releases.send_next(&handle.context).await });
             }
             let outcome = *pending.wait().await;
-            let until = if worked { until } else { handle.releases.deadline(context) };
             if outcome == BatchOutcome::Unsent && until.has_passed() {
                 return Err(Error::unavailable(
                     "the shutdown had no time left to release the lease, which ends with its ttl, or by a revocation if it has no expiry: raise `operation_timeout`",

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, task::yield_now};
 use tracing::debug;
 
 use crate::{
@@ -97,6 +97,8 @@ pub(crate) struct ShutdownReleases {
 struct WaitingBatch {
     batch: ReleaseBatch,
     leases: Vec<(Key, FencingToken)>,
+    /// The latest time until which one of them is released.
+    until: Deadline,
 }
 
 impl Default for ShutdownReleases {
@@ -107,25 +109,34 @@ impl Default for ShutdownReleases {
 }
 
 impl ShutdownReleases {
-    /// Adds a lease to the batch that waits. Also returns whether the caller must start the task that sends it.
-    pub(crate) fn join(&self, lease: (Key, FencingToken)) -> (PendingOutcome, bool) {
+    /// Adds a lease, which is released until this deadline, to the batch that waits. Also returns whether the caller must start
+    /// the task that sends it.
+    pub(crate) fn join(&self, lease: (Key, FencingToken), until: Deadline) -> (PendingOutcome, bool) {
         let mut waiting = lock(&self.waiting);
         if let Some(last) = waiting.back_mut().filter(|last| last.leases.len() < MAX_LEASES) {
             last.leases.push(lease);
+            last.until = if until.instant() > last.until.instant() { until } else { last.until };
             return (Arc::clone(&last.batch.0), false);
         }
         let (batch, pending) = ReleaseBatch::new();
-        waiting.push_back(WaitingBatch { batch, leases: vec![lease] });
+        waiting.push_back(WaitingBatch { batch, leases: vec![lease], until });
         (pending, true)
     }
 
     /// Sends the batch that has waited longest, when few are under way.
     pub(crate) async fn send_next(&self, context: &Context) {
+        // Leases that have ended with the first one join now.
+        yield_now().await;
         let _permit = self.senders.acquire().await;
         let next = lock(&self.waiting).pop_front();
-        let Some(WaitingBatch { batch, leases }) = next else { return };
+        let Some(WaitingBatch { batch, leases, until }) = next else { return };
+        if leases.len() == 1 {
+            return batch.set(BatchOutcome::Unsent);
+        }
         let attempt = context.settings.operation_timeout.checked_div(ATTEMPT_PART).unwrap_or_default();
-        batch.send(context, lease_refs(leases), self.deadline(context).or_after(attempt)).await;
+        // One of the records may be locked. The others can still be released alone.
+        let attempt = attempt.min(until.remaining().mul_f64(0.5));
+        batch.send(context, lease_refs(leases), until.or_after(attempt)).await;
     }
 
     /// When the releases must be confirmed.
