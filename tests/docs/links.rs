@@ -261,7 +261,7 @@ fn pages_quote_the_figures_of_the_cases_that_they_name() {
     let settings = read("docs/settings.md").replace('\n', " ").to_lowercase();
     for (quote, source) in [
         ("a queue of 1,000 is served at 123 grants a second", "123 grants a second"),
-        ("the primary 0.10 ms of processor, and all members together 0.22 ms", "| 95 | 24 | 3.9 | 223 | 84 |"),
+        ("the primary 0.09 ms of processor, and all members together 0.17 ms", "| 86 | 21 | 4.2 | 169 | 63 |"),
     ] {
         let is_quoted = settings.contains(quote) && performance.contains(source);
         assert!(is_quoted, "docs/settings.md quotes {source:?} as {quote:?}");
