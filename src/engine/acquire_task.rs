@@ -8,7 +8,8 @@
 //!
 //! Invariants:
 //! - A request that was sent ends before it is taken back.
-//! - Its end is reported to the observers once. If the task ends before, as with its runtime, the acquire was abandoned.
+//! - The task reports the end of the acquire to the observers once. If the task is dropped before, as with its runtime, it reports
+//!   that the acquire was abandoned.
 
 use std::{
     error::Error as StdError,
@@ -20,7 +21,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::FutureExt;
 use tokio::sync::oneshot;
 use tracing::{Instrument, Span, debug, field};
 
@@ -190,7 +190,12 @@ impl AcquireTask {
             let is_waiter = until.is_some_and(|until| clock.now() < until);
             let answer = retry::until_definite(self.limit.next(context), context.settings.attempt, |deadline| {
                 // Checked between attempts only: a request that was sent must end before it can be taken back.
-                let stop = self.stopped(reply).now_or_never();
+                // Not by `stopped`, which may miss a stop if the task has used up its turn.
+                let stop = if context.closing.is_cancelled() {
+                    Some(shut_down_error())
+                } else {
+                    reply.is_closed().then(abandoned_error)
+                };
                 async move {
                     match stop {
                         Some(stop) => Err(stop),

@@ -7,8 +7,9 @@
 //! outcome. If the store does not confirm the command, each lease is released alone. The leases of a group wait in the same way
 //! for the call that releases the group.
 //!
-//! At the shutdown, each lease waits for the work under it, and then joins the next command. More than a few leases are released within two fifths of the operation timeout, because the process
-//! cannot end before. If the store needs longer, the ttls end the other leases.
+//! At the shutdown, each lease waits for the work under it, and then joins the next command. More than a few leases without work
+//! are released within two fifths of the operation timeout, because the process cannot end before. If the store needs longer,
+//! the ttls end the other leases.
 //!
 //! Invariant: the command is sent after all of its leases have ended in this process, and before their tasks end.
 
