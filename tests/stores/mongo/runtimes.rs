@@ -1,14 +1,15 @@
 //! Runtimes of callers that have stopped, or whose threads are all blocked.
 
 use std::{
+    cell::RefCell,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, mpsc},
     task::{Context, Waker},
     thread,
 };
 
 use mongoseal::{
-    Error, Mongoseal, blocking,
+    Error, Mongoseal, Result, blocking,
     store::{MongoStore, Store},
 };
 use tokio::task::JoinSet;
@@ -108,4 +109,32 @@ async fn a_blocking_call_on_a_worker_of_the_runtime_of_its_store_returns() {
         lease.release().unwrap();
     });
     calls.await.unwrap();
+}
+
+/// A lease in the storage of a thread, which refreshes it when it ends.
+struct RefreshedAtEnd(blocking::Lease, mpsc::Sender<Result<()>>);
+
+impl Drop for RefreshedAtEnd {
+    fn drop(&mut self) {
+        self.1.send(self.0.refresh()).unwrap();
+    }
+}
+
+thread_local! {
+    static AT_END: RefCell<Option<RefreshedAtEnd>> = const { RefCell::new(None) };
+}
+
+/// The storage of tokio is gone then: a thread drops first what it has used last.
+#[tokio::test]
+async fn a_blocking_call_in_a_thread_that_ends_returns() {
+    let uri = TestDatabase::new("mongoseal_ending_thread").await.uri();
+    let (sent, refreshed) = mpsc::channel();
+    let ended = thread::spawn(move || {
+        AT_END.with_borrow_mut(|_| {});
+        let seal = blocking::Mongoseal::connect(uri).unwrap();
+        let lease = seal.acquire("k").run().unwrap();
+        AT_END.with_borrow_mut(|at_end| *at_end = Some(RefreshedAtEnd(lease, sent)));
+    });
+    ended.join().unwrap();
+    refreshed.recv().unwrap().unwrap();
 }

@@ -1,18 +1,11 @@
 //! Blocking calls inside of runtimes, and from several threads.
 
 use std::{
-    cell::RefCell,
-    sync::{
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    sync::atomic::{AtomicBool, Ordering},
     thread,
 };
 
-use mongoseal::{
-    EndReason, Error, LeaseState, Result,
-    blocking::{Lease, Mongoseal},
-};
+use mongoseal::{EndReason, Error, LeaseState, blocking::Mongoseal};
 use tokio::task;
 
 use super::{SOON, catch, eventually, on, until_refreshed};
@@ -53,33 +46,6 @@ async fn calls_and_drops_inside_of_a_multi_thread_runtime_neither_panic_nor_hang
     }
     task::spawn_blocking(call_and_drop).await.unwrap();
     task::block_in_place(call_and_drop);
-}
-
-/// A lease in the storage of a thread, which refreshes it when it ends.
-struct RefreshedAtEnd(Lease, mpsc::Sender<Result<()>>);
-
-impl Drop for RefreshedAtEnd {
-    fn drop(&mut self) {
-        self.1.send(self.0.refresh()).unwrap();
-    }
-}
-
-thread_local! {
-    static AT_END: RefCell<Option<RefreshedAtEnd>> = const { RefCell::new(None) };
-}
-
-/// The storage of tokio is gone then: what a thread has used last it drops first.
-#[test]
-fn a_call_in_a_thread_that_ends_returns() {
-    let (sent, refreshed) = mpsc::channel();
-    let ended = thread::spawn(move || {
-        AT_END.with_borrow_mut(|_| {});
-        let seal = Mongoseal::in_memory().unwrap();
-        let lease = seal.acquire("k").run().unwrap();
-        AT_END.with_borrow_mut(|at_end| *at_end = Some(RefreshedAtEnd(lease, sent)));
-    });
-    refreshed.recv_timeout(SOON).unwrap().unwrap();
-    ended.join().unwrap();
 }
 
 #[tokio::test]
