@@ -7,12 +7,11 @@ mod mongo;
 
 use std::{sync::Arc, time::Duration};
 
-use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::{
     builder::Builder,
-    engine::{context::Context, handle_inner::HandleInner, owned_runtime, settings::Settings},
+    engine::{handle_inner::HandleInner, owned_runtime, settings::Settings},
     handle::Mongoseal,
     store::{
         Connector, MemoryStore, Store, StoreOptions,
@@ -99,7 +98,7 @@ impl Builder {
         let opening = (|| -> Result<_> {
             self.refuse("on the store of a connector", &["allow_sharded", "connections"])?;
             let settings = self.settings()?;
-            let opening = connector.connect(self.store_options(settings.retention, &home));
+            let opening = connector.connect(self.store_options(settings.retention));
             Ok((settings, opening))
         })();
         async move {
@@ -112,14 +111,9 @@ impl Builder {
         }
     }
 
-    /// The settings that concern a store, for a handle with this home.
-    fn store_options(&self, retention: Duration, home: &Home) -> StoreOptions {
-        StoreOptions {
-            database: self.options.database.clone(),
-            collection: self.options.collection.clone(),
-            retention,
-            runtime: home.known().cloned(),
-        }
+    /// The settings that concern a store.
+    fn store_options(&self, retention: Duration) -> StoreOptions {
+        StoreOptions { database: self.options.database.clone(), collection: self.options.collection.clone(), retention }
     }
 
     /// Makes a sibling of another handle: a handle with settings of its own on the other's client. So a process can
@@ -171,8 +165,8 @@ impl Builder {
         let here = "on a sibling, which has the client of the other handle (set it on that handle)";
         self.refuse(here, &["allow_sharded", "connections"])?;
         let settings = self.settings()?;
-        let Context { store, home, .. } = &*other.handle.context;
-        if let Some(store) = store.sibling(&self.store_options(settings.retention, home))? {
+        let store = &other.handle.context.store;
+        if let Some(store) = store.sibling(&self.store_options(settings.retention))? {
             return Ok(Mongoseal { handle: other.handle.sibling_on(store, settings)? });
         }
         let retention = store.retention();
@@ -193,13 +187,12 @@ where
 {
     runtime::current()?;
     let home = owned_runtime::start_home(owned_runtime::build)?;
-    let runtime = home.runtime().clone();
     let connecting = {
-        let _inside = runtime.enter();
+        let _inside = home.runtime().enter();
         // Boxed, because a future is as large as the largest that it awaits.
-        Box::pin(connect(home).in_current_span())
+        Box::pin(connect(Arc::clone(&home)).in_current_span())
     };
-    AbortOnDropHandle::new(runtime.spawn(connecting)).await.unwrap_or_else(|join| Err(runtime::ended(join)))
+    home.run(connecting).await
 }
 
 #[cfg(test)]

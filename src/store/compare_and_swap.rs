@@ -104,6 +104,16 @@ impl<B: Backend> CompareAndSwap<B> {
         &self.0.backend
     }
 
+    /// Runs `work` on the home: what reads a connection runs where the connection is opened, and the runtime that calls may not
+    /// be driven afterwards.
+    fn run<T: Send + 'static, W>(&self, work: impl FnOnce(Self) -> W) -> BoxFuture<Result<T>>
+    where
+        W: Future<Output = Result<T>> + Send + 'static,
+    {
+        let (home, work) = (Arc::clone(&self.0.home), work(self.clone()));
+        Box::pin(async move { home.run(work).await })
+    }
+
     /// Loads the bytes of a key, and the record in them.
     async fn load(&self, key: &Key, deadline: Deadline) -> Result<(Loaded, Option<Record>)> {
         let loaded = self.0.backend.load(key, deadline).await?;
@@ -233,7 +243,7 @@ impl<B: Backend> Store for CompareAndSwap<B> {
     }
 
     fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
-        self.0.backend.prepare(deadline)
+        self.run(|store| async move { store.0.backend.prepare(deadline).await })
     }
 
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
@@ -242,8 +252,8 @@ impl<B: Backend> Store for CompareAndSwap<B> {
     }
 
     fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
-        let (store, leases, batch) = (self.clone(), leases.clone(), batch.clone());
-        Box::pin(async move {
+        let (leases, batch) = (leases.clone(), batch.clone());
+        self.run(|store| async move {
             let is_several = leases.len() > 1;
             let mut leases = leases.into_iter();
             let (mut running, mut all, mut failed) = (JoinSet::new(), true, None);
@@ -268,16 +278,15 @@ impl<B: Backend> Store for CompareAndSwap<B> {
     }
 
     fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
-        let (store, key) = (self.clone(), key.clone());
-        Box::pin(async move {
+        let key = key.clone();
+        self.run(|store| async move {
             let (loaded, record) = store.load(&key, deadline).await?;
             Ok(record.map(|record| Snapshot { record: Box::new(record), at: store_clock(loaded.now) }))
         })
     }
 
     fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
-        let store = self.clone();
-        Box::pin(async move { Ok(store_clock(store.0.backend.now(deadline).await?).now) })
+        self.run(|store| async move { Ok(store_clock(store.0.backend.now(deadline).await?).now) })
     }
 
     /// Returns all leases that follow the position: each page loads all values.
@@ -288,8 +297,8 @@ impl<B: Backend> Store for CompareAndSwap<B> {
         _page_size: u32,
         deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
-        let (store, filter) = (self.clone(), filter.clone());
-        Box::pin(async move {
+        let filter = filter.clone();
+        self.run(|store| async move {
             let (records, at) = store.records(deadline).await?;
             Ok(list_page(records.iter(), at.now, &filter, after.as_ref(), u32::MAX))
         })
@@ -301,8 +310,7 @@ impl<B: Backend> Store for CompareAndSwap<B> {
         since: HybridTime,
         notifications: UnboundedSender<Notification>,
     ) -> BoxFuture<Result<()>> {
-        let store = self.clone();
-        Box::pin(async move {
+        self.run(move |store| async move {
             let (sender, mut messages) = mpsc::unbounded_channel();
             let mut listening = store.0.backend.listen(handle, sender);
             loop {

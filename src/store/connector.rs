@@ -7,8 +7,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::runtime::Handle;
-
 use super::{BoxFuture, Store};
 use crate::types::error::{Error, Result};
 
@@ -45,6 +43,10 @@ use crate::types::error::{Error, Result};
 pub trait Connector: Send {
     /// Opens a store with these options. It need not check it: the handle calls [`Store::prepare`].
     ///
+    /// The future is polled inside of the runtime of the handle, as the requests of a
+    /// [`CompareAndSwap`](super::CompareAndSwap) are. The handle also polls the futures of other stores in the runtimes of its
+    /// callers, so what reads a connection must be spawned where this future is polled.
+    ///
     /// # Errors
     ///
     /// `Invalid` if an option does not fit the store. `Unavailable` if a retry may succeed.
@@ -61,9 +63,6 @@ pub struct StoreOptions {
     pub collection: Option<String>,
     /// How long idle records are kept at least: [`Builder::retention`](crate::Builder::retention).
     pub retention: Duration,
-    /// The runtime of the handle's tasks. What reads a connection must be spawned there, because the handle also sends
-    /// requests from the runtimes of its callers. `None`: the handle was made outside of a runtime, and has no task yet.
-    pub runtime: Option<Handle>,
 }
 
 impl StoreOptions {

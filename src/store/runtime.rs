@@ -14,7 +14,7 @@ use std::sync::{
 };
 
 use tokio::runtime::Handle;
-use tokio_util::sync::DropGuard;
+use tokio_util::{sync::DropGuard, task::AbortOnDropHandle};
 
 use crate::types::error::{Error, Result, Source};
 
@@ -48,6 +48,14 @@ impl Home {
     /// The runtime, if there is one yet.
     pub(crate) fn known(&self) -> Option<&Handle> {
         self.runtime.get()
+    }
+
+    /// Runs `work` on a task there, and waits for its end. If this is dropped, so is `work`.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        AbortOnDropHandle::new(self.runtime().spawn(work)).await.unwrap_or_else(|join| Err(ended(join)))
     }
 
     /// Notes that a caller has the client, or, after it was closed, that the client needs no thread.

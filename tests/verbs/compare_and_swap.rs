@@ -1,7 +1,7 @@
 //! The store on a backend that can only compare and swap.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     future::IntoFuture,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
@@ -40,6 +40,8 @@ struct State {
     delay: Duration,
     swaps: Vec<(Swap, bool)>,
     lists: usize,
+    /// The threads that have called.
+    threads: BTreeSet<Option<String>>,
 }
 
 impl std::fmt::Debug for Table {
@@ -96,6 +98,14 @@ impl Table {
         self.state().swaps.len()
     }
 
+    fn note_thread(&self) {
+        self.state().threads.insert(std::thread::current().name().map(str::to_owned));
+    }
+
+    pub(crate) fn threads(&self) -> Vec<String> {
+        self.state().threads.iter().flatten().cloned().collect()
+    }
+
     pub(crate) fn failed_swaps(&self) -> usize {
         self.state().swaps.iter().filter(|(_, is_done)| !is_done).count()
     }
@@ -103,6 +113,7 @@ impl Table {
 
 impl Backend for Table {
     fn load(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Loaded>> {
+        self.note_thread();
         if key.as_str() == "k" && self.state().is_stuck {
             return Box::pin(async move {
                 deadline.passed().await;
@@ -118,6 +129,7 @@ impl Backend for Table {
 
     fn swap(&self, swap: Swap, _: Deadline) -> BoxFuture<Result<bool>> {
         assert_eq!(swap.max_age, secs(10), "as the documents say");
+        self.note_thread();
         let (table, delay) = (self.clone(), std::mem::take(&mut self.state().delay));
         // On a task of its own, as a driver's request: it arrives although the caller has given up.
         let arrives = tokio::spawn(async move {
@@ -138,6 +150,7 @@ impl Backend for Table {
     }
 
     fn list(&self, _: Deadline) -> BoxFuture<Result<LoadedKeys>> {
+        self.note_thread();
         self.state().lists += 1;
         let values = self.state().rows.clone().into_iter().collect();
         let now = self.now();

@@ -46,10 +46,26 @@ async fn a_connector_gets_the_settings_that_concern_its_store() {
     let options = connector.options();
     assert_eq!((options.database.as_deref(), options.collection.as_deref()), (Some("app"), Some("leases")));
     assert_eq!(options.retention, secs(100));
-    // Its thread runs while a handle is there.
-    let thread = options.runtime.unwrap().spawn(async { std::thread::current().name().map(str::to_owned) });
-    assert_eq!(thread.await.unwrap().as_deref(), Some("mongoseal"));
     assert!(matches!(seal.acquire("k").ttl(secs(101)).await, Err(Error::Invalid { .. })));
+}
+
+impl Connector for Table {
+    fn connect(self, _: StoreOptions) -> BoxFuture<Result<Arc<dyn Store>>> {
+        Box::pin(async move { Ok(self.store()) })
+    }
+}
+
+#[tokio::test]
+async fn the_calls_of_a_backend_run_on_the_thread_of_the_handle() {
+    let table = Table::new();
+    let seal = Mongoseal::builder().connect_to(table.clone()).await.unwrap();
+    let lease = seal.acquire("k").await.unwrap();
+    lease.verify().await.unwrap();
+    seal.raise_token_floor("k", lease.token()).await.unwrap();
+    assert_eq!(seal.leases().await.unwrap().collect().await.unwrap().len(), 1);
+    lease.release().await.unwrap();
+    seal.shutdown().await;
+    assert_eq!(table.threads(), ["mongoseal"]);
 }
 
 #[test]

@@ -225,9 +225,7 @@ impl Connector for RedisBackend {
             if let Some(backend) = self.sibling(&options)? {
                 self = backend;
             }
-            if let Some(runtime) = options.runtime {
-                self.connections = self.connections.on_runtime(runtime);
-            }
+            self.connections = self.connections.others();
             let store: Arc<dyn Store> = Arc::new(RedisStore::new(self, options.retention));
             Ok(store)
         })

@@ -19,14 +19,14 @@ use std::{
 };
 
 use mongoseal::{
-    Error, Key, Result,
+    Key, Result,
     store::{Clock, Deadline},
 };
 use redis::{
     AsyncConnectionConfig, Client, RedisResult,
     aio::{MultiplexedConnection, PubSub},
 };
-use tokio::{runtime::Handle, sync::Semaphore, task::JoinError};
+use tokio::{runtime::Handle, sync::Semaphore};
 
 use crate::error;
 
@@ -45,8 +45,6 @@ pub(super) struct Connections(Arc<Shared>);
 
 struct Shared {
     client: Client,
-    /// Where the tasks of the connections run. `None`: where the connection is opened.
-    runtime: Option<Handle>,
     pipelined: Mutex<Option<Arc<MultiplexedConnection>>>,
     /// One request at a time opens the pipelined connection.
     opening: tokio::sync::Mutex<()>,
@@ -66,24 +64,19 @@ impl fmt::Debug for Connections {
 impl Connections {
     /// Connects nothing yet.
     pub(super) fn new(client: Client) -> Self {
-        Self::build(client, None)
-    }
-
-    /// Other connections to the same server, which are read on this runtime. Connects nothing yet.
-    pub(super) fn on_runtime(&self, runtime: Handle) -> Self {
-        Self::build(self.0.client.clone(), Some(runtime))
-    }
-
-    fn build(client: Client, runtime: Option<Handle>) -> Self {
         Self(Arc::new(Shared {
             client,
-            runtime,
             pipelined: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
             idle: Mutex::default(),
             pool: Semaphore::new(POOL_SIZE),
             has_opened: AtomicBool::default(),
         }))
+    }
+
+    /// Other connections to the same server, for another handle. Connects nothing yet.
+    pub(super) fn others(&self) -> Self {
+        Self::new(self.0.client.clone())
     }
 
     /// Sends a request, for this key if it is for one, on the pipelined connection.
@@ -160,9 +153,10 @@ impl Connections {
         if let Some(connection) = current {
             return Ok(connection);
         }
-        // On a task of its own: if the caller is not polled any more, no other caller waits for it.
-        let (connections, runtime) = (self.clone(), self.0.runtime.clone().unwrap_or_else(Handle::current));
-        runtime.spawn(async move { connections.open_pipelined().await }).await.map_err(ended)?
+        // On a task of its own: if the caller gives up, the next one has the connection.
+        let connections = self.clone();
+        let opening = Handle::current().spawn(async move { connections.open_pipelined().await });
+        opening.await.map_err(|task| error::unconnected().caused_by(task))?
     }
 
     async fn open_pipelined(&self) -> Result<Arc<MultiplexedConnection>> {
@@ -182,13 +176,7 @@ impl Connections {
         // Each request has a deadline of its own.
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT)).set_response_timeout(None);
-        let client = self.0.client.clone();
-        let opening = async move { client.get_multiplexed_async_connection_with_config(&config).await };
-        let opened = match &self.0.runtime {
-            Some(runtime) => runtime.spawn(opening).await.map_err(ended)?,
-            None => opening.await,
-        };
-        self.0.opened(opened)
+        self.0.opened(self.0.client.get_multiplexed_async_connection_with_config(&config).await)
     }
 }
 
@@ -200,10 +188,6 @@ impl Shared {
         }
         connection.map_err(|error| error::translate_opening(error, self.has_opened.load(Ordering::Relaxed)))
     }
-}
-
-fn ended(task: JoinError) -> Error {
-    Error::unavailable("the runtime of the Redis connection has ended: retry").caused_by(task)
 }
 
 /// Waits for `done` until the deadline.
