@@ -173,7 +173,7 @@ impl Mongoseal {
             // Requests without an answer may be for many leases, and the store may be busy with them.
             let until = handle.releases.deadline_at(context, ANSWER_PART);
             let deadline = Deadline::after(context.clock(), until.remaining().max(CLOSE_TIMEOUT));
-            let store = Arc::clone(&context.store);
+            let store = context.store.clone();
             let close = async {
                 let closing = runtime.spawn(async move { store.close(deadline).await });
                 deadline.later_by(SHUTDOWN_MARGIN).wait_for(closing).await;

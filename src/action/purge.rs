@@ -5,7 +5,7 @@ use std::time::Duration;
 use tracing::debug;
 
 use crate::{
-    engine::context::Context,
+    engine::{confirm::Proof, context::Context},
     handle::Mongoseal,
     record::{Filter, ListedLease, Outcome, Request},
     store::answers::Applied,
@@ -74,7 +74,7 @@ impl Mongoseal {
 /// say that no holder was removed.
 async fn prune(context: &Context, key: &Key) -> Result<Vec<ListedLease>> {
     match context.store.apply(key, Request::Prune, context.attempt_deadline()).await {
-        Ok(Applied { outcome: Outcome::Pruned { holders }, at: Some(at), .. }) => {
+        Ok(Proof::Answer(Applied { outcome: Outcome::Pruned { holders }, at: Some(at), .. })) => {
             Ok(holders.into_iter().map(|holder| ListedLease::of(key.clone(), holder, 0, None, at.now)).collect())
         }
         // The record was deleted meanwhile.

@@ -74,7 +74,7 @@ impl Mongoseal {
         let until = context.operation_deadline();
         check(to, context.request(until, |deadline| context.store.now(deadline)).await?)?;
         let raise = |deadline| context.store.apply(&key, Request::Raise(record::Raise { to }), deadline);
-        match context.request(until, raise).await?.outcome {
+        match context.request(until, raise).await?.answer("a raise")?.outcome {
             Outcome::Raised { version } if version >= to => Ok(version),
             outcome => Err(outcome.unexpected("a raise")),
         }

@@ -4,7 +4,7 @@ use std::{mem, sync::Arc};
 
 use crate::{
     engine::{
-        confirm::{Proof, confirmed, stale_error},
+        confirm::{Proof, stale_error},
         context::Context,
         retry,
     },
@@ -185,7 +185,7 @@ async fn revoke_held(
                 }
                 context.store.read_held(key, deadline).await?
             } else {
-                match confirmed(context, key, Request::Revoke(revoke.clone()), deadline).await? {
+                match context.store.apply(key, Request::Revoke(revoke.clone()), deadline).await? {
                     Proof::Answer(Applied { outcome: Outcome::Revoked { holders }, .. }) => return Ok(holders),
                     Proof::Answer(answer) => return Err(answer.outcome.unexpected("a revocation")),
                     Proof::Record(read) => read,

@@ -27,7 +27,7 @@ use tracing::{Instrument, Span, debug, field};
 use crate::{
     engine::{
         call_limit::CallLimit,
-        confirm::{Proof, confirmed, stale_error},
+        confirm::{Proof, stale_error},
         context::{Context, shut_down_error},
         handle_inner::HandleInner,
         keeper,
@@ -304,7 +304,7 @@ impl AcquireTask {
         if matches!(answer, Err(Error::Unavailable { .. } | Error::Corrupt { .. })) {
             self.is_in_doubt.store(true, Ordering::Relaxed);
         }
-        let Applied { outcome, at, changed, sent: left_at } = answer?;
+        let Applied { outcome, at, changed, sent: left_at } = answer?.answer("an acquire")?;
         let sent = left_at.map_or(sent, |left_at| left_at.max(sent));
         // Only a refusal that changed the record is definite: one that wrote nothing may come from a deposed primary.
         match outcome {
@@ -368,7 +368,7 @@ impl AcquireTask {
         let leave = record::Leave { lease: self.terms.lease, acquire_id: self.terms.acquire_id };
         let left =
             retry::until_definite(context.operation_deadline(), context.settings.attempt, |deadline| async move {
-                match confirmed(context, key, Request::Leave(leave), deadline).await? {
+                match context.store.apply(key, Request::Leave(leave), deadline).await? {
                     Proof::Record(Some(Snapshot { record, at }))
                         if record.has_acquire(leave.lease, leave.acquire_id, at.now) =>
                     {

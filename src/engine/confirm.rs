@@ -3,17 +3,20 @@
 //! Purpose: an answer that wrote nothing can come from a stale copy, such as a deposed primary. So it proves nothing. Refusals are
 //! passed on all the same, because nothing follows from them.
 //!
-//! Mechanism: [`confirmed`] sends a request. If its answer proves nothing, a linearizable read follows, and the caller decides by
-//! the record that it shows.
+//! Mechanism: [`ProvenStore`] is the store as the engine and the verbs have it. If the answer to a request proves nothing, a
+//! linearizable read follows, and the caller decides by the record that it shows.
 //!
 //! Invariant: no loss, and no end of a lease, is reported without a write that changed the record or a linearizable read.
 
-use std::sync::Arc;
+use std::{ops::Deref, sync::Arc};
 
 use crate::{
-    engine::{context::Context, lease_inner::LeaseInner},
-    record::{Record, Request, StoreTime},
-    store::answers::{Applied, Snapshot},
+    engine::lease_inner::LeaseInner,
+    record::{Outcome, Record, Request, StoreTime},
+    store::{
+        Store,
+        answers::{Applied, Snapshot},
+    },
     types::{
         deadline::Deadline,
         error::{Error, LossCause, Result},
@@ -32,44 +35,58 @@ pub(crate) enum Proof {
     Record(Option<Snapshot>),
 }
 
-/// Sends a request, and returns what its answer proves.
-pub(crate) async fn confirmed(context: &Context, key: &Key, request: Request, deadline: Deadline) -> Result<Proof> {
-    let is_leave = matches!(request, Request::Leave(_));
-    let answer = context.store.apply(key, request, deadline).await?;
-    if is_leave && !answer.outcome.is_proven(answer.changed) {
-        // After an outage there may be many, and no holder waits for one.
-        return Ok(Proof::Record(context.store.read(key, deadline).await?));
+impl Proof {
+    /// The answer to a request that does not need a lease, such as `an acquire`.
+    pub(crate) fn answer(self, request: &str) -> Result<Applied> {
+        match self {
+            Self::Answer(answer) => Ok(answer),
+            Self::Record(_) => Err(Outcome::Absent.unexpected(request)),
+        }
     }
-    prove(context, key, answer, deadline).await
 }
 
-/// What an answer proves.
-pub(crate) async fn prove(context: &Context, key: &Key, answer: Applied, deadline: Deadline) -> Result<Proof> {
-    if answer.outcome.is_proven(answer.changed) {
-        return Ok(Proof::Answer(answer));
+/// The store of a handle. Its [`apply`](Self::apply) is this one, and not that of the [`Store`]. The other answers of a store
+/// are proven as they are: a batch that was applied to all, and what a read shows.
+#[derive(Clone, Debug)]
+pub(crate) struct ProvenStore(Arc<dyn Store>);
+
+impl Deref for ProvenStore {
+    type Target = dyn Store;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
     }
-    Ok(Proof::Record(context.store.read_held(key, deadline).await?))
+}
+
+impl ProvenStore {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Self(store)
+    }
+
+    /// Sends a request, and returns what its answer proves.
+    pub(crate) fn apply<'a>(
+        &'a self,
+        key: &'a Key,
+        request: Request,
+        deadline: Deadline,
+    ) -> impl Future<Output = Result<Proof>> + 'a {
+        let is_leave = matches!(request, Request::Leave(_));
+        let answer = self.0.apply(key, request, deadline);
+        async move {
+            let answer = answer.await?;
+            if answer.outcome.is_proven(answer.changed) {
+                return Ok(Proof::Answer(answer));
+            }
+            // After an outage there may be many leaves, and no holder waits for one.
+            let read = if is_leave { self.0.read(key, deadline) } else { self.0.read_held(key, deadline) };
+            Ok(Proof::Record(read.await?))
+        }
+    }
 }
 
 /// Why the lease is lost, if a read shows that it is: then the answer that it is absent was right. Otherwise that was stale.
 pub(crate) fn loss_or_stale(lease: &LeaseInner, read: Option<&Snapshot>) -> Result<LossCause> {
     loss_of(lease, read).ok_or_else(stale_error)
-}
-
-/// Ends the lease if a read shows that it is lost, as a notification said. If the read fails, the next refresh finds the
-/// loss.
-pub(crate) async fn check_loss(context: Arc<Context>, lease: Arc<LeaseInner>) {
-    let deadline = context.operation_deadline().or_at(lease.deadline());
-    tokio::select! {
-        biased;
-        () = lease.ended.cancelled() => {}
-        () = context.closing.cancelled() => {}
-        read = context.store.read_held(&lease.key, deadline) => {
-            if let Some(cause) = read.ok().and_then(|read| loss_of(&lease, read.as_ref())) {
-                lease.lose(cause);
-            }
-        }
-    }
 }
 
 /// What a read shows of a lease of this process: whether it is lost, and why. `None`: it is held.

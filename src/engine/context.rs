@@ -10,10 +10,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
 use crate::{
-    engine::{retry, settings::Settings, siblings::Siblings},
+    engine::{confirm::ProvenStore, retry, settings::Settings, siblings::Siblings},
     record::{Filter, ListedLease, Position},
     store::{
-        Store,
         answers::{Page, Snapshot},
         runtime::{self, Home},
     },
@@ -32,7 +31,7 @@ pub(crate) const PAGE_SIZE: u32 = 2_000;
 /// What each request of a handle needs.
 #[derive(Debug)]
 pub(crate) struct Context {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: ProvenStore,
     pub(crate) settings: Settings,
     /// When the handle was made.
     pub(crate) since: Instant,
@@ -49,12 +48,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(
-        store: Arc<dyn Store>,
-        settings: Settings,
-        home: Arc<Home>,
-        siblings: Arc<Siblings>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(store: ProvenStore, settings: Settings, home: Arc<Home>, siblings: Arc<Siblings>) -> Arc<Self> {
         let since = store.clock().now();
         Arc::new(Self {
             store,

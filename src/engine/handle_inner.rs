@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::{
     engine::{
+        confirm::ProvenStore,
         context::{Context, shut_down_error},
         mailbox::Mailbox,
         release_batch::ShutdownReleases,
@@ -37,13 +38,13 @@ impl HandleInner {
     /// For a first handle, whose tasks run on this home.
     pub(crate) fn new(store: Arc<dyn Store>, settings: Settings, home: Arc<Home>) -> Result<Arc<Self>> {
         let permits = RefreshPermits::new(PoolShares::of(store.connections()));
-        Self::of(Siblings::begin(&*store, Arc::new(permits)), store, home, settings)
+        Self::of(Siblings::begin(&*store, Arc::new(permits)), ProvenStore::new(store), home, settings)
     }
 
     /// For a sibling on the same records.
     pub(crate) fn sibling(&self, settings: Settings) -> Result<Arc<Self>> {
         let Context { store, home, siblings, .. } = &*self.context;
-        Self::of((Arc::clone(siblings), self.join()?), Arc::clone(store), Arc::clone(home), settings)
+        Self::of((Arc::clone(siblings), self.join()?), store.clone(), Arc::clone(home), settings)
     }
 
     /// For a sibling on other records.
@@ -52,7 +53,7 @@ impl HandleInner {
         drop(self.join()?);
         let Context { home, siblings, .. } = &*self.context;
         let siblings = Siblings::begin(&*store, Arc::clone(&siblings.refresh_permits));
-        Self::of(siblings, store, Arc::clone(home), settings)
+        Self::of(siblings, ProvenStore::new(store), Arc::clone(home), settings)
     }
 
     /// The membership of another handle, unless all siblings were shut down.
@@ -62,7 +63,7 @@ impl HandleInner {
 
     fn of(
         (siblings, membership): (Arc<Siblings>, Arc<Membership>),
-        store: Arc<dyn Store>,
+        store: ProvenStore,
         home: Arc<Home>,
         settings: Settings,
     ) -> Result<Arc<Self>> {

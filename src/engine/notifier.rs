@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tracing::{debug, warn};
 
 use crate::{
-    engine::{confirm, context::Context, lease_inner::LeaseInner, observer::HandleEvent, retry::Backoff},
+    engine::{confirm::loss_of, context::Context, lease_inner::LeaseInner, observer::HandleEvent, retry::Backoff},
     store::answers::Notification,
     types::{
         error::{Error, Result},
@@ -128,7 +128,23 @@ fn check_holders(context: &Arc<Context>, from: HybridTime) {
 /// Checks by reads whether these leases are lost.
 fn check_losses(context: &Arc<Context>, leases: impl IntoIterator<Item = Arc<LeaseInner>>) {
     for lease in leases {
-        drop(context.spawn(confirm::check_loss(Arc::clone(context), lease)));
+        drop(context.spawn(check_loss(Arc::clone(context), lease)));
+    }
+}
+
+/// Ends the lease if a read shows that it is lost, as a notification said. If the read fails, the next refresh finds the
+/// loss.
+async fn check_loss(context: Arc<Context>, lease: Arc<LeaseInner>) {
+    let deadline = context.operation_deadline().or_at(lease.deadline());
+    tokio::select! {
+        biased;
+        () = lease.ended.cancelled() => {}
+        () = context.closing.cancelled() => {}
+        read = context.store.read_held(&lease.key, deadline) => {
+            if let Some(cause) = read.ok().and_then(|read| loss_of(&lease, read.as_ref())) {
+                lease.lose(cause);
+            }
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use tracing::{Instrument, Span, debug};
 
 use crate::{
     engine::{
-        confirm::{Proof, loss_or_stale, prove},
+        confirm::{Proof, loss_or_stale},
         context::{Context, shut_down_error},
         lease_inner::LeaseInner,
         observer::{HandleEvent, RefreshOutcome},
@@ -118,14 +118,14 @@ pub(crate) async fn attempt(
         let sent = clock.now();
         let answer = context.store.apply(&lease.key, request, deadline).await;
         let outcome = match &answer {
-            Ok(Applied { outcome: Outcome::Refreshed { token }, .. }) if *token == lease.token => {
+            Ok(Proof::Answer(Applied { outcome: Outcome::Refreshed { token }, .. })) if *token == lease.token => {
                 RefreshOutcome::Confirmed
             }
             Ok(_) => RefreshOutcome::Refused,
             Err(error) => RefreshOutcome::Failed(error),
         };
         report(&span, context, (Some(&lease.key), 1), outcome, sent);
-        let Applied { outcome, at, sent: left_at, .. } = match prove(context, &lease.key, answer?, deadline).await? {
+        let Applied { outcome, at, sent: left_at, .. } = match answer? {
             Proof::Answer(answer) => answer,
             Proof::Record(read) => {
                 lease.lose(loss_or_stale(lease, read.as_ref())?);

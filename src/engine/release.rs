@@ -17,7 +17,7 @@ use tracing::{Instrument, debug, warn};
 
 use crate::{
     engine::{
-        confirm::{Proof, confirmed, loss_or_stale},
+        confirm::{Proof, loss_or_stale},
         context::Context,
         end_action::{BatchOutcome, Completion, End, EndAction, PendingOutcome},
         handle_inner::HandleInner,
@@ -188,7 +188,7 @@ async fn send(
         let sent_before = mem::replace(&mut sent_before, true);
         let request = request.clone();
         async move {
-            match confirmed(context, &lease.key, request, deadline).await? {
+            match context.store.apply(&lease.key, request, deadline).await? {
                 Proof::Answer(Applied { outcome: Outcome::Released, .. }) => Ok(ReleaseOutcome::Released),
                 Proof::Answer(answer) => Err(answer.outcome.unexpected("a release")),
                 Proof::Record(read) => Ok(match loss_or_stale(lease, read.as_ref())? {
@@ -213,7 +213,7 @@ async fn transfer(context: &Context, lease: &LeaseInner, to: LeaseId) -> Result<
         context.settings.attempt,
         |deadline| async move {
             let request = record::Transfer { lease: lease.id, token: lease.token, to };
-            let outcome = match confirmed(context, &lease.key, Request::Transfer(request), deadline).await? {
+            let outcome = match context.store.apply(&lease.key, Request::Transfer(request), deadline).await? {
                 Proof::Answer(answer) => answer.outcome,
                 Proof::Record(read) => return Err(lease.lost_error(loss_or_stale(lease, read.as_ref())?)),
             };
@@ -242,7 +242,7 @@ pub(crate) async fn complete(context: &Context, lease: &LeaseInner, completion: 
             let by = context.settings.owner.as_str().to_owned();
             let (token, report) = (lease.token, report.clone());
             let request = Request::Complete(record::Complete { lease: lease.id, token, tick, by, keep, report });
-            let read = match confirmed(context, &lease.key, request, deadline).await? {
+            let read = match context.store.apply(&lease.key, request, deadline).await? {
                 Proof::Answer(Applied { outcome: Outcome::Completed, .. }) => return Ok(Ok(())),
                 Proof::Answer(answer) => return Err(answer.outcome.unexpected("a completion")),
                 Proof::Record(read) => read,

@@ -16,7 +16,7 @@ use std::{
 
 use crate::{
     engine::{
-        confirm::{Proof, confirmed, find_loss, stale_error},
+        confirm::{Proof, find_loss, stale_error},
         context::Context,
         end_action::ValueWrite,
         retry::{self, Limit},
@@ -77,7 +77,7 @@ pub(crate) async fn put(
         context.prepare(deadline).await?;
         loop {
             let put = lock(present).clone();
-            let read = match confirmed(context, key, Request::PutValue(put.clone()), deadline).await? {
+            let read = match context.store.apply(key, Request::PutValue(put.clone()), deadline).await? {
                 Proof::Answer(answer) => match answer.outcome {
                     Outcome::ValuePut => return Ok((put, PutEnd::Stored)),
                     Outcome::ValueOutdated { write } => {

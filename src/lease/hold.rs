@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Lease, state_stream, work};
 use crate::{
     engine::{
-        confirm::{Proof, confirmed, loss_of, loss_or_stale, stale_error},
+        confirm::{Proof, loss_of, loss_or_stale, stale_error},
         context::Context,
         held_lease::TASK_MARGIN,
         lease_state::{LeaseState, ReleaseOutcome},
@@ -335,7 +335,7 @@ impl Lease {
     pub(super) async fn send(&self, request: Request) -> Result<Applied> {
         let (lease, context, request) = (self.lease_inner(), self.context(), &request);
         self.until_lost(|deadline| async move {
-            match confirmed(context, &lease.key, request.clone(), deadline).await? {
+            match context.store.apply(&lease.key, request.clone(), deadline).await? {
                 Proof::Answer(answer) => Ok(answer),
                 Proof::Record(read) => {
                     lease.lose(loss_or_stale(lease, read.as_ref())?);

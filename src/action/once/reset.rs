@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     engine::{
-        confirm::{Proof, confirmed, stale_error},
+        confirm::{Proof, stale_error},
         handle_inner::HandleInner,
     },
     handle::{Async, Mongoseal, awaitable},
@@ -91,7 +91,7 @@ impl<M> RewindTick<M> {
         let is_reset = |done: &CompletedTick| done.tick <= to || done.token > upto;
         let (key, request) = (&key, &request);
         let reset = context.request(until, |deadline| async move {
-            let done = match confirmed(context, key, request.clone(), deadline).await? {
+            let done = match context.store.apply(key, request.clone(), deadline).await? {
                 Proof::Answer(Applied { outcome: Outcome::Reset { done }, .. }) => done,
                 Proof::Answer(answer) => return Err(answer.outcome.unexpected("a reset")),
                 Proof::Record(read) => read.and_then(|Snapshot { record, .. }| record.done),
