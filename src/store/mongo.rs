@@ -260,7 +260,7 @@ impl Store for MongoStore {
         self.context.run(
             Class::Keep,
             deadline,
-            |context, deadline| async move { preflight::run(&context, deadline).await },
+            |context, deadline| async move { preflight::run(&context, *deadline).await },
         )
     }
 

@@ -16,11 +16,11 @@ use super::{
     limits::{server_limit, write_concern},
     operation::{self, Operation},
     pipeline,
+    state::admission::ServerDeadline,
 };
 use crate::{
     record::{BatchRequest, LeaseRefs},
     types::{
-        deadline::Deadline,
         error::{Error, Result},
         key::Key,
         token::FencingToken,
@@ -42,7 +42,7 @@ impl MongoContext {
         &self,
         leases: &LeaseRefs,
         batch: &BatchRequest,
-        deadline: Deadline,
+        deadline: ServerDeadline,
     ) -> Result<bool> {
         let is_keep = matches!(batch, BatchRequest::Keep { .. });
         let mut is_all = true;
@@ -67,7 +67,7 @@ impl MongoContext {
         &self,
         leases: &[(Key, Vec<FencingToken>)],
         batch: &BatchRequest,
-        deadline: Deadline,
+        deadline: ServerDeadline,
     ) -> Result<RawDocumentBuf> {
         let template = UpdateTemplate::new(batch)?;
         let mut updates = RawArrayBuf::new();
@@ -75,8 +75,8 @@ impl MongoContext {
             updates.push(template.update(leases));
         }
         let (collection, variables) = (self.collection.as_str(), encoded(&operation::batch_constants(batch))?);
-        let limit = server_limit(deadline);
-        let concern = encoded(&write_concern(deadline))?;
+        let limit = server_limit(*deadline);
+        let concern = encoded(&write_concern(*deadline))?;
         Ok(rawdoc! {
             "update": collection, "updates": updates, "let": variables, "maxTimeMS": limit, "writeConcern": concern,
         })

@@ -38,7 +38,7 @@ use super::{
     error,
     limits::ensure_remaining,
     state::{
-        admission::{Admission, Class},
+        admission::{Admission, Class, ServerDeadline},
         client::ClientShare,
         index::IndexState,
         known_keys::KnownKeys,
@@ -100,12 +100,12 @@ impl MongoContext {
     }
 
     /// Runs `work` on a task of its own as soon as a request of this class may be under way, and waits for it until the
-    /// deadline. [`Store::close`](crate::store::Store::close) waits for its end. `work` gets the deadline that the server has.
+    /// deadline. [`Store::close`](crate::store::Store::close) waits for its end.
     pub(super) fn run<T, W>(
         self: &Arc<Self>,
         class: Class,
         deadline: Deadline,
-        work: impl FnOnce(Arc<Self>, Deadline) -> W + Send + 'static,
+        work: impl FnOnce(Arc<Self>, ServerDeadline) -> W + Send + 'static,
     ) -> BoxFuture<Result<T>>
     where
         T: Send + 'static,
@@ -122,8 +122,7 @@ impl MongoContext {
             let done = async {
                 let admitted = admitted?;
                 ensure_remaining(deadline, least)?;
-                let work = work(Arc::clone(&store), admitted.limited(deadline));
-                admitted.run(deadline, work).await
+                admitted.run(deadline, |limited| work(Arc::clone(&store), limited)).await
             };
             drop(reply.send(done.await));
         });

@@ -19,7 +19,7 @@ use super::{
     error::{self, needs},
     limits::{ensure_remaining, server_limit, write_concern},
     operation::{self, Operation, queue_limit},
-    state::known_keys::PathHint,
+    state::{admission::ServerDeadline, known_keys::PathHint},
 };
 use crate::{
     record::{self, Outcome, Record, RecordSummary, Request, StoreTime},
@@ -29,7 +29,6 @@ use crate::{
     },
     types::{
         clock::Clock,
-        deadline::Deadline,
         error::{Error, Result},
         key::Key,
     },
@@ -37,8 +36,13 @@ use crate::{
 
 impl MongoContext {
     /// Applies requests of a key, which have one operation, as one command. Returns the answer to each.
-    pub(super) async fn apply(&self, key: &Key, requests: &[Request], deadline: Deadline) -> Result<Vec<Applied>> {
-        let (sent, least) = (Clock::Boot.now(), min_remaining(deadline));
+    pub(super) async fn apply(
+        &self,
+        key: &Key,
+        requests: &[Request],
+        deadline: ServerDeadline,
+    ) -> Result<Vec<Applied>> {
+        let (sent, least) = (Clock::Boot.now(), min_remaining(*deadline));
         let fast = match requests {
             [request] => self.apply_fast(key, request, deadline).await?,
             _ => None,
@@ -46,7 +50,7 @@ impl MongoContext {
         let mut applied = if let Some(applied) = fast {
             vec![applied]
         } else {
-            ensure_remaining(deadline, least)?;
+            ensure_remaining(*deadline, least)?;
             self.update(key, requests, deadline).await?
         };
         if matches!(requests, [Request::Acquire(_), ..]) && applied.iter().all(|applied| applied.changed) {
@@ -65,7 +69,7 @@ impl MongoContext {
         is_upsert: bool,
         constants: Document,
         common: &RawDocument,
-        deadline: Deadline,
+        deadline: ServerDeadline,
     ) -> Result<DriverResult<Document>> {
         // An insert needs the whole query. Otherwise the pipeline checks the document: the server finds it by its key
         // alone in less time.
@@ -78,8 +82,8 @@ impl MongoContext {
             "findAndModify": &self.collection,
             "query": query,
             "let": constants,
-            "writeConcern": write_concern(deadline),
-            "maxTimeMS": server_limit(deadline),
+            "writeConcern": write_concern(*deadline),
+            "maxTimeMS": server_limit(*deadline),
         })?;
         Ok(self.send_write(join(&head, common)?, is_upsert).await)
     }
@@ -96,7 +100,7 @@ impl MongoContext {
     }
 
     /// Sends the command that applies these requests with the whole pipeline. Returns the answer to each.
-    async fn update(&self, key: &Key, requests: &[Request], deadline: Deadline) -> Result<Vec<Applied>> {
+    async fn update(&self, key: &Key, requests: &[Request], deadline: ServerDeadline) -> Result<Vec<Applied>> {
         let Some(first) = requests.first() else { return Ok(Vec::new()) };
         let is_upsert = Operation::of(first).is_upsert();
         let constants = operation::literals(operation::constants(first, requests));
@@ -157,7 +161,7 @@ impl MongoContext {
         Ok(applied)
     }
 
-    pub(super) async fn read(&self, key: &Key, deadline: Deadline) -> Result<Option<Snapshot>> {
+    pub(super) async fn read(&self, key: &Key, deadline: ServerDeadline) -> Result<Option<Snapshot>> {
         let find = doc! {
             "find": &self.collection,
             "filter": { "_id": key.as_str() },
@@ -165,7 +169,7 @@ impl MongoContext {
             "limit": 1,
             "singleBatch": true,
             "readConcern": { "level": "linearizable" },
-            "maxTimeMS": server_limit(deadline),
+            "maxTimeMS": server_limit(*deadline),
         };
         let reply = self.command(find, needs::READ).await?;
         let Some(found) = first_batch(reply)?.pop() else { return Ok(None) };

@@ -28,12 +28,12 @@ use super::{
     document,
     error::{self, needs},
     limits::{server_limit, write_concern},
-    state::known_keys::PathHint,
+    state::{admission::ServerDeadline, known_keys::PathHint},
 };
 use crate::{
     record::{self, Acquire, Outcome, Release, Request},
     store::answers::Applied,
-    types::{deadline::Deadline, error::Result, key::Key},
+    types::{error::Result, key::Key},
 };
 
 /// The common fields of acquires: of those that insert a missing record, and of those of known keys.
@@ -53,7 +53,12 @@ fn common_of_acquires(is_upsert: bool) -> Result<Arc<RawDocumentBuf>> {
 
 impl MongoContext {
     /// The answer of the fast path to a request. `None`: nothing was changed, and the request needs the whole pipeline.
-    pub(super) async fn apply_fast(&self, key: &Key, request: &Request, deadline: Deadline) -> Result<Option<Applied>> {
+    pub(super) async fn apply_fast(
+        &self,
+        key: &Key,
+        request: &Request,
+        deadline: ServerDeadline,
+    ) -> Result<Option<Applied>> {
         match request {
             Request::Acquire(acquire) => self.acquire_fast(key, acquire, deadline).await,
             Request::Release(release) => self.release_fast(key, release, deadline).await,
@@ -61,7 +66,7 @@ impl MongoContext {
         }
     }
 
-    async fn acquire_fast(&self, key: &Key, acquire: &Acquire, deadline: Deadline) -> Result<Option<Applied>> {
+    async fn acquire_fast(&self, key: &Key, acquire: &Acquire, deadline: ServerDeadline) -> Result<Option<Applied>> {
         let seen = self.known_keys.get(key);
         // The whole pipeline queues a waiter, and may grant the key to a sharer beside others.
         let needs_whole = match seen {
@@ -104,7 +109,7 @@ impl MongoContext {
         Ok(if is_refused { applied(outcome, false) } else { None })
     }
 
-    async fn release_fast(&self, key: &Key, release: &Release, deadline: Deadline) -> Result<Option<Applied>> {
+    async fn release_fast(&self, key: &Key, release: &Release, deadline: ServerDeadline) -> Result<Option<Applied>> {
         if matches!(self.known_keys.get(key), Some(PathHint::Busy | PathHint::Whole)) {
             return Ok(None);
         }
@@ -114,8 +119,8 @@ impl MongoContext {
         let head = rawdoc! { "update": self.collection.as_str(), "updates": updates };
         let rest = doc! {
             "let": pipeline::constants_of_release(release),
-            "writeConcern": write_concern(deadline),
-            "maxTimeMS": server_limit(deadline),
+            "writeConcern": write_concern(*deadline),
+            "maxTimeMS": server_limit(*deadline),
         };
         let command = join(&head, &encoded(&rest)?)?;
         let reply = match self.send_write(command, false).await {

@@ -15,12 +15,12 @@ use super::{
     error::{self, needs},
     expression,
     limits::server_limit,
+    state::admission::ServerDeadline,
 };
 use crate::{
     record::{Filter, Position, StoreTime},
     store::answers::Page,
     types::{
-        deadline::Deadline,
         error::{Error, Result},
         key::Key,
         token::FencingToken,
@@ -37,7 +37,7 @@ impl MongoContext {
         filter: &Filter,
         after: Option<&Position>,
         page_size: u32,
-        deadline: Deadline,
+        deadline: ServerDeadline,
     ) -> Result<Page> {
         let page_size = page_size.clamp(1, MAX_PAGE);
         let pipeline = pipeline(filter, after, page_size);
@@ -56,7 +56,7 @@ impl MongoContext {
     }
 
     /// Reads the server's clock. A stage of facets returns one document, whatever the collection contains.
-    pub(super) async fn now(&self, deadline: Deadline) -> Result<StoreTime> {
+    pub(super) async fn now(&self, deadline: ServerDeadline) -> Result<StoreTime> {
         let pipeline = vec![
             doc! { "$limit": 1_i64 },
             doc! { "$facet": { "any": [{ "$limit": 1_i64 }] } },
@@ -69,14 +69,19 @@ impl MongoContext {
     }
 
     /// Runs an aggregation that returns at most `page_size` documents. Returns them, and whether there may be more.
-    async fn rows(&self, pipeline: Vec<Document>, page_size: u32, deadline: Deadline) -> Result<(Vec<Document>, bool)> {
+    async fn rows(
+        &self,
+        pipeline: Vec<Document>,
+        page_size: u32,
+        deadline: ServerDeadline,
+    ) -> Result<(Vec<Document>, bool)> {
         let aggregate = doc! {
             "aggregate": &self.collection,
             "pipeline": pipeline,
             // One more than there can be, so that the server closes the cursor with the reply.
             "cursor": { "batchSize": document::int(page_size.saturating_add(1)) },
             "readConcern": { "level": "linearizable" },
-            "maxTimeMS": server_limit(deadline),
+            "maxTimeMS": server_limit(*deadline),
         };
         let reply = self.command(aggregate, needs::READ).await?;
         let cursor = reply.get_document("cursor").map_err(error::unreadable)?;

@@ -37,7 +37,7 @@ const MAX_STALL: Duration = Duration::from_secs(1);
 pub(super) async fn run(store: &MongoContext, deadline: Deadline) -> Result<()> {
     let admitted = store.preflight.admit(Class::Acquire, deadline).await?;
     if !store.is_checked.load(Ordering::Acquire) {
-        admitted.run(deadline, check(store, deadline)).await?;
+        admitted.run(deadline, |_| check(store, deadline)).await?;
         store.is_checked.store(true, Ordering::Release);
     }
     Ok(())

@@ -110,11 +110,11 @@ async fn send(
         task::spawn(context.runtime(), send_alone(&context, &key, queued));
     }
     let Some(deadline) = coalesce::prepare(&key, &mut requests) else { return turn };
-    let limited = admitted.limited(deadline);
     let batch: Vec<Request> = requests.iter().map(|queued| queued.request.clone()).collect();
     let (sender, of) = (Arc::clone(&context), key.clone());
-    let applied =
-        context.requests.track_future(async move { admitted.run(deadline, sender.apply(&of, &batch, limited)).await });
+    let applied = context
+        .requests
+        .track_future(async move { admitted.run(deadline, |limited| sender.apply(&of, &batch, limited)).await });
     let again = match coalesce::wait_for(&mut turn, task::run(context.runtime(), deadline, applied)).await {
         Ok(applied) => {
             let (is_single, mut others) = (requests.len() == 1, Vec::new());

@@ -19,6 +19,7 @@
 //! given up: the command keeps its connection.
 
 use std::{
+    ops::Deref,
     pin::pin,
     sync::{
         Arc,
@@ -95,6 +96,18 @@ pub(in crate::store::mongo) struct Admitted {
     order: Arc<Order>,
 }
 
+/// The deadline that the server has. Only an admitted request has one, and a command on records cannot be sent without it.
+#[derive(Clone, Copy)]
+pub(in crate::store::mongo) struct ServerDeadline(Deadline);
+
+impl Deref for ServerDeadline {
+    type Target = Deadline;
+
+    fn deref(&self) -> &Deadline {
+        &self.0
+    }
+}
+
 /// A permit, if one is needed, and whether it makes an acquire brisk.
 type Waited = std::result::Result<(Option<OwnedSemaphorePermit>, bool), AcquireError>;
 
@@ -157,17 +170,25 @@ impl Admission {
 impl Admitted {
     /// The deadline that the server has. It gives an acquire with a brisk permit up after three times as long as the last one
     /// took, and after 250 milliseconds to a second.
-    pub(in crate::store::mongo) fn limited(&self, deadline: Deadline) -> Deadline {
+    fn limited(&self, deadline: Deadline) -> ServerDeadline {
         if !self.is_brisk {
-            return deadline;
+            return ServerDeadline(deadline);
         }
         let took = Duration::from_millis(self.order.acquire_took.load(Ordering::Relaxed));
-        deadline.with_work_limit(took.saturating_mul(3).clamp(BRISK_LIMIT, LONGEST_BRISK_LIMIT))
+        ServerDeadline(deadline.with_work_limit(took.saturating_mul(3).clamp(BRISK_LIMIT, LONGEST_BRISK_LIMIT)))
     }
 
     /// Runs `work`. Gives the permit back when it ends, or when the deadline has passed and the request is not queued in the
     /// driver. On a dead connection a command ends much later.
-    pub(in crate::store::mongo) async fn run<T>(self, deadline: Deadline, work: impl Future<Output = T>) -> T {
+    pub(in crate::store::mongo) async fn run<T, W>(
+        self,
+        deadline: Deadline,
+        work: impl FnOnce(ServerDeadline) -> W,
+    ) -> T
+    where
+        W: Future<Output = T>,
+    {
+        let work = work(self.limited(deadline));
         let Self { permit: Some(permit), order, .. } = self else { return work.await };
         let number = order.sent.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         let ends = Arc::clone(&order);
@@ -210,7 +231,7 @@ mod tests {
     async fn begin(admission: &Admission, running: &mut JoinSet<()>, seconds: u32) -> AbortHandle {
         let deadline = Deadline::after(Clock::tokio(), 2 * SECOND);
         let admitted = admission.admit(Class::Acquire, deadline).await.unwrap();
-        let request = running.spawn(async move { admitted.run(deadline, sleep(seconds * SECOND)).await });
+        let request = running.spawn(async move { admitted.run(deadline, |_| sleep(seconds * SECOND)).await });
         tokio::task::yield_now().await;
         request
     }
@@ -269,7 +290,7 @@ mod tests {
         let (admission, mut running) = (Admission::new(1, 0), JoinSet::new());
         let deadline = Deadline::after(Clock::tokio(), SECOND / 10);
         let admitted = admission.admit(Class::Acquire, deadline).await.unwrap();
-        running.spawn(async move { admitted.run(deadline, sleep(1_000 * SECOND)).await });
+        running.spawn(async move { admitted.run(deadline, |_| sleep(1_000 * SECOND)).await });
         sleep(SECOND / 4).await;
         assert_eq!(free(&admission), 0);
         sleep(SECOND / 2).await;
@@ -293,7 +314,7 @@ mod tests {
         for _ in 0..100 {
             let admission = Arc::clone(&admission);
             running.spawn(async move {
-                admission.admit(Class::Acquire, deadline).await.unwrap().run(deadline, sleep(SECOND)).await;
+                admission.admit(Class::Acquire, deadline).await.unwrap().run(deadline, |_| sleep(SECOND)).await;
             });
         }
         tokio::task::yield_now().await;
@@ -318,7 +339,7 @@ mod tests {
             running.spawn(async move {
                 let admitted = admission.admit(Class::Acquire, deadline).await.unwrap();
                 order.lock().unwrap().push(number);
-                admitted.run(deadline, sleep(SECOND)).await;
+                admitted.run(deadline, |_| sleep(SECOND)).await;
             });
             tokio::task::yield_now().await;
         }
