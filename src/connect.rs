@@ -7,8 +7,6 @@ mod mongo;
 
 use std::{sync::Arc, time::Duration};
 
-use tracing::Instrument;
-
 use crate::{
     builder::Builder,
     engine::{handle_inner::HandleInner, owned_runtime, settings::Settings},
@@ -190,7 +188,7 @@ where
     let connecting = {
         let _inside = home.runtime().enter();
         // Boxed, because a future is as large as the largest that it awaits.
-        Box::pin(connect(Arc::clone(&home)).in_current_span())
+        Box::pin(connect(Arc::clone(&home)))
     };
     home.run(connecting).await
 }

@@ -70,11 +70,25 @@ impl ProvenStore {
         request: Request,
         deadline: Deadline,
     ) -> impl Future<Output = Result<Proof>> + 'a {
-        let is_leave = matches!(request, Request::Leave(_));
+        self.apply_and_report(key, request, deadline, |_| {})
+    }
+
+    /// The same. `report` gets the answer as it came, before a read.
+    pub(crate) fn apply_and_report<'a>(
+        &'a self,
+        key: &'a Key,
+        request: Request,
+        deadline: Deadline,
+        report: impl FnOnce(&Result<Applied>) + 'a,
+    ) -> impl Future<Output = Result<Proof>> + 'a {
+        let (is_leave, is_prune) = (matches!(request, Request::Leave(_)), matches!(request, Request::Prune));
         let answer = self.0.apply(key, request, deadline);
         async move {
-            let answer = answer.await?;
-            if answer.outcome.is_proven(answer.changed) {
+            let answer = answer.await;
+            report(&answer);
+            let answer = answer?;
+            // From the answer to a prune nothing follows.
+            if is_prune || answer.outcome.is_proven(answer.changed) {
                 return Ok(Proof::Answer(answer));
             }
             // After an outage there may be many leaves, and no holder waits for one.

@@ -116,16 +116,18 @@ pub(crate) async fn attempt(
             acquire_id,
         });
         let sent = clock.now();
-        let answer = context.store.apply(&lease.key, request, deadline).await;
-        let outcome = match &answer {
-            Ok(Proof::Answer(Applied { outcome: Outcome::Refreshed { token }, .. })) if *token == lease.token => {
-                RefreshOutcome::Confirmed
-            }
-            Ok(_) => RefreshOutcome::Refused,
-            Err(error) => RefreshOutcome::Failed(error),
+        let report = |answer: &Result<Applied>| {
+            let outcome = match answer {
+                Ok(Applied { outcome: Outcome::Refreshed { token }, .. }) if *token == lease.token => {
+                    RefreshOutcome::Confirmed
+                }
+                Ok(_) => RefreshOutcome::Refused,
+                Err(error) => RefreshOutcome::Failed(error),
+            };
+            report(&span, context, (Some(&lease.key), 1), outcome, sent);
         };
-        report(&span, context, (Some(&lease.key), 1), outcome, sent);
-        let Applied { outcome, at, sent: left_at, .. } = match answer? {
+        let proof = context.store.apply_and_report(&lease.key, request, deadline, report);
+        let Applied { outcome, at, sent: left_at, .. } = match proof.await? {
             Proof::Answer(answer) => answer,
             Proof::Record(read) => {
                 lease.lose(loss_or_stale(lease, read.as_ref())?);

@@ -56,6 +56,9 @@ const MAX_CONCURRENT: usize = 64;
 /// The longest pause before requests whose swap has failed run again, in milliseconds.
 const MAX_PAUSE: u64 = 50;
 
+/// How long after its deadline a call is given up, so that the error of the backend comes first.
+const MARGIN: Duration = Duration::from_millis(500);
+
 /// A store on a [`Backend`]. A clone shares it.
 #[derive(Debug)]
 pub struct CompareAndSwap<B>(Arc<Shared<B>>);
@@ -104,14 +107,21 @@ impl<B: Backend> CompareAndSwap<B> {
         &self.0.backend
     }
 
-    /// Runs `work` on the home: what reads a connection runs where the connection is opened, and the runtime that calls may not
-    /// be driven afterwards.
-    fn run<T: Send + 'static, W>(&self, work: impl FnOnce(Self) -> W) -> BoxFuture<Result<T>>
+    /// Runs `work` on the home: what reads a connection runs where the connection was opened, and the runtime that calls may not
+    /// be driven afterwards. `work` ends before the deadline, unless the home is not driven.
+    fn run<T: Send + 'static, W>(&self, deadline: Deadline, work: impl FnOnce(Self) -> W) -> BoxFuture<Result<T>>
     where
         W: Future<Output = Result<T>> + Send + 'static,
     {
         let (home, work) = (Arc::clone(&self.0.home), work(self.clone()));
-        Box::pin(async move { home.run(work).await })
+        Box::pin(async move {
+            let done = deadline.later_by(MARGIN).wait_for(home.run(work)).await;
+            done.unwrap_or_else(|| {
+                Err(Error::unavailable(
+                    "the store did not answer in time: drive the runtime in which it was made, and retry",
+                ))
+            })
+        })
     }
 
     /// Loads the bytes of a key, and the record in them.
@@ -195,17 +205,16 @@ impl<B: Backend> CompareAndSwap<B> {
             publish: after.into_iter().flat_map(codec::messages).map(|(to, message)| (to.handle, message)).collect(),
         })
     }
+}
 
-    /// All records that can be read. A value that is not a record is left out.
-    async fn records(&self, deadline: Deadline) -> Result<(BTreeMap<Key, Record>, StoreClock)> {
-        let LoadedKeys { values, now } = self.0.backend.list(deadline).await?;
-        let records = values.into_iter().filter_map(|(key, bytes)| {
-            let key: Key = key.parse().ok()?;
-            let record = codec::decode(&key, &bytes).ok()??;
-            Some((key, record))
-        });
-        Ok((records.collect(), store_clock(now)))
-    }
+/// All records that can be read. A value that is not a record is left out.
+fn decode_all(LoadedKeys { values, now }: LoadedKeys) -> (BTreeMap<Key, Record>, StoreClock) {
+    let records = values.into_iter().filter_map(|(key, bytes)| {
+        let key: Key = key.parse().ok()?;
+        let record = codec::decode(&key, &bytes).ok()??;
+        Some((key, record))
+    });
+    (records.collect(), store_clock(now))
 }
 
 /// The store's clocks at this time. The count of the hybrid clock is that of microseconds, so the clock itself moves it on.
@@ -243,7 +252,7 @@ impl<B: Backend> Store for CompareAndSwap<B> {
     }
 
     fn prepare(&self, deadline: Deadline) -> BoxFuture<Result<()>> {
-        self.run(|store| async move { store.0.backend.prepare(deadline).await })
+        self.run(deadline, |store| async move { store.0.backend.prepare(deadline).await })
     }
 
     fn apply(&self, key: &Key, request: Request, deadline: Deadline) -> BoxFuture<Result<Applied>> {
@@ -253,7 +262,7 @@ impl<B: Backend> Store for CompareAndSwap<B> {
 
     fn apply_batch(&self, leases: &LeaseRefs, batch: &BatchRequest, deadline: Deadline) -> BoxFuture<Result<bool>> {
         let (leases, batch) = (leases.clone(), batch.clone());
-        self.run(|store| async move {
+        self.run(deadline, |store| async move {
             let is_several = leases.len() > 1;
             let mut leases = leases.into_iter();
             let (mut running, mut all, mut failed) = (JoinSet::new(), true, None);
@@ -279,14 +288,14 @@ impl<B: Backend> Store for CompareAndSwap<B> {
 
     fn read(&self, key: &Key, deadline: Deadline) -> BoxFuture<Result<Option<Snapshot>>> {
         let key = key.clone();
-        self.run(|store| async move {
+        self.run(deadline, |store| async move {
             let (loaded, record) = store.load(&key, deadline).await?;
             Ok(record.map(|record| Snapshot { record: Box::new(record), at: store_clock(loaded.now) }))
         })
     }
 
     fn now(&self, deadline: Deadline) -> BoxFuture<Result<StoreTime>> {
-        self.run(|store| async move { Ok(store_clock(store.0.backend.now(deadline).await?).now) })
+        self.run(deadline, |store| async move { Ok(store_clock(store.0.backend.now(deadline).await?).now) })
     }
 
     /// Returns all leases that follow the position: each page loads all values.
@@ -297,9 +306,11 @@ impl<B: Backend> Store for CompareAndSwap<B> {
         _page_size: u32,
         deadline: Deadline,
     ) -> BoxFuture<Result<Page>> {
-        let filter = filter.clone();
-        self.run(|store| async move {
-            let (records, at) = store.records(deadline).await?;
+        let (store, filter) = (self.clone(), filter.clone());
+        Box::pin(async move {
+            let loading = store.run(deadline, |store| async move { store.0.backend.list(deadline).await });
+            // Decoded where the caller is: it may be long, and the home has leases to refresh.
+            let (records, at) = decode_all(loading.await?);
             Ok(list_page(records.iter(), at.now, &filter, after.as_ref(), u32::MAX))
         })
     }
@@ -310,7 +321,8 @@ impl<B: Backend> Store for CompareAndSwap<B> {
         since: HybridTime,
         notifications: UnboundedSender<Notification>,
     ) -> BoxFuture<Result<()>> {
-        self.run(move |store| async move {
+        let (store, home) = (self.clone(), Arc::clone(&self.0.home));
+        let listening = async move {
             let (sender, mut messages) = mpsc::unbounded_channel();
             let mut listening = store.0.backend.listen(handle, sender);
             loop {
@@ -331,7 +343,8 @@ impl<B: Backend> Store for CompareAndSwap<B> {
                     drop(notifications.send(notification));
                 }
             }
-        })
+        };
+        Box::pin(async move { home.run(listening).await })
     }
 
     fn sibling(&self, options: &StoreOptions) -> Result<Option<Arc<dyn Store>>> {

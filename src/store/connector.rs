@@ -43,9 +43,9 @@ use crate::types::error::{Error, Result};
 pub trait Connector: Send {
     /// Opens a store with these options. It need not check it: the handle calls [`Store::prepare`].
     ///
-    /// The future is polled inside of the runtime of the handle, as the requests of a
-    /// [`CompareAndSwap`](super::CompareAndSwap) are. The handle also polls the futures of other stores in the runtimes of its
-    /// callers, so what reads a connection must be spawned where this future is polled.
+    /// This future is polled inside of the runtime of the handle, and those of the store also in the runtimes of callers. So
+    /// what reads a connection must be spawned from this future. A [`CompareAndSwap`](super::CompareAndSwap) that is made in it
+    /// calls its backend there.
     ///
     /// # Errors
     ///

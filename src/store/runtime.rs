@@ -15,6 +15,7 @@ use std::sync::{
 
 use tokio::runtime::Handle;
 use tokio_util::{sync::DropGuard, task::AbortOnDropHandle};
+use tracing::Instrument;
 
 use crate::types::error::{Error, Result, Source};
 
@@ -50,12 +51,14 @@ impl Home {
         self.runtime.get()
     }
 
-    /// Runs `work` on a task there, and waits for its end. If this is dropped, so is `work`.
+    /// Runs `work` on a task there, in the span of the caller, and waits for its end. If this is dropped, so is `work`.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        AbortOnDropHandle::new(self.runtime().spawn(work)).await.unwrap_or_else(|join| Err(ended(join)))
+        AbortOnDropHandle::new(self.runtime().spawn(work.in_current_span()))
+            .await
+            .unwrap_or_else(|join| Err(ended(join)))
     }
 
     /// Notes that a caller has the client, or, after it was closed, that the client needs no thread.

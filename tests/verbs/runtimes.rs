@@ -11,6 +11,7 @@ use mongoseal::{Error, Mongoseal};
 use tokio::runtime::Runtime;
 
 use crate::{
+    compare_and_swap::Table,
     faulty::{Call, Fault, Faulty},
     millis, secs,
 };
@@ -58,6 +59,23 @@ fn a_release_and_a_shutdown_outside_of_a_runtime_wait_for_the_runtime_of_the_han
     outside(released.release()).unwrap();
     outside(seal.shutdown());
     assert!(!kept.is_valid());
+}
+
+#[test]
+fn calls_of_a_store_whose_runtime_is_not_driven_return() {
+    beside_idle(async |idle| {
+        let store = on(idle, async { Table::new().store() });
+        let builder = Mongoseal::builder().retention(secs(3600)).operation_timeout(TIMEOUT);
+        let seal = builder.on_store(store).unwrap();
+        let (prepared, inspected, now) = tokio::join!(seal.prepare(), seal.inspect("k"), seal.now());
+        for error in [prepared.unwrap_err(), inspected.unwrap_err(), now.unwrap_err()] {
+            let is_named = error.to_string().contains("drive the runtime in which it was made");
+            assert!(matches!(error, Error::Unavailable { .. }) && is_named, "{error}");
+        }
+        let error = seal.acquire("k").await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+        seal.shutdown().await;
+    });
 }
 
 #[test]

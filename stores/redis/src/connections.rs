@@ -19,7 +19,7 @@ use std::{
 };
 
 use mongoseal::{
-    Key, Result,
+    Error, Key, Result,
     store::{Clock, Deadline},
 };
 use redis::{
@@ -156,7 +156,9 @@ impl Connections {
         // On a task of its own: if the caller gives up, the next one has the connection.
         let connections = self.clone();
         let opening = Handle::current().spawn(async move { connections.open_pipelined().await });
-        opening.await.map_err(|task| error::unconnected().caused_by(task))?
+        opening.await.map_err(|ended| {
+            Error::unavailable("the task that opens the connection to Redis has ended: retry").caused_by(ended)
+        })?
     }
 
     async fn open_pipelined(&self) -> Result<Arc<MultiplexedConnection>> {

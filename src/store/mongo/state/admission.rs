@@ -96,7 +96,7 @@ pub(in crate::store::mongo) struct Admitted {
     order: Arc<Order>,
 }
 
-/// The deadline that the server has. Only an admitted request has one, and a command on records cannot be sent without it.
+/// The deadline that the server has. Only an admitted request has one, and each method that sends its command needs it.
 #[derive(Clone, Copy)]
 pub(in crate::store::mongo) struct ServerDeadline(Deadline);
 
