@@ -322,7 +322,8 @@ fn histories_of_watches() -> Vec<History> {
 
 fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() {
     let first = || grant(1, 5, 10, 20);
-    let stall = json!({ "event": "stall", "worker": 1, "from": 100_000, "to": 1_000_000 });
+    let stall = |from: u64, to: u64| json!({ "event": "stall", "worker": 1, "from": from * 1000, "to": to * 1000 });
+    let refreshed = || json!({ "event": "refreshed", "worker": 1, "lease": 1, "begin": 500_000, "end": 510_000 });
     let probe = with(with(grant(9, 9, 10, 20), "probe", json!(true)), "outcome", json!("held"));
     let odd = with(first(), "outcome", json!("odd"));
     let mut histories: Vec<History> = vec![
@@ -350,12 +351,15 @@ fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() {
         ("late", &["I8"], vec![first(), call("refresh", "unavailable", 100, 3650)]),
         ("late-and-slow", &[], vec![first(), call("refresh", "unavailable", 100, 3650), slow(3000, 3200)]),
         ("later-and-slow", &["I8"], vec![first(), call("refresh", "unavailable", 100, 4150), slow(2000, 3200)]),
-        ("paused", &[], vec![first(), stall, call("refresh", "unavailable", 100, 3400)]),
+        ("paused", &[], vec![first(), stall(100, 1000), call("refresh", "unavailable", 100, 3400)]),
         ("odd", &["I8"], vec![odd]),
         ("old", &["I9"], vec![first(), ends(29), grant(2, 6, 30, 40), call("verify", "ok", 50, 60)]),
         ("robbed", &["I9"], vec![first(), lost(500, "taken-over", Some(6))]),
         ("expired", &["I9"], vec![first(), lost(500, "expired", None)]),
         ("lapsed", &[], vec![first(), lost(2100, "expired", None)]),
+        ("refreshed", &["I9"], vec![first(), refreshed(), lost(2100, "expired", None)]),
+        ("refreshed-and-heard", &["I9"], vec![first(), refreshed(), stall(900, 2050), lost(2100, "expired", None)]),
+        ("refreshed-and-paused", &[], vec![first(), refreshed(), stall(511, 2050), lost(2100, "expired", None)]),
         ("removed", &["I9"], vec![first(), lost(3000, "removed", None)]),
         ("deleted", &[], vec![first(), drop(), lost(3000, "removed", None)]),
         ("stuck", &["I10"], vec![first(), json!({ "event": "stuck", "worker": 1, "at": 9_000_000 })]),

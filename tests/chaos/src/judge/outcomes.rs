@@ -111,7 +111,7 @@ impl Case<'_> {
             let sent = lease.confirmed(at);
             let (ttl, grace) = (lease.acquire.ttl, lease.acquire.grace);
             let is_right = match cause {
-                "expired" => at >= deadline(lease),
+                "expired" => at >= self.deadline(lease),
                 "taken-over" => at >= sent + ttl && newer > Some(lease.token),
                 "removed" => at + self.drift >= sent + ttl + grace + self.retention,
                 _ => false,
@@ -121,6 +121,24 @@ impl Case<'_> {
                 found.push(Violation { of: "I9", what });
             }
         }
+    }
+
+    /// Until when, at least, a holder believes if nobody takes the key away: what was confirmed when it
+    /// still believed, less what clocks may differ by.
+    fn deadline(&self, lease: &Lease<'_>) -> Micros {
+        let Acquire { worker, ttl, .. } = *lease.acquire;
+        let lasts = (ttl * 999 / 1000).saturating_sub(1_000);
+        let mut deadline = lease.confirmed(0) + lasts;
+        for (begin, end) in &lease.refreshed {
+            // A process that stops before it has heard of a confirmation hears of it when it goes on.
+            let stops = self.stalls.within(worker, *end, end + SLACK) > 0;
+            let heard = end + SLACK + if stops { self.stalls.within(worker, *end, deadline) } else { 0 };
+            // What was confirmed at the last moment may have been heard too late.
+            if heard < deadline {
+                deadline = deadline.max(begin + lasts);
+            }
+        }
+        deadline
     }
 
     /// I10: no worker had to be killed at the end.
@@ -142,18 +160,4 @@ impl Case<'_> {
             }
         }
     }
-}
-
-/// Until when, at least, a holder believes if nobody takes the key away: what was confirmed when it
-/// still believed, less what clocks may differ by.
-fn deadline(lease: &Lease<'_>) -> Micros {
-    let lasts = (lease.acquire.ttl * 999 / 1000).saturating_sub(1_000);
-    let mut deadline = lease.confirmed(0) + lasts;
-    for (begin, end) in &lease.refreshed {
-        // What was confirmed at the last moment may have been heard too late.
-        if end + SLACK < deadline {
-            deadline = deadline.max(begin + lasts);
-        }
-    }
-    deadline
 }
