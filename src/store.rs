@@ -26,7 +26,7 @@
 //!    [`Outcome::Absent`], and [`Outcome::Revoked`] or [`Outcome::Pruned`] without holders. [`Outcome::Raised`] may
 //!    come without a change, because a version is never lowered. [`Outcome::Completed`], [`Outcome::ValuePut`] and
 //!    [`Outcome::Reset`] may come without a change, too: what was sent twice, and a reset that had nothing to lower. After an
-//!    answer that proves nothing, the engine reads the record, unless it was a refusal. Each other answer comes from a write
+//!    answer that proves nothing, the engine reads the record, unless it was a refusal or a prune. Each other answer comes from a write
 //!    that changed the record.
 //! 3. Times are the store's: no request has the present time in it.
 //! 4. The hybrid clock never goes back, for no key and over no failure, and every write moves it on. So tokens grow

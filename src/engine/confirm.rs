@@ -4,7 +4,8 @@
 //! passed on all the same, because nothing follows from them.
 //!
 //! Mechanism: [`ProvenStore`] is the store as the engine and the verbs have it. If the answer to a request proves nothing, a
-//! linearizable read follows, and the caller decides by the record that it shows.
+//! linearizable read follows, and the caller decides by the record that it shows. From the answer to a prune nothing follows, so
+//! it needs no proof.
 //!
 //! Invariant: no loss, and no end of a lease, is reported without a write that changed the record or a linearizable read.
 
@@ -70,24 +71,10 @@ impl ProvenStore {
         request: Request,
         deadline: Deadline,
     ) -> impl Future<Output = Result<Proof>> + 'a {
-        self.apply_and_report(key, request, deadline, |_| {})
-    }
-
-    /// The same. `report` gets the answer as it came, before a read.
-    pub(crate) fn apply_and_report<'a>(
-        &'a self,
-        key: &'a Key,
-        request: Request,
-        deadline: Deadline,
-        report: impl FnOnce(&Result<Applied>) + 'a,
-    ) -> impl Future<Output = Result<Proof>> + 'a {
         let (is_leave, is_prune) = (matches!(request, Request::Leave(_)), matches!(request, Request::Prune));
         let answer = self.0.apply(key, request, deadline);
         async move {
-            let answer = answer.await;
-            report(&answer);
-            let answer = answer?;
-            // From the answer to a prune nothing follows.
+            let answer = answer.await?;
             if is_prune || answer.outcome.is_proven(answer.changed) {
                 return Ok(Proof::Answer(answer));
             }

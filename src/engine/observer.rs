@@ -128,7 +128,7 @@ pub enum HandleEvent<'a> {
         leases: usize,
         /// How it ended.
         outcome: RefreshOutcome<'a>,
-        /// How long it took.
+        /// How long it took, with the read that confirms a loss.
         took: Duration,
     },
     /// The refreshes of a lease are not confirmed: it is lost after the remaining time.

@@ -106,8 +106,8 @@ pub(crate) async fn attempt(
     acquire_id: Option<AcquireId>,
     deadline: Deadline,
 ) -> Result<Option<Confirmed>> {
+    let (clock, sent) = (context.clock(), context.clock().now());
     let sending = async {
-        let clock = context.clock();
         let request = Request::Refresh(record::Refresh {
             lease: lease.id,
             ttl: ttl.millis(),
@@ -115,18 +115,7 @@ pub(crate) async fn attempt(
             metadata: metadata.cloned(),
             acquire_id,
         });
-        let sent = clock.now();
-        let report = |answer: &Result<Applied>| {
-            let outcome = match answer {
-                Ok(Applied { outcome: Outcome::Refreshed { token }, .. }) if *token == lease.token => {
-                    RefreshOutcome::Confirmed
-                }
-                Ok(_) => RefreshOutcome::Refused,
-                Err(error) => RefreshOutcome::Failed(error),
-            };
-            report(&span, context, (Some(&lease.key), 1), outcome, sent);
-        };
-        let proof = context.store.apply_and_report(&lease.key, request, deadline, report);
+        let proof = context.store.apply(&lease.key, request, deadline);
         let Applied { outcome, at, sent: left_at, .. } = match proof.await? {
             Proof::Answer(answer) => answer,
             Proof::Record(read) => {
@@ -149,7 +138,14 @@ pub(crate) async fn attempt(
             outcome => Err(outcome.unexpected("a refresh")),
         }
     };
-    sending.instrument(span.clone()).await
+    let refreshed = sending.instrument(span.clone()).await;
+    let outcome = match &refreshed {
+        Ok(Some(_)) => RefreshOutcome::Confirmed,
+        Ok(None) => RefreshOutcome::Refused,
+        Err(error) => RefreshOutcome::Failed(error),
+    };
+    report(&span, context, (Some(&lease.key), 1), outcome, sent);
+    refreshed
 }
 
 /// Sends one refresh of several leases. Returns when it was about to be sent, its span, and whether the store has refreshed all

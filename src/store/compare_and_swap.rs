@@ -56,7 +56,7 @@ const MAX_CONCURRENT: usize = 64;
 /// The longest pause before requests whose swap has failed run again, in milliseconds.
 const MAX_PAUSE: u64 = 50;
 
-/// How long after its deadline a call is given up, so that the error of the backend comes first.
+/// How long after its deadline a call is given up if the home is not driven. The error of the backend comes first.
 const MARGIN: Duration = Duration::from_millis(500);
 
 /// A store on a [`Backend`]. A clone shares it.
@@ -108,7 +108,7 @@ impl<B: Backend> CompareAndSwap<B> {
     }
 
     /// Runs `work` on the home: what reads a connection runs where the connection was opened, and the runtime that calls may not
-    /// be driven afterwards. `work` ends before the deadline, unless the home is not driven.
+    /// be driven afterwards. `work` ends before the deadline if the home is driven.
     fn run<T: Send + 'static, W>(&self, deadline: Deadline, work: impl FnOnce(Self) -> W) -> BoxFuture<Result<T>>
     where
         W: Future<Output = Result<T>> + Send + 'static,
@@ -118,7 +118,7 @@ impl<B: Backend> CompareAndSwap<B> {
             let done = deadline.later_by(MARGIN).wait_for(home.run(work)).await;
             done.unwrap_or_else(|| {
                 Err(Error::unavailable(
-                    "the store did not answer in time: drive the runtime in which it was made, and retry",
+                    "the store has not answered: if it was made in a runtime of your own, drive that one, and retry",
                 ))
             })
         })
@@ -309,7 +309,7 @@ impl<B: Backend> Store for CompareAndSwap<B> {
         let (store, filter) = (self.clone(), filter.clone());
         Box::pin(async move {
             let loading = store.run(deadline, |store| async move { store.0.backend.list(deadline).await });
-            // Decoded where the caller is: it may be long, and the home has leases to refresh.
+            // Not on the home, because it may take long.
             let (records, at) = decode_all(loading.await?);
             Ok(list_page(records.iter(), at.now, &filter, after.as_ref(), u32::MAX))
         })

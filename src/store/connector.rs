@@ -44,8 +44,8 @@ pub trait Connector: Send {
     /// Opens a store with these options. It need not check it: the handle calls [`Store::prepare`].
     ///
     /// This future is polled inside of the runtime of the handle, and those of the store also in the runtimes of callers. So
-    /// what reads a connection must be spawned from this future. A [`CompareAndSwap`](super::CompareAndSwap) that is made in it
-    /// calls its backend there.
+    /// what reads a connection must be spawned from this future, or by the backend of a
+    /// [`CompareAndSwap`](super::CompareAndSwap) that this future has made.
     ///
     /// # Errors
     ///

@@ -67,9 +67,13 @@ fn calls_of_a_store_whose_runtime_is_not_driven_return() {
         let store = on(idle, async { Table::new().store() });
         let builder = Mongoseal::builder().retention(secs(3600)).operation_timeout(TIMEOUT);
         let seal = builder.on_store(store).unwrap();
-        let (prepared, inspected, now) = tokio::join!(seal.prepare(), seal.inspect("k"), seal.now());
-        for error in [prepared.unwrap_err(), inspected.unwrap_err(), now.unwrap_err()] {
-            let is_named = error.to_string().contains("drive the runtime in which it was made");
+        on(idle, seal.prepare()).unwrap();
+        let (inspected, now, listed, extended) =
+            tokio::join!(seal.inspect("k"), seal.now(), async { seal.leases().await.map(drop) }, async {
+                seal.refresh_group("g", secs(60)).await
+            },);
+        for error in [inspected.unwrap_err(), now.unwrap_err(), listed.unwrap_err(), extended.unwrap_err()] {
+            let is_named = error.to_string().contains("made in a runtime of your own, drive that one");
             assert!(matches!(error, Error::Unavailable { .. }) && is_named, "{error}");
         }
         let error = seal.acquire("k").await.unwrap_err();

@@ -360,6 +360,12 @@ fn each_invariant_is_broken_by_a_history_made_for_it_and_no_other() {
         ("refreshed", &["I9"], vec![first(), refreshed(), lost(2100, "expired", None)]),
         ("refreshed-and-heard", &["I9"], vec![first(), refreshed(), stall(900, 2050), lost(2100, "expired", None)]),
         ("refreshed-and-paused", &[], vec![first(), refreshed(), stall(511, 2050), lost(2100, "expired", None)]),
+        ("refreshed-in-a-pause", &[], vec![first(), refreshed(), stall(505, 2050), lost(2100, "expired", None)]),
+        (
+            "refreshed-and-paused-shortly",
+            &["I9"],
+            vec![first(), refreshed(), stall(511, 700), lost(2100, "expired", None)],
+        ),
         ("removed", &["I9"], vec![first(), lost(3000, "removed", None)]),
         ("deleted", &[], vec![first(), drop(), lost(3000, "removed", None)]),
         ("stuck", &["I10"], vec![first(), json!({ "event": "stuck", "worker": 1, "at": 9_000_000 })]),

@@ -96,7 +96,7 @@ pub(in crate::store::mongo) struct Admitted {
     order: Arc<Order>,
 }
 
-/// The deadline that the server has. Only an admitted request has one, and each method that sends its command needs it.
+/// The deadline that the server has. Only an admitted request has one, and each method that makes a command on records needs it.
 #[derive(Clone, Copy)]
 pub(in crate::store::mongo) struct ServerDeadline(Deadline);
 

@@ -131,8 +131,7 @@ impl Case<'_> {
         let mut deadline = lease.confirmed(0) + lasts;
         for (begin, end) in &lease.refreshed {
             // A process that stops before it has heard of a confirmation hears of it when it goes on.
-            let stops = self.stalls.within(worker, *end, end + SLACK) > 0;
-            let heard = end + SLACK + if stops { self.stalls.within(worker, *end, deadline) } else { 0 };
+            let heard = end + SLACK + self.stalls.within(worker, *end, deadline);
             // What was confirmed at the last moment may have been heard too late.
             if heard < deadline {
                 deadline = deadline.max(begin + lasts);
