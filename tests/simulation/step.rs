@@ -386,7 +386,8 @@ impl Running<'_> {
                     extended => extended,
                 },
                 during if !during.is_of(self.world().place()) => Ok(()),
-                WritesFenced | WritesInBulk => self.within("writes", OPERATION, Box::pin(self.write(lease))).await,
+                // A claim, and a write.
+                WritesFenced | WritesInBulk => self.within("writes", 2 * OPERATION, Box::pin(self.write(lease))).await,
                 // Its work has some time, and its commit.
                 Transacts => self.within("transacts", 3 * OPERATION, Box::pin(self.transact(lease))).await,
                 _ => Ok(()),

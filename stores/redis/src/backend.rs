@@ -45,9 +45,6 @@ const SCAN_COUNT: usize = 1_000;
 /// How often a listener checks that its connection still answers, and how long it waits for that.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How much sooner than its deadline a `WAIT` ends, so that its answer arrives.
-const WAIT_MARGIN: Duration = Duration::from_millis(100);
-
 /// A store on Redis, for [`Builder::on_store`](mongoseal::Builder::on_store).
 ///
 /// # Examples
@@ -278,8 +275,8 @@ impl Backend for RedisBackend {
                 if !is_done {
                     return Ok(None);
                 }
-                // Zero is no limit.
-                let timeout = deadline.remaining().saturating_sub(WAIT_MARGIN).max(Duration::from_millis(1));
+                // So that its answer arrives before the deadline. Zero is no limit.
+                let timeout = deadline.remaining().mul_f64(0.9).max(Duration::from_millis(1));
                 let mut wait = redis::cmd("WAIT");
                 wait.arg(replicas).arg(millis(timeout));
                 wait.query_async::<u32>(&mut connection).await.map(Some)
