@@ -26,7 +26,7 @@ impl crate::peer::Peer for Connected {
     }
 
     async fn client(&self, setup: &Setup) -> Result<Box<dyn Client>> {
-        let options = set::options(&self.0, "peers_mongoseal", setup).await?;
+        let options = set::options(&self.0, "peers_mongoseal_connect", setup).await?;
         Ok(Box::new(Handle(Mongoseal::builder().ttl(setup.ttl).connect_with(options).await?)))
     }
 }
