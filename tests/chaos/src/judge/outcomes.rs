@@ -123,8 +123,8 @@ impl Case<'_> {
         }
     }
 
-    /// Until when, at least, a holder believes if nobody takes the key away: what was confirmed when it
-    /// still believed, less what clocks may differ by.
+    /// The earliest time at which a lease that no other acquire ended can expire for its holder. A refresh counts
+    /// if the holder received its answer while the lease was valid. Clocks may differ by a thousandth and 1 ms.
     fn deadline(&self, lease: &Lease<'_>) -> Micros {
         let Acquire { worker, ttl, .. } = *lease.acquire;
         let lasts = (ttl * 999 / 1000).saturating_sub(1_000);
